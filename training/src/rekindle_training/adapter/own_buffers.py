@@ -51,7 +51,7 @@ class OwnBuffers:
         self.names = tuple(small)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"names": self.names, "late": sorted(self.late), "settled": self.settled}
+        return {"names": sorted(self.names), "late": sorted(self.late), "settled": self.settled}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         self.late, self.settled = frozenset(state["late"]), state["settled"]

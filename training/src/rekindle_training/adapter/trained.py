@@ -38,11 +38,11 @@ class Trained:
     """Gradients that are held between two steps."""
 
     def __post_init__(self) -> None:
+        given = {"optimizer": self.optimizer, **self.shared}
+        state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
         modules = {name: thing for name, thing in self.shared.items() if isinstance(thing, torch.nn.Module)}
         object.__setattr__(self, "own_buffers", OwnBuffers({"model": self.model, **modules}))
         object.__setattr__(self, "attributes", Attributes({"model": self.model, **modules}))
-        given = {"optimizer": self.optimizer, **self.shared}
-        state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
         state.refuse_content(self.collect())
         if self.accelerator is not None:
             device = torch.device(self.accelerator, getattr(torch, self.accelerator).current_device())
