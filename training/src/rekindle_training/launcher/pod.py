@@ -417,7 +417,8 @@ class Pod:
             self._manager.runs = False
         else:
             log.warning("the zygote ended, and all processes of the pod with it, starting another one", extra={"code": code})
-            self._processes.begin_again([self._manager.announce, *(rank.own_state for rank in self._ranks.all)])
+            of_ranks = (rank.own_state for rank in self._ranks.all)
+            self._processes.begin_again([self._manager.announce, self._memory, *of_ranks])
             self._spares.lose()
             self._later(0 if self._arguments.is_standby else SPARE_SECONDS, SpareDue())
             if self._manager.runs:
