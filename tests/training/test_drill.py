@@ -326,7 +326,7 @@ Traceback (most recent call last):
 TypeError: SGD updates, and was not given to the session
 rekindle-manager ERROR training cannot go on reason=no rank is left
 """
-    assert output.reasons(text, Path("/work")) == [
+    assert output.reasons(text, Path("/home/me")) == [
         "no rank is left",
         "TypeError: SGD updates, and was not given to the session (train.py, line 12)",
         "a rank lost another one in train.py, line 9, in average",
@@ -338,10 +338,10 @@ def test_a_reason_that_manager_and_rank_say_is_shown_once() -> None:
     text = """
 rekindle-manager ERROR training did not start reason=rank 0: broadcast at train.py:7 speaks to other ranks before the loop
 [rank0]: Traceback (most recent call last):
-[rank0]:   File "/work/train.py", line 7, in <module>
+[rank0]:   File "/home/me/train.py", line 7, in <module>
 [rank0]: rekindle_training.adapter.places.Refused: broadcast at train.py:7 speaks to other ranks before the loop
 """
-    assert output.reasons(text, Path("/work")) == ["rank 0: broadcast at train.py:7 speaks to other ranks before the loop"]
+    assert output.reasons(text, Path("/home/me")) == ["rank 0: broadcast at train.py:7 speaks to other ranks before the loop"]
 
 
 def test_files_that_the_script_writes_are_found(tmp_path: Path) -> None:
