@@ -59,7 +59,7 @@ torch.manual_seed(rank if wishes("own parameters") else 0)
 model: nn.Module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
 if wishes("momentum encoder"):
     model = nn.Sequential(Momentum(), model)
-trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+trained = list(model.parameters())  # as published trainers do, also of what needs no gradient
 optimizer: torch.optim.Optimizer = torch.optim.AdamW(trained, lr=0.01)
 if wishes("lbfgs"):
     optimizer = torch.optim.LBFGS(trained, lr=0.01, max_iter=3)

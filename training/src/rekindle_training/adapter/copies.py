@@ -57,7 +57,13 @@ class Moving:
         self._still = {}
         if self._looks < LOOKS:
             self._looks += 1
-            updated = {one for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]}
+            updated = {
+                one
+                for optimizer in self._optimizers
+                for group in optimizer.param_groups
+                for one in group["params"]
+                if one.requires_grad
+            }
             still = [parameter for parameter in parameters if parameter not in updated and parameter not in self._moving]
             self._still = {parameter: _element(parameter) for parameter in still}
         self._copies.take(list(self._moving))
