@@ -63,6 +63,10 @@ bench: setup ## measure recoveries on this machine, side by side with their floo
 faults: setup ## lose ranks of standalone jobs in every way, 20 times or RUNS times each, and write the table: half an hour
 	python -P -m benchmarks.faults --write --runs $(or $(RUNS),20)
 
+.PHONY: accelerator
+accelerator: setup ## lose ranks of jobs on CUDA with NCCL, and measure memory and steps there; without a GPU it says so
+	python -P -m benchmarks.accelerator
+
 .PHONY: kills
 kills: setup ## kill each process at every event of recoveries and between them, of all modes or MODES=in-place, and write the table
 	REKINDLE_KILLS=$(or $(MODES),all) pytest tests/kills

@@ -1,6 +1,7 @@
 """A training script with one defect that its author did not see; `--defect none` has none."""
 
 import argparse
+import os
 import signal
 from contextlib import nullcontext
 from pathlib import Path
@@ -60,6 +61,8 @@ with rekindle_training.session(model, optimizer, state=given, checkpoint_every=0
 
     if defect == "unseeded" and training.generation == 1:
         torch.seed()
+    if defect == "differs before the fault" and "exception" in os.environ.get("REKINDLE_INJECT", "") and training.generation == 1:
+        torch.manual_seed(2 + training.rank)
     batch = draw()
     for step in training.steps(options.steps):
         with nullcontext() if defect == "no scope" else step:

@@ -86,7 +86,8 @@ with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ
                 continue
             optimizer.step()
             fault("updated", step)
-            optimizer.zero_grad()
+            if "ADDS" not in os.environ:
+                optimizer.zero_grad()
     tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
     digest = hashlib.sha256(b"".join(content(tensor) for tensor in tensors)).hexdigest()[:16]
     os.write(1, f"ended {rank} generation {training.generation}\nfinal {rank} {digest} {torch.rand(1).item()!r}\n".encode())

@@ -127,7 +127,7 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
     monkeypatch.setattr(Processor, "start", lambda _: None)
     model = torch.nn.Linear(1, 1)
     trained = Trained(model, torch.optim.SGD(model.parameters(), lr=1))
-    rank = Rank.of(Entry.of(rank_environment(tmp_path)), trained, DataParallel(), FullySharded(model), None, None)
+    rank = Rank.of(Entry.of(rank_environment(tmp_path)), trained, DataParallel(), FullySharded([model]), None, None)
     training = Training(
         rank, Checkpoints(tmp_path, 0, 1, trained, None, Legacy(None)), 0, Comparison(trained, 0, 1, None), repeats_updates=False
     )

@@ -146,7 +146,7 @@ def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
         if not gathers:
             rank.optimizer.zero_grad()
         rank.begin()
-        rank.boundary.has_gradients()
+        rank.boundary.has_gradients(is_one_of_several=False)
     rank.boundary.remember()
     before = [gradient.clone() for gradient in rank.gradients()]
     assert rank.boundary.gathers is gathers
@@ -167,7 +167,7 @@ def test_a_loop_that_begins_to_gather_cannot_go_back_in_that_step() -> None:
         rank.boundary.remember()
         rank.optimizer.zero_grad()
         rank.begin()
-        rank.boundary.has_gradients()
+        rank.boundary.has_gradients(is_one_of_several=False)
     rank.boundary.remember()
     rank.begin()
     with pytest.raises(CannotGoBack, match="gradients"):

@@ -284,6 +284,12 @@ def _waits_on_an_accelerator(says: Connection) -> None:
     communicator.cut(2)
     communicator._aborting.join(LIMIT)  # type: ignore[union-attr]
     says.send([backend.aborted.is_set() for backend in made])
+    communicator.join(Join(3, Rebuild(store_port=store.port, store_prefix="3", world_size=1, timeout_seconds=10 * LIMIT)))
+    threading.Timer(0.1, communicator.cut, [3]).start()
+    try:
+        dist.distributed_c10d._get_default_store().get("the id of a communicator that nobody makes")
+    except RuntimeError:
+        says.send("ended")
 
 
 def test_what_waits_on_an_accelerator_is_aborted_in_each_group_of_the_generation() -> None:
@@ -295,4 +301,6 @@ def test_what_waits_on_an_accelerator_is_aborted_in_each_group_of_the_generation
     assert here.recv() == [False, False, False]
     assert here.poll(LIMIT)
     assert here.recv() == [False, True, True]
+    assert here.poll(LIMIT)
+    assert here.recv() == "ended", "a library that meets in the store waits there in vain"
     process.kill()

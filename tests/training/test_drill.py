@@ -158,11 +158,17 @@ async def test_a_script_that_differs_from_run_to_run_is_not_called_diverged(dril
     assert "Seed all that draws random numbers" in found["text"]
 
 
+async def test_what_differs_before_the_fault_is_not_called_diverged(drill: Drill) -> None:
+    """A fault has changed nothing of the steps before it, even if two undisturbed runs are the same."""
+    found = await drill(SCRIPT, "--defect=differs before the fault", code=1, cases="exception")
+    assert found["cases"]["exception"]["result"] == "not comparable"
+
+
 async def test_a_place_that_the_script_does_not_come_to_is_not_tried(drill: Drill) -> None:
     """An evaluation that comes later than the last step of the drill is no failure of the script."""
     found = await drill("--drill-steps=4", str(EXAMPLES / "gpt.py"), code=0, cases="evaluation")
     assert results(found) == {"undisturbed": "trains", "evaluation": "not tried"}
-    assert "more --drill-steps" in found["text"]
+    assert "more --drill-steps" in " ".join(found["text"].split())
 
 
 @pytest.mark.parametrize(
@@ -325,6 +331,17 @@ rekindle-manager ERROR training cannot go on reason=no rank is left
         "TypeError: SGD updates, and was not given to the session (train.py, line 12)",
         "a rank lost another one in train.py, line 9, in average",
     ]
+
+
+def test_a_reason_that_manager_and_rank_say_is_shown_once() -> None:
+    """The manager's words are those of the rank's error, with which its traceback ends too."""
+    text = """
+rekindle-manager ERROR training did not start reason=rank 0: broadcast at train.py:7 speaks to other ranks before the loop
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/work/train.py", line 7, in <module>
+[rank0]: rekindle_training.adapter.places.Refused: broadcast at train.py:7 speaks to other ranks before the loop
+"""
+    assert output.reasons(text, Path("/work")) == ["rank 0: broadcast at train.py:7 speaks to other ranks before the loop"]
 
 
 def test_files_that_the_script_writes_are_found(tmp_path: Path) -> None:

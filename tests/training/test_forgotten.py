@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
 
-from rekindle_training.adapter.forgotten import Optimizers, refuse_strange_parameters
+from rekindle_training.adapter.forgotten import Optimizers, ScalersAndAverages, refuse_strange_parameters
 
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -83,3 +84,29 @@ def test_an_optimizer_of_other_tensors_than_the_model_s_is_refused() -> None:
     with pytest.raises(ValueError, match=r"session\(optimizer\): SGD updates 2 tensors that are no parameters of the model"):
         refuse_strange_parameters([other, optimizer])
     refuse_strange_parameters([other, optimizer, model])
+
+
+def test_an_average_of_the_model_that_was_not_given_is_refused() -> None:
+    """A replacement would average from the beginning again; an average of another model is not refused."""
+    model, optimizer = trained()
+    average, other = AveragedModel(model), torch.nn.Linear(2, 2)
+    with ScalersAndAverages([model, optimizer, average]).watched():
+        average.update_parameters(model)
+    with ScalersAndAverages([model, optimizer]).watched():
+        AveragedModel(other).update_parameters(other)
+        with pytest.raises(TypeError, match=r"AveragedModel averages the model, and was not given .* session\(state="):
+            average.update_parameters(torch.nn.Sequential(model))
+
+
+def test_a_scaler_that_was_not_given_is_refused_unless_it_is_disabled() -> None:
+    """A replacement would scale losses by another number than the other ranks."""
+    model, optimizer = trained()
+    scaler, disabled = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu", enabled=False)
+    with ScalersAndAverages([model, optimizer]).watched():
+        disabled.update()
+        with pytest.raises(TypeError, match=r"GradScaler scales losses, and was not given to the session"):
+            scaler.update()
+    with ScalersAndAverages([model, optimizer, scaler]).watched():
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()

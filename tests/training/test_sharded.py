@@ -66,6 +66,13 @@ async def test_gradients_that_were_not_reduced_are_refused(alone: Standalone) ->
     assert "gradients are held after step 1 that were not reduced: put all backward passes of one update into one" in printed
 
 
+async def test_a_step_that_adds_to_sharded_gradients_is_repeated(alone: Standalone, beside: Standalone) -> None:
+    """A script that never drops its gradients ends with the bits of its undisturbed run: each rank holds those of its shard."""
+    printed = await alone.run("--spares=1", script=SCRIPT, KIND="kill", FAULTS="1:5:behind", ADDS="yes")
+    assert "repaired step=" in printed
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ADDS="yes"))
+
+
 async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, beside: Standalone) -> None:
     """The ranks of a pod pass to a backup, which builds its shards with the others and takes their content over."""
     expected = last_words(await beside.run(script=SCRIPT))

@@ -19,10 +19,10 @@ from torch.nn.modules import module as torch_modules
 from rekindle_training.adapter.copies import Moving, Updated
 from rekindle_training.adapter.data_parallel import DataParallel, Flags
 from rekindle_training.adapter.fully_sharded import FullySharded
-from rekindle_training.adapter.gradients import CannotGoBack, Gradients
+from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
-from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.sharding import local, spread_as
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
 
@@ -80,10 +80,12 @@ class Boundary:
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
         self._optimizers = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
-        self._gradients = Gradients()
+        self._gradients = self.trained.gradients
         self._wrappers = [thing for thing in objects.values() if isinstance(thing, DataParallel | FullySharded)]
         self._scalers = [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
         others = {name: thing for name, thing in objects.items() if not _is_known(thing)}
+        if self.repeats_updates:  # otherwise a scaler changes after the update only
+            others |= {name: thing for name, thing in objects.items() if isinstance(thing, torch.amp.GradScaler)}
         self._updated = Updated(self._optimizers) if self.repeats_updates else None
         knows_all = isinstance(self.trained.optimizer, torch.optim.Optimizer) and self._updated is None
         self._moving = Moving(self._optimizers) if knows_all else None
@@ -231,17 +233,25 @@ class Boundary:
 
     def held_gradients(self) -> Mapping[str, torch.Tensor]:
         """Gradients to which this step adds, as they were when it began."""
-        return self._gradients.copied(self.parameter_names()) if self.gathers else {}
+        if not self.gathers:
+            return {}
+        names = self.parameter_names()
+        parameters = dict(zip(names, self._parameters, strict=False))
+        return {name: spread_as(held, parameters[name]) for name, held in self._gradients.copied(names).items()}
 
     def drops_gradients(self) -> None:
         """Called before the script drops gradients."""
         self._gradients.dropped(self._parameters)
 
-    def has_gradients(self) -> None:
-        """Called when a step has all its gradients, before its update: what it has changed by then is noticed."""
+    def has_gradients(self, *, is_one_of_several: bool) -> None:
+        """Called when a step has all its gradients, before its update: what it has changed by then is noticed.
+
+        Args:
+            is_one_of_several: the step may have other updates.
+        """
         if self._moving is not None:
             self._moving.notice()
-        self._gradients.notice(self._parameters)
+        self._gradients.notice(self._parameters, is_one_of_several=is_one_of_several)
 
     def parameter_names(self) -> list[str]:
         """Name of each parameter, in the order in which they are kept here."""

@@ -81,7 +81,7 @@ def warm() -> None:
     dist.destroy_process_group()
     sys.excepthook = before  # torch's says that this is rank 0
     with torch.inference_mode(False), torch.enable_grad():
-        weight = torch.ones(1, requires_grad=True)
+        weight = torch.ones(1, device="cpu", requires_grad=True)
         (weight * 2).sum().backward()
 
 
@@ -292,7 +292,7 @@ class Communicator:
             if self._vote is not None and self._lines is not None:
                 self._vote.cut()
                 self._lines.cut()
-            if self._asks:
+            if self._asks or self._accelerator is not None:  # NCCL meets there in the first collective of a group
                 self._kept += sockets.cut(self._of_the_store())
                 self._store = None
             if self._accelerator is not None:

@@ -18,7 +18,7 @@ from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own_buffers import LARGEST, Name
 from rekindle_training.adapter.sharding import Ranks, holders
-from rekindle_training.adapter.trained import OWN_BUFFERS, Trained
+from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
 
 Digests = Mapping[str, bytes]
 """Digest of each tensor or value, by its path."""
@@ -47,7 +47,7 @@ class Comparison:
             RuntimeError: another rank could not be reached.
         """
         state = self._trained.collect()
-        del state[OWN_BUFFERS]
+        del state[OWN_BUFFERS], state[ATTRIBUTES]  # attributes may be another one on each rank
         if not gradients:
             del state["gradients"]
         state["data"] = getattr(self._trained.data, "same_on_all_ranks", {})

@@ -28,6 +28,8 @@ ALIGNMENT = 16
 def send(state: Any, target: int) -> None:
     skeleton, tensors = taken_apart(state)
     slots = [slot_of(tensor) for tensor in tensors]
+    if any(slot.device != "cpu" for slot in slots):  # the other thread has a stream of its own
+        torch.accelerator.synchronize()
     with ThreadPoolExecutor(1, "digest") as beside:
         expected = beside.submit(digest, state)
         _send_bytes(pickle.dumps((skeleton, slots)), target)

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from itertools import chain
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 
 from rekindle_training.adapter.places import Refused
 from rekindle_training.adapter.state import has_extra_state
@@ -113,6 +115,49 @@ class Schedulers:
             raise Forgotten(
                 f"{type(scheduler).__name__} sets the options of an optimizer, and was not given to the session: "
                 "a replacement would begin its schedule again; add it to session(state=[...])"
+            )
+
+
+class ScalersAndAverages:
+    """GradScalers and averages of the model that the session was given. Where all that it was given is torch's, another one that
+    moves was forgotten: a replacement would begin it again."""
+
+    def __init__(self, given: Iterable[object]) -> None:
+        self._given = list(given)
+        modules = (thing for thing in self._given if isinstance(thing, torch.nn.Module))
+        self._known = {id(thing) for thing in (*self._given, *chain.from_iterable(module.modules() for module in modules))}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, a move of one that was forgotten raises TypeError."""
+        if not all(map(_is_plain, self._given)):
+            yield
+            return
+        update, average = torch.amp.GradScaler.update, AveragedModel.update_parameters
+
+        @wraps(update)
+        def updated(scaler: torch.amp.GradScaler, *args: Any, **keywords: Any) -> None:
+            if scaler.is_enabled():
+                self._refuse(scaler, "scales losses")
+            update(scaler, *args, **keywords)
+
+        @wraps(average)
+        def averaged(averages: AveragedModel, model: torch.nn.Module) -> None:
+            if any(id(module) in self._known for module in model.modules()):
+                self._refuse(averages, "averages the model")
+            average(averages, model)
+
+        torch.amp.GradScaler.update, AveragedModel.update_parameters = updated, averaged  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            torch.amp.GradScaler.update, AveragedModel.update_parameters = update, average  # type: ignore[method-assign]
+
+    def _refuse(self, thing: object, does: str) -> None:
+        if id(thing) not in self._known:
+            raise Forgotten(
+                f"{type(thing).__name__} {does}, and was not given to the session: a replacement would begin it again; "
+                "add it to session(state=[...])"
             )
 
 

@@ -5,7 +5,9 @@ are looked up again when others have these names.
 """
 
 import sys
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,10 +17,10 @@ FLAGS = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")
 
 
 class FullySharded:
-    """Modules of one model. A `Stateful`, of which all ranks have the same state."""
+    """Modules of the models that train. A `Stateful`, of which all ranks have the same state."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
+    def __init__(self, models: Iterable[torch.nn.Module]) -> None:
+        self._models = list(models)
 
     def state_dict(self) -> dict[str, Any]:
         return {"flags": self.flags()}
@@ -71,7 +73,8 @@ class FullySharded:
         """Known when training begins: the session has been given their shards."""
         if (fsdp := sys.modules.get("torch.distributed.fsdp")) is None:
             return []
-        return [module for module in self._model.modules() if isinstance(module, fsdp.FSDPModule)]
+        modules = chain.from_iterable(model.modules() for model in self._models)
+        return [module for module in modules if isinstance(module, fsdp.FSDPModule)]
 
 
 def _groups(module: Any) -> Any:

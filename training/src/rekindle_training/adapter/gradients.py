@@ -7,6 +7,7 @@ first backward pass nothing is copied, and where they are zero only that is kept
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
@@ -38,7 +39,7 @@ class _Held:
 
 
 class Gradients:
-    """Gradients of the parameters of one rank."""
+    """Gradients of the parameters of one rank. A `Stateful`: a replacement goes on with the use that its replica has found."""
 
     def __init__(self) -> None:
         self._use = Use.UNKNOWN
@@ -47,6 +48,14 @@ class Gradients:
         self._copies = Copies()
         self._largest: torch.Tensor | None = None
         """Largest element of all of them, not read from its device yet."""
+
+    def state_dict(self) -> dict[str, bool]:
+        """State that all ranks have in common."""
+        return {"added": self.are_added}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        if state["added"]:
+            self._use = Use.ADDED
 
     @property
     def are_added(self) -> bool:
@@ -70,12 +79,17 @@ class Gradients:
             for gradient in found
         ]
 
-    def notice(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Called when a step has all its gradients: now it can be told whether it has added to those that it began with."""
+    def notice(self, parameters: Sequence[torch.nn.Parameter], *, is_one_of_several: bool) -> None:
+        """Called when a step has all its gradients: now it can be told whether it has added to those that it began with.
+
+        Args:
+            is_one_of_several: the step may have other updates, which may still drop their gradients.
+        """
         pairs = [(old, parameter.grad) for old, parameter in zip(self._held, parameters, strict=False) if old is not None]
         if not pairs or self._use is Use.ADDED:
             return
-        added = any(now is not None and now is old.tensor() for old, now in pairs)
+        kept = ((old, now) for old, now in pairs if now is not None and now is old.tensor())
+        added = any(not is_one_of_several or now._version != old.version for old, now in kept)
         if not added:
             self._use = Use.DROPPED if self._use is Use.UNKNOWN else self._use
         elif self._use is Use.ZERO:

@@ -203,6 +203,7 @@ class Training:
         self._loops, self._total = True, total
         self._gate.expect(total)
         self._wrappers.begin_loop()
+        self._trained.attributes.begin_loop()
         if not self._trains:
             self._refuse_groups()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
@@ -263,11 +264,12 @@ class Training:
 
     @contextmanager
     def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:
-        """Refuses an optimizer, a scheduler and a loader that train and are not given. Called by `session`."""
+        """Refuses what trains and is not given: optimizers, schedulers, scalers, averages, loaders. Called by `session`."""
         things = list(trained)
         optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
+        others = forgotten.ScalersAndAverages(things)
         loaders = Loaders(self._trained.data, lambda: self._attempts.in_turn, self._places)
-        with optimizers.watched(), schedulers.watched(), loaders.watched():
+        with optimizers.watched(), schedulers.watched(), others.watched(), loaders.watched():
             yield
 
     def end(self) -> None:
@@ -418,6 +420,7 @@ class Training:
         due = [function for steps, function in self._called if self.step % steps == 0]
         if due and (not self._calls_unsure or self._is_undone()):
             modes = [(module, module.training) for module in self._trained.model.modules()]
+            flags = self._wrappers.flags()  # otherwise whether the next pass sends buffers depends on tries and on processes
             with self.apart():
                 try:
                     for function in due:
@@ -425,11 +428,13 @@ class Training:
                 finally:
                     for module, mode in modes:
                         module.training = mode
+                    self._wrappers.put_flags(flags)
         self._called_at, self._calls_unsure = self.step, False
 
     def _is_undone(self) -> bool:
         """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""
-        undone = torch.tensor([not self._membership.renewed and self._called_at != self.step], dtype=torch.int64)
+        called = self._membership.renewed or self._called_at == self.step
+        undone = torch.tensor([not called], dtype=torch.int64, device="cpu")
         dist.all_reduce(undone)
         return bool(undone.item())
 

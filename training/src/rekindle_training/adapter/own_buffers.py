@@ -17,7 +17,7 @@ LARGEST = 1024 * 1024
 """Bytes of all such buffers of a rank, which are written down twice in each step."""
 ALIGNMENT = 16
 
-_NOTHING = torch.empty(0)
+_NOTHING = torch.empty(0, device="cpu")
 """Stands for a buffer that a forward pass has left out."""
 
 Name = tuple[str, str]
@@ -51,7 +51,7 @@ class OwnBuffers:
         self.names = tuple(small)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"names": self.names, "late": sorted(self.late), "settled": self.settled}
+        return {"names": sorted(self.names), "late": sorted(self.late), "settled": self.settled}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         self.late, self.settled = frozenset(state["late"]), state["settled"]
@@ -88,11 +88,13 @@ class OwnBuffers:
     def put(self, header: bytes, content: bytes) -> None:
         """Fills the buffers that are still this rank's own."""
         at = 0
-        for name, dtype, shape in pickle.loads(header) if header else ():
+        for name, dtype, shape, device in pickle.loads(header) if header else ():
             size = dtype.itemsize * shape.numel()
             if name in self.names:
-                flat = torch.frombuffer(bytearray(content[at : at + size]), dtype=torch.uint8) if size else torch.empty(0)
-                self._fill(name, flat.view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype))
+                filled = torch.empty(shape, dtype=dtype, device="cpu")
+                if size:
+                    filled = torch.frombuffer(bytearray(content[at : at + size]), dtype=torch.uint8).view(dtype).reshape(shape)
+                self._fill(name, filled, device)
             at += _aligned(size)
 
     def changed(self) -> set[Name]:
@@ -128,7 +130,8 @@ class OwnBuffers:
             memory = torch.zeros(sum(_aligned(found[name].nbytes) for name in names), dtype=torch.uint8, device=device)
             self._memory.append(memory)
             self._views += _parts(memory, [found[name] for name in names])
-        described = {name: (tensor.dtype, tensor.shape) for name, tensor in found.items() if tensor is not _NOTHING}
+        present = {name: tensor for name, tensor in found.items() if tensor is not _NOTHING}
+        described = {name: (held.dtype, held.shape, held.device.type) for name, held in present.items()}
         self._header = pickle.dumps([(name, *described[name]) for name in self.names if name in described])
         with torch.no_grad():
             torch._foreach_copy_(self._views, self._found)
@@ -145,11 +148,11 @@ class OwnBuffers:
                 if not isinstance(tensor, DTensor):
                     yield (root, name), tensor
 
-    def _fill(self, name: Name, content: torch.Tensor) -> None:
+    def _fill(self, name: Name, content: torch.Tensor, device: str) -> None:
         module, slot = _slot(self.roots[name[0]], name[1])
         here = module._buffers.get(slot)
         if here is None or here.shape != content.shape or here.is_inference() or 0 in here.stride():
-            module._buffers[slot] = content if here is None else content.to(here.device)
+            module._buffers[slot] = content.to(device if here is None else here.device)
             return
         with torch.no_grad():
             here.copy_(content)

@@ -4,6 +4,7 @@ A script that carries something from turn to turn which the session was not give
 at its first fault. The second step of each life of a job is rehearsed: in the first one libraries and wrappers set themselves up.
 """
 
+import math
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,13 +27,19 @@ POSTPONED = 3
 TOLERANCE = 1e-2
 """Largest difference of a gradient's norm, and of a sum of its elements with random signs, as a share of the norm: kernels of an
 accelerator may add in another order. Another batch or another mask changes both by more."""
+NOISE = 0.1
+"""Share of the largest gradient's norm below which a gradient is compared by the tolerance of that share: one that is zero but
+for rounding, such as that of a bias before BatchNorm, is another one each time."""
+AT_ONCE = 1024 * 1024
+"""Elements of a gradient that are summed up at once, so that little memory of the accelerator is needed."""
+Fingerprint = bytes | tuple[float, float]
 
 
 @dataclass(frozen=True)
 class _Pass:
     """State of a step before its update."""
 
-    gradients: Mapping[str, bytes | tuple[float, float]]
+    gradients: Mapping[str, Fingerprint]
     state: Mapping[str, bytes]
 
 
@@ -117,7 +124,8 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 def _difference(first: _Pass, second: _Pass) -> str:
     states = differing(first.state, second.state)
     names = {**first.gradients, **second.gradients}
-    gradients = [name for name in names if not _alike(first.gradients.get(name), second.gradients.get(name))]
+    least = NOISE * max((norm for found in first.gradients.values() if (norm := _norm(found)) < math.inf), default=0.0)
+    gradients = [name for name in names if not _alike(first.gradients.get(name), second.gradients.get(name), least)]
     if not (states or gradients):
         return ""
     found = " and ".join([*states[:2], *(f"the gradient of {name}" for name in gradients[:1])])
@@ -133,19 +141,44 @@ def _advice(states: list[str]) -> str:
     )
 
 
-def _fingerprint(gradient: torch.Tensor) -> bytes | tuple[float, float]:
+def _fingerprint(gradient: torch.Tensor) -> Fingerprint:
     """Returns a digest where kernels are deterministic, as on the host; otherwise the norm and a sum with random signs."""
     held = local(gradient) if isinstance(gradient, DTensor) else gradient
     if held.device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
         return leaf_digest(held)
-    flat = held.detach().float().reshape(-1)
-    generator = torch.Generator(held.device).manual_seed(1)
-    signs = torch.randint(0, 2, flat.shape, generator=generator, device=held.device).mul_(2).sub_(1)
-    return float(flat.norm()), float((flat * signs).sum())
+    return norm_and_sum(held)
 
 
-def _alike(first: bytes | tuple[float, float] | None, second: bytes | tuple[float, float] | None) -> bool:
+def norm_and_sum(gradient: torch.Tensor) -> tuple[float, float]:
+    """Returns the norm of a gradient and the sum of its elements with random signs, which are the same each time."""
+    flat = gradient.detach().resolve_conj().resolve_neg().reshape(-1)
+    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    generator = torch.Generator(flat.device).manual_seed(1)
+    found = torch.zeros(2, dtype=torch.float64, device="cpu").to(flat.device)
+    for part in flat.split(AT_ONCE):
+        signs = torch.randint(0, 2, part.shape, dtype=torch.int8, generator=generator, device=flat.device).mul_(2).sub_(1)
+        elements = part.float()
+        found += torch.stack([elements.square().sum(), (elements * signs).sum()])
+    squares, signed = found.tolist()
+    return math.sqrt(squares), signed
+
+
+def _norm(found: Fingerprint) -> float:
+    return math.inf if isinstance(found, bytes) or math.isnan(found[0]) else found[0]
+
+
+def _alike(first: Fingerprint | None, second: Fingerprint | None, least: float) -> bool:
+    """Args:
+    least: norm of which the tolerance is taken at least.
+    """
     if not (isinstance(first, tuple) and isinstance(second, tuple)):
         return first == second
-    scale = max(first[0], second[0])
-    return all(abs(one - other) <= TOLERANCE * scale or one == other for one, other in zip(first, second, strict=True))
+    scale = max(first[0], second[0], least)
+    return all(_are_close(one, other, scale) for one, other in zip(first, second, strict=True))
+
+
+def _are_close(one: float, other: float, scale: float) -> bool:
+    """Gradients that overflow are alike where they overflow both times, as in the first steps of a GradScaler."""
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.isfinite(one) == math.isfinite(other)
+    return abs(one - other) <= TOLERANCE * scale

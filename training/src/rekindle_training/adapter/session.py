@@ -128,7 +128,8 @@ def _opened(  # noqa: PLR0913  # what a session is given
 ) -> Iterator["Training"]:
     if _entry is None:
         communicator.refuse_another()
-    wrappers, sharded = DataParallel(), FullySharded(model)
+    modules = [thing for thing in (model, *state) if isinstance(thing, torch.nn.Module)]
+    wrappers, sharded = DataParallel(), FullySharded(modules)
     shared: dict[str, Stateful] = {
         "DistributedDataParallel": wrappers,
         FULLY_SHARDED: sharded,

@@ -50,6 +50,15 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return held
 
 
+def spread_as(held: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that is spread over ranks as `whole` is, and of which this process holds `held`."""
+    if not isinstance(whole, DTensor):
+        return held
+    return DTensor.from_local(
+        held, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
 def can_be_sent(tensor: DTensor) -> bool:
     """Whether each rank holds elements of it, and not addends."""
     return all(isinstance(placement, Shard | Replicate) for placement in tensor.placements)

@@ -62,6 +62,17 @@ def require(name: str, thing: object, *methods: str) -> None:
         )
 
 
+def refuse_other_device(model: torch.nn.Module, here: torch.device) -> None:
+    """Raises ValueError where a tensor of the model is on another accelerator than the one with which this process works: the
+    session waits for the stream of that one, and takes its random numbers along."""
+    for name, tensor in _tensors(model):
+        if tensor.device.type == here.type and tensor.device != here:
+            raise ValueError(
+                f"session(model): {name} is on {tensor.device}, and the device of this process is {here}; a rank works with one "
+                f"accelerator: call torch.{here.type}.set_device({tensor.device.index}) before the model is made"
+            )
+
+
 def refuse_content(state: State) -> None:
     """The same of what the objects keep.
 
@@ -85,7 +96,7 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
         "model": {name: tensor.detach() for name, tensor in _tensors(model)},
         "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
         "trains": {name: parameter.requires_grad for name, parameter in model.named_parameters()},
-        "gradients": {name: parameter.grad for name, parameter in model.named_parameters() if _is_dense(parameter.grad)},
+        "gradients": {name: parameter.grad for name, parameter in _trained(model, shared) if _is_dense(parameter.grad)},
         "optimizer": _by_names(optimizer, model),
         **{name: _content(thing) for name, thing in shared.items()},
     }
@@ -117,7 +128,7 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
         StateMismatch: the state is that of other objects.
     """
     _place_model(state["model"], model, state["trains"])
-    for name, parameter in model.named_parameters():
+    for name, parameter in _trained(model, shared):
         parameter.grad = state["gradients"].get(name)
     modules = dict(model.named_modules())
     for name, extra in state["extra"].items():
@@ -218,6 +229,14 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """By all their names: one that is tied has several."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
+
+
+def _trained(model: torch.nn.Module, shared: Mapping[str, Stateful]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Parameters of the model and of all modules that the session was given besides, by their names for the session."""
+    yield from model.named_parameters()
+    for root, thing in shared.items():
+        if isinstance(thing, torch.nn.Module):
+            yield from ((f"{root} {name}", parameter) for name, parameter in thing.named_parameters())
 
 
 def has_extra_state(module: torch.nn.Module) -> bool:

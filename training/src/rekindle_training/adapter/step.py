@@ -401,7 +401,9 @@ class Attempts:
         """Returns when all ranks have all gradients of this step; raises StepRepeated where they have not."""
         if not self._now.inside:
             self._refuse_outside()
-        elif not (self._now.agreed or self._repeats_updates) and (self._rehearses() or not self._agree()):
+        elif self._repeats_updates:
+            self._notice_gradients(is_one_of_several=True)
+        elif not self._now.agreed and (self._rehearses() or not self._agree()):
             raise StepRepeated(f"step {self._now.number} is repeated")
 
     def _agree(self, kind: Kind = Kind.UPDATE) -> bool:
@@ -414,10 +416,7 @@ class Attempts:
         return self._now.agreed
 
     def _take_part(self, kind: Kind) -> None:
-        gathered = self._boundary.gathers
-        self._boundary.has_gradients()
-        if self._boundary.gathers and not gathered and not self.rehearsal.is_second_pass(self._now.number):
-            self._now.gathers = True
+        self._notice_gradients(is_one_of_several=False)
         own = self._now.own_before_update = self._rank.trained.take_own()
         left = own.pickled
         self._rank.legacy.leave(self._now.number, left)
@@ -430,6 +429,12 @@ class Attempts:
             self._begun = self._rank.communicator.begun()
         else:
             self._tried = self._now.number, own
+
+    def _notice_gradients(self, *, is_one_of_several: bool) -> None:
+        gathered = self._boundary.gathers
+        self._boundary.has_gradients(is_one_of_several=is_one_of_several)
+        if self._boundary.gathers and not gathered and not self.rehearsal.is_second_pass(self._now.number):
+            self._now.gathers = True
 
     def _all_say_so(self, own: bytes, kind: Kind) -> bool:
         if self._rank.gate.broken:

@@ -7,13 +7,16 @@ import torch
 
 from rekindle_training import wire
 from rekindle_training.adapter import own, state
+from rekindle_training.adapter.attributes import Attributes
+from rekindle_training.adapter.gradients import Gradients
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.own_buffers import OwnBuffers
 from rekindle_training.adapter.state import State, Stateful
 
 LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
 """Bytes of what a rank has for itself, which goes through the manager in one message."""
-OWN_BUFFERS, FULLY_SHARDED = "own buffers", "fully_shard"
+OWN_BUFFERS, ATTRIBUTES, FULLY_SHARDED = "own buffers", "attributes", "fully_shard"
+GRADIENTS = "use of gradients"
 """Parts of a state that the session adds by itself."""
 
 
@@ -29,13 +32,21 @@ class Trained:
     """`torch.<accelerator>` has random number generators of its own."""
     own_buffers: OwnBuffers = field(init=False)
     """Buffers that each rank has for itself."""
+    attributes: Attributes = field(init=False)
+    """Attributes of modules that the script changes."""
+    gradients: Gradients = field(init=False, default_factory=Gradients)
+    """Gradients that are held between two steps."""
 
     def __post_init__(self) -> None:
-        modules = {name: thing for name, thing in self.shared.items() if isinstance(thing, torch.nn.Module)}
-        object.__setattr__(self, "own_buffers", OwnBuffers({"model": self.model, **modules}))
         given = {"optimizer": self.optimizer, **self.shared}
         state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
+        modules = {name: thing for name, thing in self.shared.items() if isinstance(thing, torch.nn.Module)}
+        object.__setattr__(self, "own_buffers", OwnBuffers({"model": self.model, **modules}))
+        object.__setattr__(self, "attributes", Attributes({"model": self.model, **modules}))
         state.refuse_content(self.collect())
+        if self.accelerator is not None:
+            device = torch.device(self.accelerator, getattr(torch, self.accelerator).current_device())
+            state.refuse_other_device(self.model, device)
         size = len(self.take_own().pickled)
         if size > LARGEST_OWN:
             raise ValueError(
@@ -51,12 +62,18 @@ class Trained:
     def collect(self) -> State:
         """What all data parallel ranks have in common."""
         common = state.collect(self.model, self.optimizer, self.shared)
-        return {**common, OWN_BUFFERS: self.own_buffers.state_dict()}
+        return {**common, **{name: part.state_dict() for name, part in self._parts.items()}}
 
     def place(self, common: State) -> None:
         state.place(common, self.model, self.optimizer, self.shared)
-        if OWN_BUFFERS in common:  # a checkpoint of an earlier release has none
-            self.own_buffers.load_state_dict(common[OWN_BUFFERS])
+        for name, part in self._parts.items():
+            if name in common:  # a checkpoint of an earlier release has not all
+                part.load_state_dict(common[name])
+
+    @property
+    def _parts(self) -> Mapping[str, Stateful]:
+        """Parts of a state that the session adds by itself."""
+        return {OWN_BUFFERS: self.own_buffers, ATTRIBUTES: self.attributes, GRADIENTS: self.gradients}
 
     def take_own(self) -> Own:
         return own.take(self.data, self.accelerator, self.own_buffers.take())

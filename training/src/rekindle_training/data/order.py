@@ -69,7 +69,8 @@ class Order:
         tell_epoch(epoch, self._loader.batch_sampler, self._loader.sampler, self._loader.dataset)
         self.start.begin(epoch)
         if self._loader.generator is not None and (epoch == 0 or not self._loader.persistent_workers):
-            torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)  # as a plain loader does
+            generator = self._loader.generator
+            torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)  # as a plain loader does
         return chain.from_iterable(self._chunks(epoch))
 
     def _chunks(self, epoch: int) -> Iterator[list[Any]]:

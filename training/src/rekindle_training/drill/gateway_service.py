@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class SwitchGateway(RecoverServicer, ProgressServicer):
 
     async def serve(self, port: int) -> int:
         """Serves until its process is ended."""
+        logging.getLogger("grpc").setLevel(logging.CRITICAL)  # of calls that this control plane does not answer
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         add_RecoverServicer_to_server(self, server)
         add_ProgressServicer_to_server(self, server)

@@ -16,6 +16,7 @@ _GIVEN_UP = re.compile(r"(?:training cannot go on|training did not start).*?reas
 _COULD_NOT_JOIN = re.compile(r"a rank could not join rank=\d+ reason=(.*)")
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*?(?P<error>\S.*)$", re.MULTILINE)
 _REFUSED = re.compile(r"^(?:rekindle: .*|\S+: error: .*)$", re.MULTILINE)
+_AROUND = re.compile(r"^rank \d+: |^(?:\w+\.)*(?:Refused|ReplicasDiffer|\w+Error): | \(\S+, line \d+(?:, in \S+)?\)$")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """As torch marks what a rank prints at its end."""
 _LOST = ("Connection closed by peer", "Connection reset by peer", "lost the other ranks", "StepRepeated", "CancelledError")
@@ -32,7 +33,22 @@ def reasons(text: str, sources: Path) -> list[str]:
     found += [match[0] for match in _REFUSED.finditer(text)]
     found += sorted(errors, key=is_loss)
     found += [match[1] for match in _COULD_NOT_JOIN.finditer(text)]
-    return list(dict.fromkeys(one.strip()[:LONGEST] for one in found))[:MOST_REASONS]
+    return [one[:LONGEST] for one in _without_repetition(found)][:MOST_REASONS]
+
+
+def _without_repetition(found: list[str]) -> list[str]:
+    """Leaves out words that another one contains: the manager, a rank and its traceback say the same reason."""
+    cores = {words.strip(): _core(words) for words in found}
+    shown: list[str] = []
+    for words, core in cores.items():
+        if not any(core in cores[other] or cores[other] in core for other in shown):
+            shown.append(words)
+    return shown
+
+
+def _core(words: str) -> str:
+    """Returns the words without the rank, the type of the error and the line of the script that stand around them."""
+    return _AROUND.sub("", words.strip())
 
 
 def is_loss(words: str) -> bool:

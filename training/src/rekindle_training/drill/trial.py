@@ -153,7 +153,8 @@ class Trial:
             finding.result, finding.note = Result.NOT_TRIED, "the step has no forward and no backward pass that could be struck"
         if finding.result is not Result.DIVERGED or difference is None:
             return
-        if not self._repeats():
+        began_before = finding.case in (*FAULTS, RESTART) and difference.step < self._runs.struck
+        if began_before or not self._repeats():
             finding.result = Result.NOT_COMPARABLE
         elif finding.case == SWITCH and difference.step <= self._runs.checkpoint:
             finding.result, finding.note = Result.NOT_TRIED, advice.POD

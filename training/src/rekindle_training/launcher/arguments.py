@@ -185,8 +185,10 @@ def _devices(kind: str) -> int:
     if kind != "cpu":
         import torch
 
-        if torch.cuda.is_available():
-            return torch.cuda.device_count()
+        if (
+            devices := torch.cuda.device_count()
+        ):  # `is_available` loads the driver, which no process works with that is forked later
+            return devices
         if hasattr(torch, "npu") and torch.npu.is_available():
             return int(torch.npu.device_count())
         if kind == "gpu":

@@ -8,9 +8,16 @@ from rekindle_training import names
 from rekindle_training.launcher.address import LOOPBACK
 from rekindle_training.launcher.arguments import Arguments
 
-BEFORE_TORCH = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-"""Read when torch and gRPC are loaded. Torch's warnings of connections that break have a stack of C++ each; what follows is said
-by us. gRPC would write a line for each worker of a data loader, none of which uses it."""
+BEFORE_TORCH = {
+    "OMP_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "HCCL_ASYNC_ERROR_HANDLING": "0",
+}
+"""Read when torch and gRPC are loaded, and when a group is made. By default torch's watchdog ends the process where a collective
+on the device has failed, so that healthy ranks would end with a neighbour. Torch's warnings of connections that break have a
+stack of C++ each; what follows is said by us. gRPC would write a line for each worker of a data loader, none of which uses it."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""Plain attributes of modules that the script changes while it trains: evaluation mode, `p` of a Dropout, a switch of the model's
+own, and which parameters need gradients. A replacement and a restart begin their loop with them.
+
+Only what has changed since the loop began is carried: the rest the script sets by itself, and it may be another one on each rank.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_PLAIN = (bool, int, float, str)
+
+Place = tuple[str, str, str]
+"""Name that the session has for a module, path of a part of it, and an attribute."""
+
+
+@dataclass
+class Attributes:
+    """Attributes of one rank's modules. All ranks are given those of one of them."""
+
+    roots: Mapping[str, torch.nn.Module]
+    _first: dict[Place, Any] | None = None
+    """Values with which the script began its loop."""
+    _taken: dict[Place, Any] = field(default_factory=dict)
+    """Values that were taken from another rank or a checkpoint."""
+
+    def begin_loop(self) -> None:
+        """Called when the script has come to its first step."""
+        if self._first is None:
+            self._first = {place: value for place, value, _ in self._all()}
+            self._put(self._taken)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"changed": self._changed()}
+
+    def _changed(self) -> dict[Place, Any]:
+        """Values that have changed since the loop began, or that were taken."""
+        if self._first is None:
+            return dict(self._taken)
+        first = self._first
+        return {
+            place: value for place, value, _ in self._all() if place in self._taken or (place in first and value != first[place])
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        changed, first = state["changed"], self._first or {}
+        self._put({place: first[place] for place in self._changed().keys() - changed.keys() if place in first})
+        self._taken = dict(changed)
+        if self._first is not None:
+            self._put(changed)
+
+    def _put(self, values: Mapping[Place, Any]) -> None:
+        for place, _, part in self._all():
+            if place in values:
+                setattr(part, place[2], values[place])
+
+    def _all(self) -> Iterator[tuple[Place, Any, object]]:
+        for root, module in self.roots.items():
+            for name, part in module.named_modules():
+                for attribute, value in vars(part).items():
+                    if type(value) in _PLAIN and not attribute.startswith("_"):
+                        yield (root, name, attribute), value, part
+            for name, parameter in module.named_parameters():
+                yield (root, name, "requires_grad"), parameter.requires_grad, parameter
