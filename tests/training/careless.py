@@ -90,6 +90,9 @@ def closure(wrapped: nn.Module, data: torch.Tensor) -> Any:
 
 torch.manual_seed(1000 + rank)
 carried = batch(0)
+if wishes("barrier before the session"):
+    rekindle_training.init_process_group()
+    dist.barrier()
 arguments: dict[str, Any] = {"accept": ACCEPT} if ACCEPT else {}
 with rekindle_training.session(
     model,

@@ -17,6 +17,7 @@ SCRIPT = __file__.replace("test_careless", "careless")
         ("forgotten scheduler", "StepLR sets the options of an optimizer, and was not given to the session"),
         ("stateful hook", "the communication hook powerSGD_hook has a state (PowerSGDState)"),
         ("early collective", "allreduce at careless.py:LINE speaks to other ranks before the loop"),
+        ("barrier before the session", "barrier at careless.py:LINE speaks to other ranks before the loop"),
         ("late collective", "allreduce at careless.py:LINE speaks to other ranks after the update"),
         ("outside", "allreduce at careless.py:LINE speaks to other ranks outside `with step:`"),
         ("late draw", "torch's random numbers moved between the update of step 1 and the beginning of step 2"),

@@ -43,6 +43,11 @@ class Entry:
     met: Join | None = None
     """The generation whose group is there already; the state that training has in it is still to come."""
 
+    @property
+    def begins(self) -> bool:
+        """Whether the generation that was met is the first one of a life of the job."""
+        return self.met is not None and self.met.rebuild.begins
+
     @classmethod
     def make(cls) -> "Entry":
         """A spare waits for its rank here."""

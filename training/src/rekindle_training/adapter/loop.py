@@ -257,7 +257,7 @@ class Training:
         while self.generation == 0:
             self._obey(self._gate.wait())
         self._wrappers.alone = self._membership.renewed
-        self._places.now = Place.ALONE if self._membership.renewed else Place.BEFORE
+        self._places.begin_alone(replaces=self._membership.renewed)
         if self.step or self._membership.took_own:
             self._random_numbers = self._trained.take_random_numbers()
             self._attempts.leave_own(self.step)

@@ -73,8 +73,13 @@ class Places:
             if (method := getattr(dist.ProcessGroup, name, None)) is not None:
                 setattr(dist.ProcessGroup, name, self._watched(name.strip("_"), method))
 
+    def begin_alone(self, *, replaces: bool) -> None:
+        """Called where the script builds what it trains. A process that replaces another one is alone there."""
+        self.now = Place.ALONE if replaces else Place.BEFORE
+
     def accept(self, accepted: Collection[str]) -> None:
-        self._accepted = accepted
+        """Called by the session, whose own code follows."""
+        self._accepted, self.now = accepted, Place.ELSEWHERE
         if self._early and EARLY not in accepted:
             self.refuse(self._early)
 

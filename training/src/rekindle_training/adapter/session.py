@@ -17,6 +17,7 @@ from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.loop import Training
+from rekindle_training.adapter.places import EARLY
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
@@ -139,7 +140,7 @@ def _opened(  # noqa: PLR0913  # what a session is given
     forgotten.refuse_strange_parameters((model, optimizer, *state))
     entry = _take_entry() or Entry.make()
     entry.communicator.links.function = switch_link
-    entry.communicator.places.accept(accept)
+    entry.communicator.places.accept([*accept, EARLY] if unique_shards else accept)
     here = entry.environment
     if not unique_shards:
         sharding.refuse_unique(trained.collect()["model"], here.world_size)
@@ -185,3 +186,4 @@ def init_process_group() -> None:
     _entry = Entry.make()
     _entry.begin()
     _entry.meet()
+    _entry.communicator.places.begin_alone(replaces=not _entry.begins)
