@@ -34,14 +34,15 @@ def train() -> None:
 
 
 with rekindle_training.session(model, optimizer, checkpoint_every=0) as training:
-    batches = iter(range(STEPS[RANK]))
     for step in training.steps(TOTAL):
-        if WAY == "loader" and next(batches, None) is None:
+        if WAY == "loader" and step > STEPS[RANK]:  # has no batch left
             break
         with step:
             train()
         if WAY == "break" and step == STEPS[RANK]:
             break
+    if "FINISHES" in os.environ:
+        training.finish()
     os.write(1, f"left {RANK} {training.step}\n".encode())
     while os.environ.get("SLOW") == str(RANK) and not (FOLDER / "written").exists():
         time.sleep(0.01)

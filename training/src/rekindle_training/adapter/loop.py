@@ -279,10 +279,10 @@ class Training:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
         if self._attempts.done > self.step:
             self._gate.complete(self._attempts.done)
-        self._refuse_early_end()
         self._do_what_is_due()
         while not self._has_left():
             self._cross(self.step)
+        self._refuse_early_end()
         if not self._loops:
             log.warning(
                 "the session ends, and nothing was trained by training.steps, epochs or guard: nothing could be recovered"
