@@ -21,7 +21,7 @@ SCRIPT = __file__.replace("test_careless", "careless")
         ("late collective", "allreduce at careless.py:LINE speaks to other ranks after the update"),
         ("outside", "allreduce at careless.py:LINE speaks to other ranks outside `with step:`"),
         ("late draw", "torch's random numbers moved between the update of step 1 and the beginning of step 2"),
-        ("carries a batch", "The step uses something that the session was not given"),
+        ("carries a batch", "careless.py:LINE reads `carried`, which changes from turn to turn"),
         ("numbers of its own", "The step uses something that the session was not given"),
         ("leaves out an update", "rank 1 leaves out its update in step 3, and rank 0 updates"),
         ("updates outside", "is outside `with step:`"),

@@ -29,8 +29,8 @@ COLLECTIVES = (
 """Methods of a process group that speak to other ranks."""
 
 EARLY, LATE = "early-collectives", "late-collectives"
-DRAWS, UNREPEATABLE = "late-draws", "unrepeatable"
-ACCEPTABLE = (EARLY, LATE, DRAWS, UNREPEATABLE)
+DRAWS, UNREPEATABLE, CARRIED = "late-draws", "unrepeatable", "carried-variables"
+ACCEPTABLE = (EARLY, LATE, DRAWS, UNREPEATABLE, CARRIED)
 """Words for rules that a script may break on its own account."""
 
 
@@ -162,10 +162,14 @@ def line_of_script() -> str:
     """`train.py:31` of the innermost frame that belongs to neither torch nor this package."""
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
     for frame in frames:
-        file = frame.f_code.co_filename
-        if file.startswith(_EXAMPLES) or not (file.startswith((*_NOT_THE_SCRIPT, "<")) or file == _CONTEXTLIB):
-            return f"{Path(file).name}:{frame.f_lineno}"
+        if is_of_the_script(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
     return "an unknown line"
+
+
+def is_of_the_script(file: str) -> bool:
+    """Whether this is a file of neither torch nor this package, but for its examples."""
+    return file.startswith(_EXAMPLES) or not (file.startswith((*_NOT_THE_SCRIPT, "<")) or file == _CONTEXTLIB)
 
 
 _CONTEXTLIB = contextmanager.__code__.co_filename

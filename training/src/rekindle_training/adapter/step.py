@@ -19,11 +19,12 @@ import torch
 from rekindle_training.adapter import agreement, communicator
 from rekindle_training.adapter.agreement import Kind
 from rekindle_training.adapter.boundary import Boundary
+from rekindle_training.adapter.carried import Carried
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
-from rekindle_training.adapter.places import DRAWS, LATE, UNREPEATABLE, Place, Refused, line_of_script
+from rekindle_training.adapter.places import CARRIED, DRAWS, LATE, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import StateMismatch
@@ -90,6 +91,7 @@ class Attempts:
         self.rehearsal = Rehearsal(rank.trained, self._boundary)
         self._places = rank.communicator.places
         self._places.refuse = self.refuse
+        self._carried = Carried(rank.trained.objects)
         self._tried: tuple[int, Own] | None = None
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
         self._updated: tuple[int, Own] | None = None
@@ -117,6 +119,7 @@ class Attempts:
         if scoped:
             self._remember()
             self._refuse_draws(number)
+            self._refuse_carried()
             if self._rank.sharded.keeps_gradients:
                 self.refuse(f"gradients are held after step {number - 1} that were not reduced: {ONE_SCOPE}")
         return Step(number, self)
@@ -360,6 +363,15 @@ class Attempts:
             f'as an evaluation, into `with training.apart():`. session(accept=["{DRAWS}"]) accepts it'
         )
 
+    def _refuse_carried(self) -> None:
+        """Where the loop carries something from turn to turn that a replacement would not have."""
+        if self._carried.is_looking and not self._places.accepts(CARRIED) and (found := self._carried.look()):
+            self.refuse(
+                f"{found}, and a rank that is replaced begins with its first value. Compute it from the number of the step, or "
+                "keep it in an object with `state_dict` and `load_state_dict`, and give that to session(state=[...]). "
+                f'session(accept=["{CARRIED}"]) accepts that a recovery may change what is trained'
+            )
+
     def _refuse_late_passes(self) -> None:
         """Where wrappers of models spoke to other ranks after the update."""
         if self._rank.communicator.begun() == self._begun or self._places.accepts(LATE):
@@ -416,6 +428,8 @@ class Attempts:
         return self._now.agreed
 
     def _take_part(self, kind: Kind) -> None:
+        if self._carried.is_looking:
+            self._carried.begin_update(at_end=kind is Kind.END)
         self._notice_gradients(is_one_of_several=False)
         own = self._now.own_before_update = self._rank.trained.take_own()
         left = own.pickled

@@ -55,6 +55,11 @@ class Trained:
             )
 
     @property
+    def objects(self) -> list[object]:
+        """All that was given."""
+        return [self.model, self.optimizer, self.data, *self.shared.values()]
+
+    @property
     def modules(self) -> list[torch.nn.Module]:
         """The model, and what else of the given objects is a module."""
         return [thing for thing in (self.model, *self.shared.values()) if isinstance(thing, torch.nn.Module)]

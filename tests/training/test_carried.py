@@ -1,0 +1,162 @@
+"""Variables that a loop carries from turn to turn: those that matter for what is trained are found in the first turns."""
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rekindle_training.adapter.carried import Carried, _Reads
+from tests.training.standalone import Standalone, last_words
+
+HEAD = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+
+import rekindle_training
+
+model = torch.nn.Linear(4, 1)
+with torch.no_grad():
+    model.weight.fill_(1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+average, turns, hidden, history, losses, end = 0.0, 0, torch.zeros(1), {"loss": 0.0}, [], time.time()
+
+
+class Kept:
+    turns = 0
+
+    def state_dict(self):
+        return {"turns": self.turns}
+
+    def load_state_dict(self, state):
+        self.turns = state["turns"]
+
+
+def struck(step):
+    mark = Path(os.environ["REKINDLE_JOB_DIR"]) / "struck"
+    if os.environ.get("FAULT") == os.environ["RANK"] and step == 5 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+kept, trainer = Kept(), Kept()
+accept = os.environ.get("ACCEPT", "").split()
+with rekindle_training.session(model, optimizer, state=[kept], checkpoint_every=0, accept=accept) as training:
+    for step in training.steps(8):
+        with step:
+            struck(step)
+            scale = 1.0
+"""
+MIDDLE = """
+            loss = model(torch.full((2, 4), scale)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+END = """
+    os.write(1, f"final {training.rank} {model.weight.tolist()}\\n".encode())
+"""
+
+
+def script(folder: Path, before: str, after: str) -> str:
+    """Returns the file of a script with these lines before and after the update of a step."""
+    path = folder / "carrying.py"
+    lines = [HEAD, textwrap.indent(before, " " * 12), MIDDLE, textwrap.indent(after, " " * 12), END]
+    path.write_text("".join(f"{part.strip(chr(10))}\n" for part in lines))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"),
+    [
+        ("scale += average", "average = 0.9 * average + 0.1 * loss.item()", "average"),
+        ("scale += 1 / (turns + 1)", "turns += 1", "turns"),
+        ("if turns % 2:\n    scale = 2.0", "turns += 1", "turns"),
+        ("hidden = 0.5 * hidden + 1\nscale += hidden.item()", "", "hidden"),
+        ("scale += history['loss']", "history['loss'] = loss.item()", "history"),
+        ("scale += sum(losses)", "losses.append(loss.item())", "losses"),
+        ("scale += trainer.turns", "trainer.turns += 1", "trainer.turns"),
+    ],
+)
+async def test_a_variable_that_matters_and_is_carried_is_refused(
+    before: str, after: str, name: str, alone: Standalone, tmp_path: Path
+) -> None:
+    """In the second step, with the line that reads it."""
+    printed = await alone.run(code=1, script=script(tmp_path, before, after), ranks=1)
+    assert f"reads `{name}`, which changes from turn to turn, and a rank that is replaced begins with its first value" in printed
+    assert "final" not in printed
+
+
+HARMLESS = [
+    ("", "average = 0.9 * average + 0.1 * loss.item()\nprint(average)"),
+    ("average += scale\nprint(average / step)", ""),
+    ("losses.append(scale)\nif step % 2 == 0:\n    print(sum(losses))\n    average = 0.0", "average += loss.item()"),
+    ("if step % 2:\n    print(average)", "average += 1"),
+    ("history['turns'] = history.get('turns', 0) + 1", ""),
+    ("waited = time.time() - end\nlosses.append(waited)", "end = time.time()"),
+    ("hidden = torch.full((1,), float(step))\nscale += hidden.item()", "hidden = hidden + 1"),
+    ("scale += kept.turns", "kept.turns += 1"),
+    ("for turns in range(2):\n    scale += turns", "turns = step"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), HARMLESS)
+async def test_a_variable_that_does_not_matter_may_be_carried(
+    before: str, after: str, alone: Standalone, beside: Standalone, tmp_path: Path
+) -> None:
+    """Such as one that is only printed, a time, what is assigned in each turn, and what the session has; a kill is repaired."""
+    path = script(tmp_path, before, after)
+    printed = await alone.run("--spares=1", script=path, ranks=2, FAULT="1")
+    assert "repaired step=4" in printed
+    assert last_words(printed) == last_words(await beside.run(script=path, ranks=2))
+
+
+async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: Path) -> None:
+    """The word is `carried-variables`."""
+    path = script(tmp_path, "scale += average", "average = 0.9 * average + 0.1 * loss.item()")
+    assert "final" in await alone.run(script=path, ranks=1, ACCEPT="carried-variables")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("use(a.b)", {"use", "a", "a.b"}),
+        ("a.b = c\nuse(a.b)", {"c", "use", "a"}),
+        ("if c:\n    a = 1\nelse:\n    a = 2\nd = a", {"c"}),
+        ("if c:\n    a = 1\nd = a", {"c", "a"}),
+        ("with open(c) as f:\n    d = f", {"open", "c"}),
+        ("try:\n    a = b\nexcept E as e:\n    c = e\nd = a", {"b", "a"}),
+        ("try:\n    a = next(b)\nexcept E:\n    b = iter(c)\n    a = next(b)\nd = a", {"next", "b", "iter", "c"}),
+        ("try:\n    a = b\nexcept E:\n    continue\nd = a", {"b"}),
+        ("while True:\n    try:\n        a = b\n        break\n    except E:\n        pass\nd = a", {"b"}),
+        ("while c:\n    a = 1\nd = a", {"c"}),
+        ("for n in c:\n    a = n\nd = a", {"c"}),
+        ("if c:\n    raise E\nelse:\n    a = 1\nd = a", {"c", "E"}),
+        ("if (a := c) > 1:\n    d = a", {"c"}),
+        ("out, hidden = model(x, hidden)", {"model", "x", "hidden"}),
+        ("a, *b = c\nd = a, b", {"c"}),
+        ("match c:\n    case 1:\n        d = a", {"c", "a"}),
+        ("a: int = 1\nd = a", set()),
+        ("d = [a for a in c]", {"a", "c"}),
+        ("def f():\n    return a\nd = f()", {"a", "f"}),
+    ],
+)
+def test_what_a_turn_reads_before_it_assigns_it(body: str, expected: set[str]) -> None:
+    """By the source of the loop."""
+    (loop,) = ast.parse(f"for step in steps:\n{textwrap.indent(body, '    ')}").body
+    assert isinstance(loop, ast.For)
+    assert set(_Reads(loop).found) == expected
+
+
+def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:
+    """Such as one of a string that is executed."""
+    found: list[str] = []
+    exec(
+        "for step in range(3):\n    n = globals().get('n', 0) + 1\n    found.append(carried.look())",
+        {"found": found, "carried": Carried([])},
+    )
+    assert found == ["", "", ""]

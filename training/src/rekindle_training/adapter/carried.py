@@ -1,0 +1,318 @@
+"""Variables that a training loop carries from turn to turn: a replacement begins with their first values.
+
+The source of the loop shows which variables a turn reads before it assigns them, up to the update of the step. Of these, the ones
+whose values change between the first turns are carried: a counter, an average, a hidden state, a batch drawn ahead. What is read
+only to be printed, logged or added to is not counted, and neither is what functions read that the loop calls.
+"""
+
+import ast
+import linecache
+import math
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from rekindle_training.adapter.digest import leaf_digest
+from rekindle_training.adapter.places import is_of_the_script
+
+LOOKS = 4
+"""Turns at whose beginning the values are looked at."""
+LARGEST = 1024 * 1024
+"""Elements of a tensor, an array or a container up to which it is looked at."""
+LOGGING = frozenset(
+    [
+        *("print", "write", "log", "debug", "info", "warning", "error", "exception"),
+        *("add_scalar", "add_scalars", "set_description", "set_postfix", "set_postfix_str"),
+    ]
+)
+"""Names of functions whose arguments do not change what is trained."""
+CLOCKS = frozenset(["time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "now"])
+"""Names of functions that return a time."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_INSTALLED = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
+
+
+class Carried:
+    """Variables of the loop of one rank."""
+
+    def __init__(self, given: Iterable[object]) -> None:
+        """`given` is what the session was given: its state is none of the loop's."""
+        things = list(given)
+        self._known = {id(thing) for thing in things}
+        for thing in things:
+            self._known |= {id(value) for value in getattr(thing, "__dict__", {}).values() if not isinstance(value, _PLAIN)}
+        self._looks = 0
+        self._code: CodeType | None = None
+        """Of the frame that has the loop."""
+        self._reads: Mapping[str, int] = {}
+        """Line of the first read of each variable that a turn reads before it assigns it."""
+        self._seen: Mapping[str, object] = {}
+        self._updates_at = math.inf
+        """Line of the loop's frame at which the update began."""
+
+    @property
+    def is_looking(self) -> bool:
+        return self._looks < LOOKS
+
+    def begin_update(self, *, at_end: bool) -> None:
+        """Called when a step has all its gradients.
+
+        Args:
+            at_end: the step has no update of its own, and its scope ends.
+        """
+        if self._code is None or at_end or self._updates_at < math.inf:
+            return
+        if frame := next((frame for frame in _frames() if frame.f_code is self._code), None):
+            self._updates_at = frame.f_lineno
+
+    def look(self) -> str:
+        """Returns in words which variable has changed since the turn before, where it matters; empty: none. Called when a turn
+        of the loop begins."""
+        self._looks += 1
+        frame, loop = _loop()
+        if frame is None or loop is None:
+            return ""
+        if frame.f_code is not self._code:
+            self._code, self._seen, self._updates_at = frame.f_code, {}, math.inf
+            self._reads = _Reads(loop).found
+        seen = {name: value for name in self._reads if (value := self._look_at(name, frame)) is not None}
+        changed = [name for name, value in seen.items() if name in self._seen and self._seen[name] != value]
+        self._seen = seen
+        last = _end_of(loop, self._updates_at)
+        name = next((name for name in changed if self._reads[name] <= last), None)
+        if name is None:
+            return ""
+        return f"{Path(frame.f_code.co_filename).name}:{self._reads[name]} reads `{name}`, which changes from turn to turn"
+
+    def _look_at(self, name: str, frame: FrameType) -> object:
+        root, _, attribute = name.partition(".")
+        found = frame.f_locals.get(root, frame.f_globals.get(root))
+        if id(found) in self._known or type(found).__module__.startswith("rekindle_training"):
+            return None
+        if attribute:
+            found = getattr(found, "__dict__", {}).get(attribute)
+        return None if id(found) in self._known else _value(found)
+
+
+def _value(found: object) -> object:
+    """Value of something plain, to be compared; None: it is something else, or too large."""
+    if isinstance(found, _PLAIN):
+        return type(found), repr(found)
+    if isinstance(found, list | tuple | set | frozenset | dict):
+        if len(found) > LARGEST:
+            return None
+        parts = chain.from_iterable(found.items()) if isinstance(found, dict) else found
+        return type(found), tuple(map(_value, parts))
+    if isinstance(found, torch.Tensor):
+        plain = found.layout is torch.strided and found.numel() <= LARGEST and not isinstance(found, torch.nn.Parameter)
+        return leaf_digest(found.detach()) if plain else None
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(found, numpy.ndarray | numpy.generic) and found.size <= LARGEST:
+        return str(found.dtype), found.shape, found.tobytes()
+    return None
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _loop() -> tuple[FrameType, ast.For] | tuple[None, None]:
+    """Returns the frame of the script that asks for the next turn, with its loop; None: its source is not known."""
+    for frame in _frames():
+        file = frame.f_code.co_filename
+        if not is_of_the_script(file) or file.startswith(_INSTALLED):
+            continue
+        try:
+            tree = ast.parse("".join(linecache.getlines(file, frame.f_globals)))
+        except SyntaxError:
+            return None, None
+        loops = (node for node in ast.walk(tree) if isinstance(node, ast.For))
+        found = [loop for loop in loops if loop.lineno <= frame.f_lineno <= (loop.iter.end_lineno or loop.lineno)]
+        return (frame, found[-1]) if found else (None, None)
+    return None, None
+
+
+def _end_of(loop: ast.For, line: float) -> float:
+    """Last line of the innermost statement of the loop that has this line."""
+    statements = (node for node in ast.walk(loop) if isinstance(node, ast.stmt) and node is not loop)
+    around = [node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    return min(around, key=lambda node: (node.end_lineno or 0) - node.lineno).end_lineno or line if around else line
+
+
+class _Reads:
+    """Variables, and attributes of variables, that a turn of a loop reads before it assigns them.
+
+    A loop inside the turn is taken to assign all that it could.
+    """
+
+    def __init__(self, loop: ast.For) -> None:
+        self.found: dict[str, int] = {}
+        """Line of the first read."""
+        stored = (
+            node for node in ast.walk(loop) if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+        )
+        self._all = set(chain.from_iterable(map(_assigned, stored)))
+        self._clocks = set(_clocks(loop))
+        self._block(loop.body, set(_assigned(loop.target)))
+
+    def _block(self, statements: Iterable[ast.stmt], known: set[str]) -> set[str]:
+        """Args:
+            known: what has been assigned in this turn.
+
+        Returns:
+            What has been assigned by the end; everything, where the end is not reached.
+        """
+        for statement in statements:
+            known = self._statement(statement, known | set(_named_inside(statement)))
+            if isinstance(statement, ast.Break | ast.Continue | ast.Raise | ast.Return):
+                return known | self._all
+        return known
+
+    def _statement(self, statement: ast.stmt, known: set[str]) -> set[str]:
+        match statement:
+            case ast.Assign(targets=targets, value=value):
+                return self._assign(targets, value, known)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                return self._assign([target], value, known)
+            case ast.AugAssign(target=target, value=value):
+                self._read(value, known | {_root(target)})
+            case ast.Expr(value=ast.Call() as call):
+                self._call(call, known)
+            case _:
+                return self._compound(statement, known)
+        return known
+
+    def _compound(self, statement: ast.stmt, known: set[str]) -> set[str]:
+        match statement:
+            case ast.If(test=first, body=body, orelse=orelse):
+                self._read(ast.Pass() if _only_shows(statement) else first, known)
+                return self._block(body, known) & self._block(orelse, known)
+            case ast.With(items=items, body=body):
+                self._block([ast.Expr(item.context_expr) for item in items], known)
+                return self._block(body, known.union(*(_assigned(item.optional_vars) for item in items)))
+            case ast.For(target=target, iter=first, body=body, orelse=orelse):
+                self._read(first, known)
+                self._block([*body, *orelse], known | set(_assigned(target)))
+                return known | set(_stored(statement))
+            case ast.While(test=first, body=body, orelse=orelse):
+                self._read(first, known)
+                self._block([*body, *orelse], known)
+                return known | set(_stored(statement))
+            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
+                ends = [self._block(handler.body, known | {handler.name or ""}) for handler in handlers]
+                return self._block(final, self._block([*body, *orelse], known).intersection(*ends))
+            case _:
+                self._read(statement, known)
+        return known
+
+    def _assign(self, targets: list[ast.expr], value: ast.expr, known: set[str]) -> set[str]:
+        """What is computed from itself alone, such as an average, is still carried."""
+        names = set(chain.from_iterable(map(_assigned, targets)))
+        itself = names or set(map(_root, targets))
+        if len(itself) == 1 and itself & {name for name, _ in _reads(value)}:
+            self._read(value, known | itself)
+            return known
+        self._read(value, known)
+        return known | names
+
+    def _call(self, call: ast.Call, known: set[str]) -> None:
+        """A statement that is a call: `losses.append(loss)` adds to `losses` and does not use it."""
+        if isinstance(call.func, ast.Attribute):
+            known = known | {_root(call.func)}
+        if not _logs(call):
+            self._read(call, known)
+
+    def _read(self, node: ast.AST, known: set[str]) -> None:
+        for name, line in _reads(node):
+            root = name.partition(".")[0]
+            if name not in known and root not in known and name not in self._clocks:
+                self.found.setdefault(name, line)
+
+
+def _reads(node: ast.AST) -> Iterator[tuple[str, int]]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and isinstance(part.ctx, ast.Load):
+            yield f"{part.value.id}.{part.attr}", part.lineno
+        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+            yield part.id, part.lineno
+
+
+def _stored(statement: ast.stmt) -> Iterator[str]:
+    """All that a statement assigns somewhere in it."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from _assigned(node)
+
+
+def _named_inside(statement: ast.stmt) -> Iterator[str]:
+    """Variables that are assigned by `:=`."""
+    return (node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr))
+
+
+def _assigned(target: ast.expr | None) -> Iterator[str]:
+    """Variables, and attributes of variables, that an assignment replaces. An element of a container replaces none."""
+    match target:
+        case ast.Name(id=name):
+            yield name
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+            yield f"{name}.{attribute}"
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            yield from chain.from_iterable(map(_assigned, elements))
+        case ast.Starred(value=value):
+            yield from _assigned(value)
+
+
+def _root(target: ast.expr) -> str:
+    """`a` of `a`, `a[0]`, `a[0].b` and `a.append`; `self.a` of `self.a`, `self.a[0]` and `self.a.append`."""
+    while not isinstance(target, ast.Name):
+        match target:
+            case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+                return f"self.{attribute}"
+            case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value):
+                target = value
+            case _:
+                return ""
+    return target.id
+
+
+def _only_shows(statement: ast.If) -> bool:
+    """Something is printed or logged there, with what belongs to it, such as an average that begins again."""
+    inside = [*statement.body, *statement.orelse]
+    calls = [one.value for one in inside if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
+    others = (one for one in inside if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)))
+    return bool(calls) and all(map(_logs, calls)) and all(map(_begins_again, others))
+
+
+def _begins_again(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Assign(value=ast.Constant()):
+            return True
+        case ast.If():
+            return _only_shows(statement)
+    return False
+
+
+def _logs(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name | ast.Attribute) and _called(call.func) in LOGGING
+
+
+def _called(function: ast.Name | ast.Attribute) -> str:
+    return function.id if isinstance(function, ast.Name) else function.attr
+
+
+def _clocks(loop: ast.For) -> Iterator[str]:
+    """Variables to which a time is assigned."""
+    for node in ast.walk(loop):
+        match node:
+            case ast.Assign(targets=targets, value=ast.Call(func=ast.Name() | ast.Attribute() as function)):
+                if _called(function) in CLOCKS:
+                    yield from chain.from_iterable(map(_assigned, targets))
