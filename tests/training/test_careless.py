@@ -7,6 +7,7 @@ import pytest
 from tests.training.standalone import Standalone, last_words
 
 SCRIPT = __file__.replace("test_careless", "careless")
+KINDS = [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in ("kill", "raise")]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, w
 @pytest.mark.parametrize(
     "wish", ["", "evaluates through the wrapper", "momentum encoder", "compressing hook", "closure", "every"]
 )
-@pytest.mark.parametrize("kind", ["kill", "raise"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(
     wish: str, kind: str, alone: Standalone, beside: Standalone
 ) -> None:
@@ -50,7 +51,7 @@ async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(
 
 
 @pytest.mark.parametrize("wish", ["late collective", "lbfgs", "two updates"])
-@pytest.mark.parametrize("kind", ["kill", "raise"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_step_is_repeated_whatever_failed_in_it_where_copies_are_kept(
     wish: str, kind: str, alone: Standalone, beside: Standalone
 ) -> None:

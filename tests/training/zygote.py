@@ -4,7 +4,9 @@ Run by the session's fixture as `python -m tests.training.zygote`. Reads one JSO
 `output`), answers `{"id", "pid"}` and, later, `{"id", "code"}`. Its end, however it comes, is the end of all that it started.
 """
 
+import atexit
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -32,6 +34,9 @@ def main() -> None:
     faulthandler.enable()  # a fork that crashes says where, in its output
     for module in PRELOADED:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection of a child would copy all pages of torch's objects
+    atexit.register(gc.unfreeze)  # otherwise nanobind writes down all that was not freed
     in_children()
     wakeup, wakeup_writer = os.pipe()
     os.set_blocking(wakeup_writer, False)

@@ -48,17 +48,15 @@ class Carried:
         for thing in things:
             self._known |= {id(value) for value in getattr(thing, "__dict__", {}).values() if not isinstance(value, _PLAIN)}
         self._looks = 0
+        self.is_over = False
         self._code: CodeType | None = None
         """Of the frame that has the loop."""
+        self._loop: ast.For | None = None
         self._reads: Mapping[str, int] = {}
         """Line of the first read of each variable that a turn reads before it assigns it."""
         self._seen: Mapping[str, object] = {}
         self._updates_at = math.inf
         """Line of the loop's frame at which the update began."""
-
-    @property
-    def is_looking(self) -> bool:
-        return self._looks < LOOKS
 
     def begin_update(self, *, at_end: bool) -> None:
         """Called when a step has all its gradients.
@@ -75,16 +73,22 @@ class Carried:
         """Returns in words which variable has changed since the turn before, where it matters; empty: none. Called when a turn
         of the loop begins."""
         self._looks += 1
-        frame, loop = _loop()
-        if frame is None or loop is None:
+        self.is_over = self._looks == LOOKS
+        frame = next((frame for frame in _frames() if _is_the_owners(frame.f_code.co_filename)), None)
+        if frame is None:
             return ""
-        if frame.f_code is not self._code:
-            self._code, self._seen, self._updates_at = frame.f_code, {}, math.inf
-            self._reads = _Reads(loop).found
+        if frame.f_code is not self._code or (self._loop and not _is_asking(self._loop, frame)):
+            self._code, self._loop = frame.f_code, _loop_of(frame)
+            self._seen, self._updates_at = {}, math.inf
+            self._reads = _Reads(self._loop).found if self._loop else {}
+        if self._loop is None:
+            return ""
         seen = {name: value for name in self._reads if (value := self._look_at(name, frame)) is not None}
         changed = [name for name, value in seen.items() if name in self._seen and self._seen[name] != value]
         self._seen = seen
-        last = _end_of(loop, self._updates_at)
+        if not changed:
+            return ""
+        last = _end_of(self._loop, self._updates_at)
         name = next((name for name in changed if self._reads[name] <= last), None)
         if name is None:
             return ""
@@ -125,20 +129,23 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _loop() -> tuple[FrameType, ast.For] | tuple[None, None]:
-    """Returns the frame of the script that asks for the next turn, with its loop; None: its source is not known."""
-    for frame in _frames():
-        file = frame.f_code.co_filename
-        if not is_of_the_script(file) or file.startswith(_INSTALLED):
-            continue
-        try:
-            tree = ast.parse("".join(linecache.getlines(file, frame.f_globals)))
-        except SyntaxError:
-            return None, None
-        loops = (node for node in ast.walk(tree) if isinstance(node, ast.For))
-        found = [loop for loop in loops if loop.lineno <= frame.f_lineno <= (loop.iter.end_lineno or loop.lineno)]
-        return (frame, found[-1]) if found else (None, None)
-    return None, None
+def _is_the_owners(file: str) -> bool:
+    """Whether this file belongs to who trains, and not to a library."""
+    return is_of_the_script(file) and not file.startswith(_INSTALLED)
+
+
+def _loop_of(frame: FrameType) -> ast.For | None:
+    """Returns the loop that asks for its next turn in this frame; None: its source is not known."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
+    except SyntaxError:
+        return None
+    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For))
+    return next((loop for loop in loops if _is_asking(loop, frame)), None)
+
+
+def _is_asking(loop: ast.For, frame: FrameType) -> bool:
+    return loop.lineno <= frame.f_lineno <= (loop.iter.end_lineno or loop.lineno)
 
 
 def _end_of(loop: ast.For, line: float) -> float:

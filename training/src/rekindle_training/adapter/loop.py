@@ -346,7 +346,7 @@ class Training:
                 self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
                 self._proof_due = True
                 self._has_recovered = self._has_recovered or not wish.rebuild.begins
-                self._attempts.rehearsal.is_over = self._attempts.rehearsal.is_over or not wish.rebuild.begins
+                self._attempts.joined(begins=wish.rebuild.begins)
                 if joined and wish.rebuild.stands:
                     self._gate.hold()
                     self._say_paused()

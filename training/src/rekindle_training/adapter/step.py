@@ -124,6 +124,12 @@ class Attempts:
                 self.refuse(f"gradients are held after step {number - 1} that were not reduced: {ONE_SCOPE}")
         return Step(number, self)
 
+    def joined(self, *, begins: bool) -> None:
+        """Called when this rank has joined a generation, which may be the first one of a life of the job: the first steps of a
+        life are checked, and no others."""
+        if not begins:
+            self.rehearsal.is_over = self._carried.is_over = True
+
     @property
     def failed(self) -> bool:
         """The step that was yielded last is not done."""
@@ -365,7 +371,7 @@ class Attempts:
 
     def _refuse_carried(self) -> None:
         """Where the loop carries something from turn to turn that a replacement would not have."""
-        if self._carried.is_looking and not self._places.accepts(CARRIED) and (found := self._carried.look()):
+        if not self._carried.is_over and not self._places.accepts(CARRIED) and (found := self._carried.look()):
             self.refuse(
                 f"{found}, and a rank that is replaced begins with its first value. Compute it from the number of the step, or "
                 "keep it in an object with `state_dict` and `load_state_dict`, and give that to session(state=[...]). "
@@ -428,7 +434,7 @@ class Attempts:
         return self._now.agreed
 
     def _take_part(self, kind: Kind) -> None:
-        if self._carried.is_looking:
+        if not self._carried.is_over:
             self._carried.begin_update(at_end=kind is Kind.END)
         self._notice_gradients(is_one_of_several=False)
         own = self._now.own_before_update = self._rank.trained.take_own()
