@@ -86,6 +86,11 @@ DRAWS: list[Callable[[], float]] = [
     lambda: float(np.random.rand()),
     lambda: float(np.random.randn()),
     lambda: float(torch.rand(1)),
+    lambda: float(torch.randn(1)),
+    lambda: float(torch.randn(1, dtype=torch.float64)),
+    lambda: float(torch.randn(16)[0]),
+    lambda: float(torch.randperm(5)[0]),
+    lambda: float(torch.nn.functional.dropout(torch.ones(3)).sum()),
 ]
 
 
@@ -99,6 +104,7 @@ def test_a_generator_that_was_not_read_again_has_not_moved(seed: int) -> None:
         if order.random() < 0.1:
             random.seed(order.randrange(3))
             np.random.seed(order.randrange(3))
+            torch.manual_seed(order.randrange(3))
         content = own.take(None, None)
         ways = order.choices(DRAWS, k=order.randrange(5))
         drawn = [way() for way in ways]

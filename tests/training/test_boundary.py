@@ -194,6 +194,57 @@ def test_a_rank_whose_state_changed_before_the_update_cannot_go_back(what: str) 
         rank.boundary.go_back()
 
 
+@pytest.mark.parametrize("what", ["another tensor", "a view of it", "resized", "added", "frozen", "freed"])
+def test_a_parameter_that_changed_between_two_steps_is_that_of_the_next(what: str) -> None:
+    """The step goes back to it, and a change in the step is found."""
+    rank = Rank()
+    late = nn.Parameter(torch.zeros(6, 4))
+    rank.linear.register_parameter("late", late)
+    rank.boundary.remember()
+    if what == "another tensor":
+        rank.linear.weight.data = torch.ones(4, 4)
+    elif what == "a view of it":
+        rank.linear.weight.data = rank.linear.weight.data.t()
+    elif what == "resized":
+        late.data.resize_(60, 40).fill_(1)
+    elif what == "added":
+        rank.linear.register_parameter("later", nn.Parameter(torch.ones(3)))
+    elif what == "frozen":
+        rank.linear.weight.requires_grad_(False)
+    else:
+        late.data = torch.zeros(0)
+    rank.boundary.remember()
+    before = rank.looks()
+    rank.begin()
+    rank.boundary.go_back()
+    assert rank.looks() == before
+    assert rank.linear.weight.requires_grad is (what != "frozen")
+    rank.linear.weight.data.mul_(0.9)
+    with pytest.raises(CannotGoBack):
+        rank.boundary.go_back()
+
+
+@pytest.mark.parametrize("changed", [slice(0, 1), slice(-1, None), slice(100, 110), slice(None)])
+def test_an_update_of_many_parameters_that_fails_in_its_middle_is_found(changed: slice) -> None:
+    """The first ones, the last ones or some in a row have changed, although not every parameter is watched."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(200)))
+    boundary = Boundary(Trained(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+    boundary.remember()
+    for parameter in list(model.parameters())[changed]:
+        parameter.data.add_(1)
+    with pytest.raises(CannotGoBack, match="changed before the update"):
+        boundary.go_back()
+
+
+def test_a_parameter_that_is_replaced_in_a_step_is_found() -> None:
+    """Whatever its value is."""
+    rank = Rank()
+    rank.boundary.remember()
+    rank.linear.weight = nn.Parameter(rank.linear.weight.detach().clone())
+    with pytest.raises(CannotGoBack, match="replaced in the step"):
+        rank.boundary.go_back()
+
+
 def test_layers_that_come_while_training_runs_are_remembered_too() -> None:
     """A buffer of a layer that was added behind the first step."""
     rank = Rank()

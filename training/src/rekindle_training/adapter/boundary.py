@@ -2,8 +2,8 @@
 
 Random numbers, the data position, buffers (which a forward pass changes), extra state, which modules train, gradients that are
 being gathered, the options of optimizers and what small objects such as a scheduler keep. Parameters and large averages change in
-an update only, and are watched by one element of each: where they did not, a rank cannot go back, and says so. Moments are not
-watched. Parameters that no optimizer updates are copied once they were seen to move.
+an update only. They are watched by one element of some of them, and where one changed a rank cannot go back, and says so. Moments
+are not watched. Parameters that no optimizer updates are copied once they were seen to move.
 """
 
 import copy
@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as torch_modules
 
-from rekindle_training.adapter.copies import Moving, Updated
+from rekindle_training.adapter.copies import Moving, Updated, copied
 from rekindle_training.adapter.data_parallel import DataParallel, Flags
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.gradients import CannotGoBack
@@ -28,6 +28,10 @@ from rekindle_training.adapter.trained import Trained
 
 SMALL = 1024 * 1024
 """Bytes up to which a buffer, or what an object keeps, is copied at each boundary; of more it is watched whether it changes."""
+
+WATCHED = 32
+"""Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One that
+fails in its middle has changed the first ones or the last ones."""
 
 Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
@@ -72,10 +76,11 @@ class Boundary:
     _keep_extra: list[torch.nn.Module] = field(default_factory=list)
     """Modules with state that is no tensor."""
     _has_grown: bool = True
+    _watched: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
-    """Where each parameter was in memory when `_middles` were found."""
+    """Where each of these was in memory when `_middles` were found."""
     _middles: list[torch.Tensor] = field(default_factory=list)
-    """Of parameters, as views."""
+    """Of these, as views."""
 
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
@@ -112,7 +117,7 @@ class Boundary:
             own=self.trained.take_own(),
             buffers=self._copy_buffers(before.buffers if before else []),
             options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
-            small={name: copy.deepcopy(thing.state_dict()) for name, thing in self.small.items()},
+            small={name: copied(thing.state_dict()) for name, thing in self.small.items()},
             modes=[module.training for module in self._modules],
             trains=[parameter.requires_grad for parameter in self._parameters],
             extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._keep_extra],
@@ -129,13 +134,12 @@ class Boundary:
         """
         moment = self._moment
         assert moment is not None
+        before = self._parameters
         self._find_parameters()
-        for copied in (self._updated, self._moving):
-            if copied is not None:
-                copied.put_back()
-        now = self._sample()
-        if len(now) != len(moment.sample) or not all(map(torch.equal, now, moment.sample)):
-            raise CannotGoBack("parameters or a large object of `state` changed before the update")
+        for copies in (self._updated, self._moving):
+            if copies is not None:
+                copies.put_back()
+        self._refuse_changes(before, moment.sample)
         self._put_parameters(moment)
         self._put_modules(moment)
         for optimizer, groups in zip(self._optimizers, moment.options, strict=True):
@@ -147,6 +151,13 @@ class Boundary:
         for wrappers, flags in zip(self._wrappers, moment.flags, strict=True):
             wrappers.put_flags(flags)
         self.trained.put_own(moment.own)
+
+    def _refuse_changes(self, parameters: list[torch.nn.Parameter], sample: list[torch.Tensor]) -> None:
+        if len(parameters) == len(self._parameters) and not all(map(is_, parameters, self._parameters)):
+            raise CannotGoBack("parameters were replaced in the step")
+        now = self._sample()
+        if len(now) != len(sample) or not all(map(torch.equal, now, sample)):
+            raise CannotGoBack("parameters or a large object of `state` changed before the update")
 
     @property
     def own(self) -> Own | None:
@@ -216,7 +227,8 @@ class Boundary:
         roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
         self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
         self._find_parameters()
-        self._is_spread = any(isinstance(parameter, DTensor) for parameter in self._parameters)
+        self._watched = self._to_watch([list(root.parameters()) for root in roots])
+        self._is_spread = any(isinstance(parameter, DTensor) for parameter in self._watched)
         self._with_buffers = [module for module in self._modules if module._buffers]
         self._keep_extra = [module for module in self._modules if has_extra_state(module)]
         self.trained.own_buffers.look_again()
@@ -225,6 +237,14 @@ class Boundary:
     def _find_parameters(self) -> None:
         owned = (parameter for module in self._modules for parameter in module._parameters.values())
         self._parameters = [parameter for parameter in owned if parameter is not None]
+
+    def _to_watch(self, of_modules: list[list[torch.nn.Parameter]]) -> list[torch.nn.Parameter]:
+        """Evenly spread over each module and each group of an optimizer, with the first and the last one."""
+        of_groups = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
+        lists = [held for held in [*of_modules, *of_groups] if held]
+        known = set(self._parameters)
+        found = dict.fromkeys(one for held in lists for one in [*held[:: max(1, len(held) // WATCHED)], held[-1]])
+        return [one for one in found if one in known]
 
     @property
     def gathers(self) -> bool:
@@ -264,9 +284,9 @@ class Boundary:
     # ---- what only an update changes
 
     def _sample(self) -> list[torch.Tensor]:
-        """The middle element of each tensor, by device, where they stay: nothing is waited for. Counters of changes see neither
-        `.data` nor fused kernels."""
-        held = [local(parameter) for parameter in self._parameters] if self._is_spread else self._parameters
+        """The middle element of each watched tensor, by device, where they stay: nothing is waited for. Counters of changes see
+        neither `.data` nor fused kernels."""
+        held = [local(parameter) for parameter in self._watched] if self._is_spread else self._watched
         places = [tensor.data_ptr() for tensor in held]
         if places != self._places:
             self._places, self._middles = places, [_middle(tensor) for tensor in held if tensor.numel()]

@@ -1,6 +1,7 @@
 """Copies of what a step changes, besides what is copied at every boundary: parameters that a forward pass moves, and, where the
 script asks for it, all parameters with the state of their optimizers."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class Copies:
         return self._copies
 
     def take(self, tensors: Sequence[torch.Tensor]) -> None:
+        if not tensors and not self._tensors:
+            return
         held = [local(tensor).detach() for tensor in tensors]
         if not _alike(held, self._copies):
             self._copies = []  # before there are others: both would not fit
@@ -97,6 +100,25 @@ class Updated:
             optimizer.state.update(state)
 
 
+def copied(state: Any) -> Any:
+    """Copy of what a small object keeps. For plain values and lists of them, as of a scheduler, `copy.deepcopy` takes long."""
+    if type(state) is not dict:
+        return copy.deepcopy(state)
+    found: dict[Any, Any] = {}
+    lists: dict[int, list[Any]] = {}
+    for key, value in state.items():
+        if type(value) in _PLAIN:
+            found[key] = value
+        elif type(value) is list and _PLAIN.issuperset(map(type, value)):
+            found[key] = lists.setdefault(id(value), value.copy())
+        else:
+            return copy.deepcopy(state)
+    return found
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
 def _element(parameter: torch.nn.Parameter) -> torch.Tensor:
     held = local(parameter).detach()
     return held[tuple(size // 2 for size in held.shape)].clone() if held.numel() else held
@@ -104,6 +126,6 @@ def _element(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 def _alike(held: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]) -> bool:
     return len(held) == len(copies) and all(
-        (one.shape, one.dtype, one.device, one.stride()) == (copy.shape, copy.dtype, copy.device, copy.stride())
-        for one, copy in zip(held, copies, strict=True)
+        (one.shape, one.dtype, one.device, one.stride()) == (other.shape, other.dtype, other.device, other.stride())
+        for one, other in zip(held, copies, strict=True)
     )

@@ -5,8 +5,8 @@ first backward pass nothing is copied, and where they are zero only that is kept
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -30,21 +30,17 @@ class Use(Enum):
     """Steps add to them, and they are zero."""
 
 
-@dataclass(frozen=True)
-class _Held:
-    tensor: "ReferenceType[torch.Tensor]"
-    version: int
-    copied: int = -1
-    """Number of its copy; -1: there is none."""
-
-
 class Gradients:
     """Gradients of the parameters of one rank. A `Stateful`: a replacement goes on with the use that its replica has found."""
 
     def __init__(self) -> None:
         self._use = Use.UNKNOWN
         self._are_dropped_first = False
-        self._held: list[_Held | None] = []
+        self._held: list[ReferenceType[torch.Tensor] | None] = []
+        """Gradient of each parameter when the step began."""
+        self._versions: list[int] = []
+        """Of those that were held."""
+        self._are_copied = False
         self._copies = Copies()
         self._largest: torch.Tensor | None = None
         """Largest element of all of them, not read from its device yet."""
@@ -70,14 +66,11 @@ class Gradients:
     def remember(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         found = [parameter.grad for parameter in parameters]
         held = [gradient for gradient in found if gradient is not None]
-        copied = self._use is Use.ADDED or (self._use is Use.UNKNOWN and not self._are_dropped_first)
-        self._copies.take(held if copied else [])
+        self._are_copied = self._use is Use.ADDED or (self._use is Use.UNKNOWN and not self._are_dropped_first)
+        self._copies.take(held if self._are_copied else [])
         self._largest = _largest(held) if self._use is Use.ZERO and held else None
-        numbers = iter(range(len(held)))
-        self._held = [
-            None if gradient is None else _Held(ref(gradient), gradient._version, next(numbers) if copied else -1)
-            for gradient in found
-        ]
+        self._versions = [gradient._version for gradient in held]
+        self._held = [None if gradient is None else ref(gradient) for gradient in found] if held else [None] * len(parameters)
 
     def notice(self, parameters: Sequence[torch.nn.Parameter], *, is_one_of_several: bool) -> None:
         """Called when a step has all its gradients: now it can be told whether it has added to those that it began with.
@@ -85,11 +78,11 @@ class Gradients:
         Args:
             is_one_of_several: the step may have other updates, which may still drop their gradients.
         """
-        pairs = [(old, parameter.grad) for old, parameter in zip(self._held, parameters, strict=False) if old is not None]
-        if not pairs or self._use is Use.ADDED:
+        if not self._versions or self._use is Use.ADDED:
             return
-        kept = ((old, now) for old, now in pairs if now is not None and now is old.tensor())
-        added = any(not is_one_of_several or now._version != old.version for old, now in kept)
+        pairs = [(old, parameter.grad) for old, parameter in zip(self._held, parameters, strict=False) if old is not None]
+        kept = ((now, then) for (old, now), then in zip(pairs, self._versions, strict=False) if now is not None and now is old())
+        added = any(not is_one_of_several or now._version != then for now, then in kept)
         if not added:
             self._use = Use.DROPPED if self._use is Use.UNKNOWN else self._use
         elif self._use is Use.ZERO:
@@ -104,23 +97,24 @@ class Gradients:
             raise CannotGoBack("parameters were added in the step")
         if self._are_not_zero:
             raise CannotGoBack("gradients were held between two steps, for the first time")
+        numbers = count()
         for parameter, old in zip(parameters, self._held, strict=True):
-            parameter.grad = None if old is None else self._old(old, parameter)
+            parameter.grad = None if old is None else self._old(old, next(numbers), parameter)
 
     def copied(self, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         """Copies of those to which steps add, by the names of their parameters."""
-        content = self._copies.content if self.are_added else []
-        held = zip(names, self._held, strict=False)
-        return {name: content[old.copied] for name, old in held if old is not None and content and old.copied >= 0}
+        content = self._copies.content if self.are_added and self._are_copied else []
+        held = (name for name, old in zip(names, self._held, strict=False) if old is not None)
+        return dict(zip(held, content, strict=False))
 
     @property
     def _are_not_zero(self) -> bool:
         return self._largest is not None and bool(self._largest.item())
 
-    def _old(self, old: _Held, parameter: torch.nn.Parameter) -> torch.Tensor | None:
-        then, now = old.tensor(), parameter.grad
-        if old.copied >= 0 or self._largest is not None:
-            content = self._copies.content[old.copied] if old.copied >= 0 else None
+    def _old(self, old: "ReferenceType[torch.Tensor]", number: int, parameter: torch.nn.Parameter) -> torch.Tensor | None:
+        then, now = old(), parameter.grad
+        if self._are_copied or self._largest is not None:
+            content = self._copies.content[number] if self._are_copied else None
             into = then if then is not None and then is now else torch.empty_like(parameter)
             held = local(into)
             with torch.no_grad():
@@ -128,7 +122,7 @@ class Gradients:
             return into
         if then is None or then is not now:
             return None  # dropped by the loop, which drops it again
-        if then._version != old.version:
+        if then._version != self._versions[number]:
             raise CannotGoBack("gradients of the step before were added to, for the first time")
         return then
 
