@@ -44,7 +44,8 @@ def rank_main(model_name: str, way: str) -> None:
     model = MODELS[model_name]()
     optimizer = torch.optim.AdamW(model.parameters())
     scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    with rekindle_training.session(model, optimizer, state=[scheduler], checkpoint_every=0) as training:
+    accept = ["early-collectives"]  # a loop without steps has them before its steps
+    with rekindle_training.session(model, optimizer, state=[scheduler], checkpoint_every=0, accept=accept) as training:
         element = torch.ones(1)
         steps = training.steps(STEPS) if way in ("session", "scope") else repeat(None, STEPS)
         found, began = [], time.perf_counter()

@@ -30,8 +30,8 @@ SMALL = 1024 * 1024
 """Bytes up to which a buffer, or what an object keeps, is copied at each boundary; of more it is watched whether it changes."""
 
 WATCHED = 32
-"""Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One that
-fails in its middle has changed the first ones or the last ones."""
+"""Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One
+that fails in its middle has changed the first ones or the last ones."""
 
 Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
