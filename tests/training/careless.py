@@ -106,7 +106,8 @@ with rekindle_training.session(
         dist.all_reduce(torch.ones(1))
     if wishes("lonely collective") and training.generation > 1:
         dist.barrier()
-    wrapped: Any = model if wishes("own parameters") else DistributedDataParallel(model)
+    options: dict[str, Any] = {"broadcast_buffers": False} if wishes("thaws") else {}
+    wrapped: Any = model if wishes("own parameters") else DistributedDataParallel(model, **options)
     judge = DistributedDataParallel(critic)
     if wishes("stateful hook"):
         wrapped.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
@@ -127,6 +128,8 @@ with rekindle_training.session(
             if wishes("evaluates through the wrapper"):
                 with torch.no_grad():
                     wrapped(torch.ones(2, 16))
+            if wishes("thaws"):
+                model.get_submodule("1").train(step > 2)
             data = batch(step)
             if wishes("carries a batch"):
                 data, carried = carried, batch(step)

@@ -22,6 +22,7 @@ from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.sample import middle
 from rekindle_training.adapter.sharding import local, spread_as
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
@@ -108,6 +109,7 @@ class Boundary:
         if self._moving is not None:
             self._moving.remember(self._parameters)
         self._gradients.remember(self._parameters)
+        self.trained.own_buffers.remember()
         self._moment = _Moment(
             own=self.trained.take_own(),
             buffers=self._copy_buffers(before.buffers if before else []),
@@ -269,22 +271,18 @@ class Boundary:
         held = [local(parameter) for parameter in self._parameters] if self._is_spread else self._parameters
         places = [tensor.data_ptr() for tensor in held]
         if places != self._places:
-            self._places, self._middles = places, [_middle(tensor) for tensor in held if tensor.numel()]
+            self._places, self._middles = places, [middle(tensor) for tensor in held if tensor.numel()]
         middles = list(self._middles)
         for thing in self._large.values():
             tensors = (local(leaf) for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
-            middles += [_middle(tensor) for tensor in tensors if tensor.numel()]
+            middles += [middle(tensor) for tensor in tensors if tensor.numel()]
         by_device: dict[torch.device, list[torch.Tensor]] = {}
-        for middle in middles:
-            by_device.setdefault(middle.device, []).append(middle)
+        for element in middles:
+            by_device.setdefault(element.device, []).append(element)
         return [torch.cat(group) for group in by_device.values()]
 
     def _grown(self, _module: torch.nn.Module, _name: str, _part: object) -> None:
         self._has_grown = True
-
-
-def _middle(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach()[tuple(size // 2 for size in tensor.shape)].reshape(1).view(torch.uint8)
 
 
 def _is_known(thing: Stateful) -> bool:

@@ -417,6 +417,7 @@ class Attempts:
 
     def _take_part(self, kind: Kind) -> None:
         self._notice_gradients(is_one_of_several=False)
+        self._rank.trained.own_buffers.notice()
         own = self._now.own_before_update = self._rank.trained.take_own()
         left = own.pickled
         self._rank.legacy.leave(self._now.number, left)
