@@ -123,6 +123,12 @@ with rekindle_training.session(
             os.write(1, f"evaluated {rank} {step}\n".encode())
 
         training.every(2, evaluate)
+    if wishes("every lowers the rate"):
+        training.every(2, lambda _: optimizer.param_groups[0].update(lr=1e-4))
+    if wishes("every moves the scheduler"):
+        training.every(2, lambda _: scheduler.step())
+    if wishes("every writes a parameter"):
+        training.every(2, lambda _: nn.init.zeros_(trained[-1]))
     for step in training.steps(STEPS):
         with step if not wishes("no scope") else nullcontext():
             if wishes("evaluates through the wrapper"):

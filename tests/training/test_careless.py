@@ -27,6 +27,9 @@ SCRIPT = __file__.replace("test_careless", "careless")
         ("updates outside", "is outside `with step:`"),
         ("lbfgs", "LBFGS evaluates its closure several times in one update; session(repeat_updates=True) repeats its steps"),
         ("two updates", "speaks to other ranks after the update"),
+        ("every lowers the rate", "training.every(<lambda>): it has changed lr of optimizer after step 2"),
+        ("every moves the scheduler", "it has changed "),
+        ("every writes a parameter", "it has changed the parameter 3.bias after step 2"),
     ],
 )
 async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, words: str, alone: Standalone) -> None:

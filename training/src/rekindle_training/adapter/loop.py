@@ -27,6 +27,7 @@ from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trace import Trace
+from rekindle_training.adapter.untouched import Untouched
 from rekindle_training.adapter.words import FAILURES
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
 from rekindle_training.stress.checks import Checks
@@ -113,9 +114,11 @@ class Training:
             function: is given the number of the step that was completed. It is registered before the loop.
 
         Raises:
+            TypeError: what is given is no function of one argument.
             ValueError: less than one step.
         """
         given.count("training.every(steps)", steps)
+        given.function("training.every(function)", function, "the number of the step")
         self._called.append((steps, function))
 
     def finish(self) -> None:
@@ -424,12 +427,24 @@ class Training:
             with self.apart():
                 try:
                     for function in due:
-                        function(self.step)
+                        self._call_one(function)
                 finally:
                     for module, mode in modes:
                         module.training = mode
                     self._wrappers.put_flags(flags)
         self._called_at, self._calls_unsure = self.step, False
+
+    def _call_one(self, function: Callable[[int], object]) -> None:
+        """Raises Refused where the function changes what is trained."""
+        untouched = Untouched(self._trained, self._attempts.small)
+        function(self.step)
+        if changed := untouched.changed():
+            name = getattr(function, "__name__", type(function).__name__)
+            self._attempts.refuse(
+                f"training.every({name}): it has changed {changed} after step {self.step}, and a call may be repeated, or be "
+                "left out by a replacement; change what is trained inside `with step:`, behind `optimizer.step()`, by what was "
+                "computed before it"
+            )
 
     def _is_undone(self) -> bool:
         """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""

@@ -8,7 +8,7 @@ asks, and waits: if one has updated, all had their gradients, so this rank goes 
 import logging
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -26,7 +26,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.places import DRAWS, LATE, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
-from rekindle_training.adapter.state import StateMismatch
+from rekindle_training.adapter.state import Stateful, StateMismatch
 from rekindle_training.adapter.vote import Disagreement
 from rekindle_training.adapter.words import FAILURES, fault_of, in_words
 from rekindle_training.processor.gate import Join, Stand
@@ -135,6 +135,11 @@ class Attempts:
     def gathers(self) -> bool:
         """Whether steps add to the gradients of the step before."""
         return self._boundary.gathers
+
+    @property
+    def small(self) -> Mapping[str, Stateful]:
+        """Small objects of `state`, which are copied in each step."""
+        return self._boundary.small
 
     @property
     def turn(self) -> int:
