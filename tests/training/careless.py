@@ -54,11 +54,27 @@ class Momentum(nn.Module):
         return result
 
 
+class Counting(nn.Module):
+    """A layer that grows louder with each forward pass, as its counters say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self._loudness = 0, 1.0
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self._loudness *= 1.01
+        self.latest = self.calls
+        return data * self._loudness * (1 + self.latest / 10)
+
+
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.manual_seed(rank if wishes("own parameters") else 0)
 model: nn.Module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
 if wishes("momentum encoder"):
     model = nn.Sequential(Momentum(), model)
+if wishes("counts in its forward pass"):
+    model = nn.Sequential(Counting(), model)
 trained = list(model.parameters())  # as published trainers do, also of what needs no gradient
 optimizer: torch.optim.Optimizer = torch.optim.AdamW(trained, lr=0.01)
 if wishes("lbfgs"):

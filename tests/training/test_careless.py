@@ -40,7 +40,11 @@ async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, w
 
 
 @pytest.mark.parametrize(
-    "wish", ["", "evaluates through the wrapper", "momentum encoder", "compressing hook", "closure", "every", "thaws"]
+    "wish",
+    [
+        *("", "evaluates through the wrapper", "momentum encoder", "compressing hook", "closure", "every", "thaws"),
+        "counts in its forward pass",
+    ],
 )
 @pytest.mark.parametrize("kind", ["kill", "raise"])
 async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(

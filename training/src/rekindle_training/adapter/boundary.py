@@ -1,9 +1,9 @@
 """What a step changes before its update, as it was when the step began: what a rank needs to begin the same step anew.
 
-Random numbers, the data position, buffers (which a forward pass changes), extra state, which modules train, gradients that are
-being gathered, the options of optimizers and what small objects such as a scheduler keep. Parameters and large averages change in
-an update only, and are watched by one element of each: where they did not, a rank cannot go back, and says so. Moments are not
-watched. Parameters that no optimizer updates are copied once they were seen to move.
+Random numbers, the data position, buffers (which a forward pass changes), extra state, plain attributes of modules (counters and
+modes), gradients that are being gathered, the options of optimizers and what small objects such as a scheduler keep. Parameters
+and large averages change in an update only, and are watched by one element of each: where they did not, a rank cannot go back,
+and says so. Moments are not watched. Parameters that no optimizer updates are copied once they were seen to move.
 """
 
 import copy
@@ -16,6 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as torch_modules
 
+from rekindle_training.adapter.attributes import PLAIN
 from rekindle_training.adapter.copies import Moving, Updated
 from rekindle_training.adapter.data_parallel import DataParallel, Flags
 from rekindle_training.adapter.fully_sharded import FullySharded
@@ -29,6 +30,8 @@ from rekindle_training.adapter.trained import Trained
 
 SMALL = 1024 * 1024
 """Bytes up to which a buffer, or what an object keeps, is copied at each boundary; of more it is watched whether it changes."""
+
+_RESTORED = (*PLAIN, type(None))
 
 Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
@@ -48,7 +51,8 @@ class _Moment:
     buffers: list[dict[str, _Buffer | None]]
     options: list[list[dict[str, Any]]]
     small: dict[str, dict[str, Any]]
-    modes: list[bool]
+    attributes: list[dict[str, Any]]
+    """Of modules, the plain ones among them."""
     trains: list[bool]
     extra: list[tuple[torch.nn.Module, Any]]
     sample: list[torch.Tensor]
@@ -115,7 +119,7 @@ class Boundary:
             buffers=self._copy_buffers(before.buffers if before else []),
             options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
             small={name: copy.deepcopy(thing.state_dict()) for name, thing in self.small.items()},
-            modes=[module.training for module in self._modules],
+            attributes=[vars(module).copy() for module in self._modules],  # all: to choose takes 20 times longer
             trains=[parameter.requires_grad for parameter in self._parameters],
             extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._keep_extra],
             sample=self._sample(),
@@ -160,8 +164,8 @@ class Boundary:
             parameter.requires_grad_(trains)
 
     def _put_modules(self, then: _Moment) -> None:
-        for module, mode, buffers in zip(self._modules, then.modes, then.buffers, strict=True):
-            module.training = mode
+        for module, attributes, buffers in zip(self._modules, then.attributes, then.buffers, strict=True):
+            _put_attributes(vars(module), attributes)
             _put_buffers(module._buffers, buffers)
         for module, extra in then.extra:
             module.set_extra_state(copy.deepcopy(extra))
@@ -304,6 +308,14 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
             group[key].copy_(value)
         else:
             group[key] = value
+
+
+def _put_attributes(attributes: dict[str, Any], then: Mapping[str, Any]) -> None:
+    for name in [name for name, value in attributes.items() if type(value) in _RESTORED]:
+        if name not in then:
+            del attributes[name]
+        elif type(then[name]) in _RESTORED:
+            attributes[name] = then[name]
 
 
 def _copied(tensor: torch.Tensor) -> _Buffer:
