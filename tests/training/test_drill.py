@@ -142,6 +142,17 @@ async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
     assert "DIVERGED" not in found["text"]
 
 
+async def test_a_rank_that_alone_has_its_shard_does_not_move_and_the_reason_is_shown(drill: Drill) -> None:
+    """With the rank, and with what to write for a switch."""
+    script = Path(__file__).with_name("sharded.py")
+    found = await drill("--nproc-per-node=4", str(script), code=1, cases="switch", UNIQUE="accepted")
+    (said,) = found["cases"]["switch"]["said"]
+    assert said.startswith(
+        "training could not pause: no rank that is left holds the shard of rank 1; a rank moves to another pod"
+    )
+    assert "give the device mesh replicas (HSDP)" in said
+
+
 async def test_a_run_that_hangs_is_ended_and_its_line_is_shown(drill: Drill) -> None:
     """The limit follows from the time of the undisturbed run."""
     found = await drill(SCRIPT, "--defect=stuck in a new process", code=1, cases="kill", REKINDLE_REBUILD_TIMEOUT="5")
