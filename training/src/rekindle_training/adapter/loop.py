@@ -395,27 +395,33 @@ class Training:
             self._attempts.refuse(words)
         self._proof_due = self._has_recovered = False
 
-    def _at_boundary(self, work: Callable[[], None]) -> bool:
-        """Whether it was done. What fails is repeated, unless it is refused."""
+    def _at_boundary(self, work: Callable[[], None], *, protects: bool = False) -> bool:
+        """Whether it was done. What fails is repeated, unless it is refused.
+
+        Args:
+            protects: it is no part of training, so that its failure ends no loop without `with step:` either.
+        """
         if self._gate.broken:
             return False
         try:
             work()
         except FAILURES as error:
-            if not self._attempts.guarded or isinstance(error, Refused):
+            if isinstance(error, Refused) or not (self._attempts.guarded or protects):
                 raise
-            self._attempts.failed_behind_step(error)
+            self._attempts.failed_behind_step(error, protects=protects)
             return False
         return True
 
     def _do_what_is_due(self) -> None:
         """A checkpoint, and what the script has registered."""
-        if self._checkpoint_due and self._at_boundary(self._write):
+        if self._checkpoint_due and self._at_boundary(self._write, protects=True):
             self._checkpoint_due = False
         if self._calls_due and self._at_boundary(self._call):
             self._calls_due = False
 
     def _write(self) -> None:
+        if not self._attempts.guarded:  # `with step:` has done so
+            self._attempts.leave_own(self.step)
         self._prove()
         self._periodic.write(self.step)
 

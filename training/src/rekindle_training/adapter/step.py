@@ -224,9 +224,13 @@ class Attempts:
         self._now.failed = False
         self._tried = self._updated = None
 
-    def failed_behind_step(self, error: BaseException) -> None:
-        """What all ranks do at the boundary, such as a checkpoint, has failed here."""
-        self._note(f"what follows step {self._now.number}", error)
+    def failed_behind_step(self, error: BaseException, *, protects: bool = False) -> None:
+        """What all ranks do at the boundary, such as a checkpoint, has failed here.
+
+        Args:
+            protects: it is no part of training, which goes on without.
+        """
+        self._note(f"what follows step {self._now.number}", error, Standing.PROTECTION if protects else fault_of(error))
         self._break_off()
 
     # The scope's side.
@@ -509,7 +513,7 @@ class Attempts:
     def _break_off(self) -> None:
         self._rank.gate.break_off(self._rank.processor.generation)
 
-    def _note(self, where: str, error: BaseException) -> None:
+    def _note(self, where: str, error: BaseException, fault: "Standing.Fault.ValueType | None" = None) -> None:
         """What other ranks' failures lead to here is no failure of this one."""
         if isinstance(error, Refused):
             return
@@ -517,7 +521,7 @@ class Attempts:
             log.info("lost the other ranks in %s", where)
             return
         kept = "kept from before the last recovery: " if communicator.is_loss(error) else ""
-        self._now.reason, self._now.fault = kept + in_words(error), fault_of(error)
+        self._now.reason, self._now.fault = kept + in_words(error), fault_of(error) if fault is None else fault
         if (found := (where, type(error), _origin(error))) == self._shown:
             log.error("failed again in %s, as before: %s", where, self._now.reason)
         else:
