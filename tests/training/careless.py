@@ -139,6 +139,13 @@ with rekindle_training.session(
             os.write(1, f"evaluated {rank} {step}\n".encode())
 
         training.every(2, evaluate)
+    if wishes("callback that fails"):
+
+        def regroup() -> None:
+            if rank == 0:
+                raise ValueError("no such group")
+
+        training.on_rebuild(regroup)
     if wishes("every lowers the rate"):
         training.every(2, lambda _: optimizer.param_groups[0].update(lr=1e-4))
     if wishes("every moves the scheduler"):

@@ -67,6 +67,15 @@ async def test_a_step_is_repeated_whatever_failed_in_it_where_copies_are_kept(
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH=wish, COPIES="1"))
 
 
+async def test_a_callback_of_a_rebuild_that_fails_is_named_and_its_traceback_is_printed_once(alone: Standalone) -> None:
+    """Each try of the rebuild has one line, and the reason of the end names the callback, too."""
+    printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH="callback that fails", FAULT="1:5")
+    assert printed.count("callback regroup of on_rebuild failed") == 1
+    assert printed.count("failed again, as before: callback regroup of on_rebuild: ValueError: no such group") == 2
+    assert printed.count('raise ValueError("no such group")') == 1
+    assert "in 3 tries: rank 0: callback regroup of on_rebuild: ValueError: no such group" in printed
+
+
 async def test_buffers_of_each_rank_are_in_its_checkpoint(alone: Standalone, beside: Standalone) -> None:
     """Statistics of BatchNorm that differ from rank to rank are those of an undisturbed run after a restart of all ranks."""
     wish = "evaluates through the wrapper"
