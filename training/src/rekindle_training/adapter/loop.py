@@ -200,7 +200,8 @@ class Training:
         return guarded
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
-        if last := self._environment.drill_steps:
+        last = self._environment.drill_steps
+        if last and not last == end < total:  # what follows an epoch belongs to it in a drill, too
             end, total = min(end, last), min(total, last)
         self._places.now = Place.ELSEWHERE
         self._loops, self._total = True, total
@@ -216,7 +217,7 @@ class Training:
         self._cross(end)
         while self.step < end:
             yield from self._turn(end, total)
-        if last and self.step == last:
+        if last and self.step == last == total:
             self.end()
         if end < total:
             self._places.now = Place.BETWEEN
