@@ -87,6 +87,7 @@ state: list[Any] = [scaler, critic, critics]
 if not wishes("forgotten scheduler"):
     state.append(scheduler)
 own_numbers = np.random.default_rng(rank)
+noise, seeded = torch.Generator(), torch.Generator()
 drawn = 0
 
 
@@ -164,6 +165,8 @@ with rekindle_training.session(
                 data, carried = carried, batch(step)
             if wishes("numbers of its own"):
                 data = torch.from_numpy(own_numbers.normal(size=(8, 16))).float()
+            if wishes("a generator in some steps") and step % 3 == 0:
+                data = data + torch.randn(16, generator=noise) + torch.randn(16, generator=seeded.manual_seed(int(step)))
             gathers = wishes("gathers") and step % 4
             with wrapped.no_sync() if gathers else nullcontext():
                 loss = scaler.scale(wrapped(data).pow(2).mean())

@@ -67,6 +67,13 @@ async def test_a_step_is_repeated_whatever_failed_in_it_where_copies_are_kept(
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH=wish, COPIES="1"))
 
 
+async def test_a_generator_that_some_steps_use_is_named_when_it_first_moves(alone: Standalone) -> None:
+    """Once on each rank. One that is seeded by the number of the step, or is not used, is not named."""
+    printed = await alone.run(script=SCRIPT, ranks=2, WISH="a generator in some steps")
+    named = re.findall(r"the generator (\w+) \((\w+)\) was not given to the session, and moved in step (\d)", printed)
+    assert named == [("noise", "Generator", "3")] * 2
+
+
 async def test_a_callback_of_a_rebuild_that_fails_is_named_and_its_traceback_is_printed_once(alone: Standalone) -> None:
     """Each try of the rebuild has one line, and the reason of the end names the callback, too."""
     printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH="callback that fails", FAULT="1:5")

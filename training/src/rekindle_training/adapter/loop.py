@@ -22,7 +22,7 @@ from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.periodic import Periodic
-from rekindle_training.adapter.places import Place, Refused
+from rekindle_training.adapter.places import Place, Refused, frames_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
@@ -209,6 +209,7 @@ class Training:
         self._wrappers.begin_loop()
         self._trained.attributes.begin_loop()
         if not self._trains:
+            self._attempts.generators.find(frames_of_script(), [self._trained.data, *self._attempts.small.values()])
             self._refuse_groups()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
             own.put(self._random_numbers, None, self._trained.accelerator)

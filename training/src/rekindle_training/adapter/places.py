@@ -171,6 +171,12 @@ def line_of_script() -> str:
     return _line(frames[0]) if own is frames[0] else f"{_line(frames[0])}, called at {_line(own)}"
 
 
+def frames_of_script() -> list[FrameType]:
+    """Returns the frames of the script, the innermost first, without those of libraries."""
+    files = [(frame, frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    return [frame for frame, file in files if _is_outside(file) and not _is_of_library(file)]
+
+
 def _line(frame: FrameType) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 

@@ -20,6 +20,7 @@ from rekindle_training.adapter import agreement, communicator
 from rekindle_training.adapter.agreement import Kind
 from rekindle_training.adapter.boundary import Boundary
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
+from rekindle_training.adapter.generators import Generators
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
@@ -87,6 +88,7 @@ class Attempts:
         self._boundary = Boundary(rank.trained, repeats_updates)
         self._repeats_updates = repeats_updates
         self._now = _Attempt(0)
+        self.generators = Generators()
         self.rehearsal = Rehearsal(rank.trained, self._boundary)
         self._places = rank.communicator.places
         self._places.refuse = self.refuse
@@ -288,6 +290,7 @@ class Attempts:
     def _remember(self) -> None:
         self._rank.sharded.reshard()
         own = self._boundary.remember()
+        self.generators.remember()
         self._rank.legacy.leave(self._now.number - 1, own.pickled)
         self._now.remembered = True
 
@@ -427,6 +430,7 @@ class Attempts:
     def _take_part(self, kind: Kind) -> None:
         self._notice_gradients(is_one_of_several=False)
         self._rank.trained.own_buffers.notice()
+        self.generators.notice(self._now.number)
         own = self._now.own_before_update = self._rank.trained.take_own()
         left = own.pickled
         self._rank.legacy.leave(self._now.number, left)
