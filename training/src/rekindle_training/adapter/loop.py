@@ -444,8 +444,10 @@ class Training:
 
     def _call_one(self, function: Callable[[int], object]) -> None:
         """Raises Refused where the function changes what is trained."""
+        self._rank.sharded.reshard()
         untouched = Untouched(self._trained, self._attempts.small)
         function(self.step)
+        self._rank.sharded.reshard()  # an evaluation leaves other parameters in the place of the shards
         if changed := untouched.changed():
             name = getattr(function, "__name__", type(function).__name__)
             self._attempts.refuse(
