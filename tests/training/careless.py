@@ -54,11 +54,27 @@ class Momentum(nn.Module):
         return result
 
 
+class Counting(nn.Module):
+    """A layer that grows louder with each forward pass, as its counters say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self._loudness = 0, 1.0
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self._loudness *= 1.01
+        self.latest = self.calls
+        return data * self._loudness * (1 + self.latest / 10)
+
+
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.manual_seed(rank if wishes("own parameters") else 0)
 model: nn.Module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
 if wishes("momentum encoder"):
     model = nn.Sequential(Momentum(), model)
+if wishes("counts in its forward pass"):
+    model = nn.Sequential(Counting(), model)
 trained = list(model.parameters())  # as published trainers do, also of what needs no gradient
 optimizer: torch.optim.Optimizer = torch.optim.AdamW(trained, lr=0.01)
 if wishes("lbfgs"):
@@ -71,6 +87,7 @@ state: list[Any] = [scaler, critic, critics]
 if not wishes("forgotten scheduler"):
     state.append(scheduler)
 own_numbers = np.random.default_rng(rank)
+noise, seeded = torch.Generator(), torch.Generator()
 drawn = 0
 
 
@@ -106,7 +123,8 @@ with rekindle_training.session(
         dist.all_reduce(torch.ones(1))
     if wishes("lonely collective") and training.generation > 1:
         dist.barrier()
-    wrapped: Any = model if wishes("own parameters") else DistributedDataParallel(model)
+    options: dict[str, Any] = {"broadcast_buffers": False} if wishes("thaws") else {}
+    wrapped: Any = model if wishes("own parameters") else DistributedDataParallel(model, **options)
     judge = DistributedDataParallel(critic)
     if wishes("stateful hook"):
         wrapped.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
@@ -122,16 +140,33 @@ with rekindle_training.session(
             os.write(1, f"evaluated {rank} {step}\n".encode())
 
         training.every(2, evaluate)
+    if wishes("callback that fails"):
+
+        def regroup() -> None:
+            if rank == 0:
+                raise ValueError("no such group")
+
+        training.on_rebuild(regroup)
+    if wishes("every lowers the rate"):
+        training.every(2, lambda _: optimizer.param_groups[0].update(lr=1e-4))
+    if wishes("every moves the scheduler"):
+        training.every(2, lambda _: scheduler.step())
+    if wishes("every writes a parameter"):
+        training.every(2, lambda _: nn.init.zeros_(trained[-1]))
     for step in training.steps(STEPS):
         with step if not wishes("no scope") else nullcontext():
             if wishes("evaluates through the wrapper"):
                 with torch.no_grad():
                     wrapped(torch.ones(2, 16))
+            if wishes("thaws"):
+                model.get_submodule("1").train(step > 2)
             data = batch(step)
             if wishes("carries a batch"):
                 data, carried = carried, batch(step)
             if wishes("numbers of its own"):
                 data = torch.from_numpy(own_numbers.normal(size=(8, 16))).float()
+            if wishes("a generator in some steps") and step % 3 == 0:
+                data = data + torch.randn(16, generator=noise) + torch.randn(16, generator=seeded.manual_seed(int(step)))
             gathers = wishes("gathers") and step % 4
             with wrapped.no_sync() if gathers else nullcontext():
                 loss = scaler.scale(wrapped(data).pow(2).mean())

@@ -3,8 +3,10 @@
 import argparse
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--defect", default="none")
 parser.add_argument("--own-checkpoints", type=Path)
+parser.add_argument("--epoch", type=int, help="steps of an epoch, behind which the scheduler moves; by default there are none")
 options = parser.parse_args()
 defect = options.defect
 
@@ -64,7 +67,16 @@ with rekindle_training.session(model, optimizer, state=given, checkpoint_every=0
     if defect == "differs before the fault" and "exception" in os.environ.get("REKINDLE_INJECT", "") and training.generation == 1:
         torch.manual_seed(2 + training.rank)
     batch = draw()
-    for step in training.steps(options.steps):
+
+    def turns() -> Iterator[Any]:
+        if not options.epoch:
+            yield from training.steps(options.steps)
+            return
+        for epoch in training.epochs(options.steps // options.epoch, options.epoch):
+            yield from epoch
+            scheduler.step()
+
+    for step in turns():
         with nullcontext() if defect == "no scope" else step:
             if defect != "batch of the turn before":
                 batch = draw()
@@ -75,7 +87,8 @@ with rekindle_training.session(model, optimizer, state=given, checkpoint_every=0
                 gradient.div_(training.world_size)
             optimizer.step()
             optimizer.zero_grad()
-            scheduler.step()
+            if not options.epoch:
+                scheduler.step()
             if defect == "batch of the turn before":
                 batch = draw()
         if step % 3 == 0:

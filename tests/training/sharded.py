@@ -1,5 +1,5 @@
 """A training script whose model is sharded over two ranks and replicated over two (HSDP), or with `UNIQUE` sharded over all four.
-`FAULTS` act on it as in `repaired.py`."""
+`FAULTS` act on it as in `repaired.py`; with `EVALUATES` an evaluation is registered."""
 
 import hashlib
 import os
@@ -72,6 +72,13 @@ def content(tensor: torch.Tensor) -> bytes:
 
 arguments: dict[str, Any] = {"unique_shards": os.environ["UNIQUE"] == "accepted"} if "UNIQUE" in os.environ else {}
 with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ.get("EVERY", "0")), **arguments) as training:
+    if "EVALUATES" in os.environ:
+
+        @torch.no_grad()
+        def evaluate(_: int) -> None:
+            model(torch.ones(2, 16))
+
+        training.every(2, evaluate)
     for step in training.steps(STEPS):
         with step, at_least(float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", "")):
             if step % 4 == 0:

@@ -137,6 +137,19 @@ def test_a_rank_goes_back_to_where_its_step_began() -> None:
     assert len(set(drawn)) == 1
 
 
+def test_counters_of_modules_go_back_with_the_step() -> None:
+    """Plain attributes that a forward pass changes, adds, or sets from None; other objects are left."""
+    rank = Rank()
+    module: Any = rank.linear
+    module.calls, module._loudness, module.seen, module.history = 3, 0.5, None, []
+    rank.boundary.remember()
+    module.calls, module._loudness, module.seen, module.late = 4, 0.25, True, "new"
+    history = module.history = [1]
+    rank.boundary.go_back()
+    assert (module.calls, module._loudness, module.seen, module.history) == (3, 0.5, None, history)
+    assert not hasattr(module, "late")
+
+
 @pytest.mark.parametrize("gathers", [False, True], ids=["dropped in each step", "gathered over steps"])
 def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
     """Where a loop adds to the gradients of the turn before; one that drops them first pays for no copy."""

@@ -28,6 +28,9 @@ KINDS = [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind i
         ("updates outside", "is outside `with step:`"),
         ("lbfgs", "LBFGS evaluates its closure several times in one update; session(repeat_updates=True) repeats its steps"),
         ("two updates", "speaks to other ranks after the update"),
+        ("every lowers the rate", "training.every(<lambda>): it has changed lr of optimizer after step 2"),
+        ("every moves the scheduler", "it has changed "),
+        ("every writes a parameter", "it has changed the parameter 3.bias after step 2"),
     ],
 )
 async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, words: str, alone: Standalone) -> None:
@@ -38,7 +41,11 @@ async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, w
 
 
 @pytest.mark.parametrize(
-    "wish", ["", "evaluates through the wrapper", "momentum encoder", "compressing hook", "closure", "every"]
+    "wish",
+    [
+        *("", "evaluates through the wrapper", "momentum encoder", "compressing hook", "closure", "every", "thaws"),
+        "counts in its forward pass",
+    ],
 )
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(
@@ -59,6 +66,22 @@ async def test_a_step_is_repeated_whatever_failed_in_it_where_copies_are_kept(
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH=wish, KIND=kind, FAULT="1:5", COPIES="1")
     assert "repaired step=4" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH=wish, COPIES="1"))
+
+
+async def test_a_generator_that_some_steps_use_is_named_when_it_first_moves(alone: Standalone) -> None:
+    """Once on each rank. One that is seeded by the number of the step, or is not used, is not named."""
+    printed = await alone.run(script=SCRIPT, ranks=2, WISH="a generator in some steps")
+    named = re.findall(r"the generator (\w+) \((\w+)\) was not given to the session, and moved in step (\d)", printed)
+    assert named == [("noise", "Generator", "3")] * 2
+
+
+async def test_a_callback_of_a_rebuild_that_fails_is_named_and_its_traceback_is_printed_once(alone: Standalone) -> None:
+    """Each try of the rebuild has one line, and the reason of the end names the callback, too."""
+    printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH="callback that fails", FAULT="1:5")
+    assert printed.count("callback regroup of on_rebuild failed") == 1
+    assert printed.count("failed again, as before: callback regroup of on_rebuild: ValueError: no such group") == 2
+    assert printed.count('raise ValueError("no such group")') == 1
+    assert "in 3 tries: rank 0: callback regroup of on_rebuild: ValueError: no such group" in printed
 
 
 async def test_buffers_of_each_rank_are_in_its_checkpoint(alone: Standalone, beside: Standalone) -> None:

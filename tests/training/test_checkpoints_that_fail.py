@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.training.gateway_service import GatewayPeer
+from tests.training.job import Job
 from tests.training.processes import Zygote
 from tests.training.standalone import Standalone, last_words
 
@@ -198,6 +200,22 @@ async def test_a_store_of_the_script_s_own_that_fails_does_not_end_training(alon
     assert sorted(path.name for path in alone.folder.glob("[0-9]")) == ["2", "8"]
     assert [line["step"] for line in steps(alone, rank=1)] == list(range(1, 9)), "no step is repeated"
     assert last_words(printed) == await undisturbed()
+
+
+@pytest.mark.parametrize("loop", [{}, {"NO_SCOPE": "yes"}], ids=["with step:", "no scope"])
+async def test_a_store_that_fails_is_no_fault_of_its_rank(loop: dict[str, str], job: Job, gateway: GatewayPeer) -> None:
+    """The control plane hears of no fault and is asked for nothing, and the next checkpoint is tried when it is due."""
+    job.script, job.arguments = SCRIPT, []
+    job.environment |= {"EVERY": "4", "STORE": "yes", **loop}
+    (job.folder / "broken").touch()
+    await job.start()
+    assert await job.codes() == {0}
+    printed = job.outputs()
+    for step in (4, 8):
+        assert f"checkpoint after step {step} not written, training goes on; no other one is found; " in printed
+    assert "reason: rank 0: OSError: [Errno 28] No space left on device" in printed
+    assert not gateway.all("ReportProcessFault")
+    assert not gateway.all("ReportRecoverStrategy")
 
 
 async def test_writing_a_checkpoint_that_kills_a_rank_again_and_again_is_put_off(alone: Standalone) -> None:

@@ -76,6 +76,12 @@ async def test_a_good_script_survives_every_fault(drill: Drill, tmp_path: Path) 
     assert "report: status code=0" in (kept / "switch" / "output.log").read_text(), "the rank has moved"
 
 
+async def test_what_stands_between_two_epochs_is_no_difference_of_a_restart(drill: Drill) -> None:
+    """A scheduler that moves behind the epoch which ends with the checkpoint's step is in that checkpoint, in a drill as well."""
+    found = await drill(SCRIPT, "--epoch=4", code=0, cases="restart,kill")
+    assert results(found) == {"undisturbed": "trains", "restart": "survives", "kill": "survives"}
+
+
 @pytest.mark.same_path("an example is drilled")
 @pytest.mark.parametrize(
     ("script", "cases"),
@@ -140,6 +146,17 @@ async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
     assert said in " ".join(failed["said"])
     assert advice in " ".join(failed["advice"])
     assert "DIVERGED" not in found["text"]
+
+
+async def test_a_rank_that_alone_has_its_shard_does_not_move_and_the_reason_is_shown(drill: Drill) -> None:
+    """With the rank, and with what to write for a switch."""
+    script = Path(__file__).with_name("sharded.py")
+    found = await drill("--nproc-per-node=4", str(script), code=1, cases="switch", UNIQUE="accepted")
+    (said,) = found["cases"]["switch"]["said"]
+    assert said.startswith(
+        "training could not pause: no rank that is left holds the shard of rank 1; a rank moves to another pod"
+    )
+    assert "give the device mesh replicas (HSDP)" in said
 
 
 async def test_a_run_that_hangs_is_ended_and_its_line_is_shown(drill: Drill) -> None:

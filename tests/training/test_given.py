@@ -1,7 +1,9 @@
 """Arguments of a session, of the wrong kind: each error names the argument, what was wrong, and what is accepted."""
 
+import asyncio
 import warnings
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import rekindle_training
+from rekindle_training.adapter.loop import Training
 
 MODEL = torch.nn.Linear(2, 2)
 OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
@@ -41,6 +44,30 @@ def test_an_argument_of_the_wrong_kind_is_refused(given: dict[str, Any], words: 
     """Before anything of the job is touched, also outside of a job."""
     with pytest.raises(TypeError, match=words):
         rekindle_training.session(**{"model": MODEL, "optimizer": OPTIMIZER, "checkpoint_every": 0, **given})
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: None, r"<lambda>\(\) cannot be called with one argument"),
+        (lambda step, loss: (step, loss), r"<lambda>\(step, loss\) cannot be called with one argument"),
+        ("evaluate", "'evaluate' is not accepted"),
+        (OPTIMIZER, "SGD"),
+        (asyncio.sleep, "sleep is a coroutine function"),
+    ],
+)
+def test_a_function_that_cannot_be_given_a_step_is_refused_when_it_is_registered(function: Any, words: str) -> None:
+    """The error names the argument and what is accepted."""
+    with pytest.raises(TypeError, match=f"(?s)training.every\\(function\\): .*{words}.*; give a function of one argument"):
+        Training.every(Mock(), 2, function)
+
+
+@pytest.mark.parametrize("function", [print, [].append, lambda step, best=0: step + best, lambda *all: all])
+def test_functions_of_one_argument_are_registered(function: Any) -> None:
+    """Builtin functions, methods, and functions with further arguments that have defaults."""
+    training = Mock(_called=[])
+    Training.every(training, 2, function)
+    assert training._called == [(2, function)]
 
 
 def test_a_word_to_accept_that_there_is_not_is_refused() -> None:

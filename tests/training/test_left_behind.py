@@ -5,16 +5,20 @@ import os
 import re
 import signal
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
 
+from rekindle_training.launcher.own_manager import STARTS
+from rekindle_training.launcher.pod import Pod
 from tests.training.job import children
 from tests.training.standalone import Standalone, last_words
 from tests.training.test_standalone import Undisturbed, found, undisturbed
 
 __all__ = ["found", "undisturbed"]
 
+PROTECTED = str(Path(__file__).with_name("protected.py"))
 NO_TORCH = """
 import os, signal, subprocess, sys, time
 
@@ -155,6 +159,33 @@ async def test_a_job_whose_zygote_is_killed_and_that_may_not_begin_again_ends_wi
     os.kill(children(launcher.pid)[0], signal.SIGKILL)
     assert await launcher.code() == 128 + signal.SIGKILL
     assert re.search(r"training ends reason=rank \d ended with -9, and no other one trains restarts=0", alone.printed)
+
+
+async def test_a_rank_that_is_lost_while_the_zygote_is_stopped_is_replaced(alone: Standalone) -> None:
+    """The zygote goes on, and tells of the end that it has missed; no rank begins again for it."""
+    launcher = await alone.start("--spares=1", script=PROTECTED, ranks=2, EVERY="0", WAITS="3")
+    async with asyncio.timeout(60):
+        while len(list(alone.folder.glob("waits-3-*"))) < 2:
+            await asyncio.sleep(0.01)
+    (zygote,) = children(launcher.pid)
+    (rank,) = [process for process in children(zygote) if "rank 1" in " ".join(psutil.Process(process).cmdline())]
+    os.kill(zygote, signal.SIGSTOP)
+    os.kill(rank, signal.SIGKILL)
+    await alone.prints("the zygote was stopped, letting it go on")
+    (alone.folder / "go-3").touch()
+    assert await launcher.code() == 0
+    assert "repaired step=2" in alone.printed
+
+
+def test_a_zygote_that_is_stopped_again_and_again_is_ended() -> None:
+    """Another one follows, as after each end of a zygote. One that has gone on by itself is left alone."""
+    pod = Mock(_is_zygote_stopped=True, _zygote_stops=[])
+    for _ in range(STARTS):
+        Pod._rouse_zygote(pod)
+    assert pod._processes.signal_zygote.mock_calls == [*(STARTS - 1) * [call(signal.SIGCONT)], call(signal.SIGKILL)]
+    pod._is_zygote_stopped = False
+    Pod._rouse_zygote(pod)
+    assert pod._processes.signal_zygote.call_count == STARTS
 
 
 # Spares.

@@ -40,6 +40,12 @@ async def test_a_sharded_step_is_repeated(faults: str, kind: str, alone: Standal
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT))
 
 
+async def test_a_registered_evaluation_of_a_sharded_model_changes_nothing(alone: Standalone, beside: Standalone) -> None:
+    """Parameters that it leaves gathered are the same in another place: it is not refused, and training ends as without it."""
+    printed = await alone.run(script=SCRIPT, EVALUATES="yes")
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT))
+
+
 @pytest.mark.same_path("nobody has a shard any more")
 @pytest.mark.parametrize("wishes", [{"FAULTS": BOTH_THAT_HAVE_ONE_SHARD}, {"FAULTS": "1:5:behind", "UNIQUE": "accepted"}])
 async def test_a_shard_that_nobody_has_any_more_is_the_checkpoint_s(

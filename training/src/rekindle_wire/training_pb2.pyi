@@ -401,11 +401,15 @@ class Standing(google.protobuf.message.Message):
         OTHER: Standing._Fault.ValueType  # 0
         MEMORY: Standing._Fault.ValueType  # 1
         """Of the device's memory, or there was too little of it: another try may succeed."""
+        PROTECTION: Standing._Fault.ValueType  # 2
+        """Of what protects training, such as the store of its checkpoints: training itself is well, and goes on without."""
 
     class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
     OTHER: Standing.Fault.ValueType  # 0
     MEMORY: Standing.Fault.ValueType  # 1
     """Of the device's memory, or there was too little of it: another try may succeed."""
+    PROTECTION: Standing.Fault.ValueType  # 2
+    """Of what protects training, such as the store of its checkpoints: training itself is well, and goes on without."""
 
     STEP_FIELD_NUMBER: builtins.int
     PLACE_FIELD_NUMBER: builtins.int

@@ -1,5 +1,5 @@
-"""Plain attributes of modules that the script changes while it trains: evaluation mode, `p` of a Dropout, a switch of the model's
-own, and which parameters need gradients. A replacement and a restart begin their loop with them.
+"""Plain attributes of modules that the script changes while it trains: evaluation mode, `p` of a Dropout, a counter of the
+model's own, and which parameters need gradients. A replacement and a restart begin their loop with them.
 
 Only what has changed since the loop began is carried: the rest the script sets by itself, and it may be another one on each rank.
 """
@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-_PLAIN = (bool, int, float, str)
+PLAIN = (bool, int, float, str)
+"""Types of values that are carried, and put back where a step is repeated."""
 
 Place = tuple[str, str, str]
 """Name that the session has for a module, path of a part of it, and an attribute."""
@@ -60,7 +61,7 @@ class Attributes:
         for root, module in self.roots.items():
             for name, part in module.named_modules():
                 for attribute, value in vars(part).items():
-                    if type(value) in _PLAIN and not attribute.startswith("_"):
+                    if type(value) in PLAIN:
                         yield (root, name, attribute), value, part
             for name, parameter in module.named_parameters():
                 yield (root, name, "requires_grad"), parameter.requires_grad, parameter

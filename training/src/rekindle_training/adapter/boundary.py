@@ -1,9 +1,11 @@
 """What a step changes before its update, as it was when the step began: what a rank needs to begin the same step anew.
 
-Random numbers, the data position, buffers (which a forward pass changes), extra state, which modules train, gradients that are
-being gathered, the options of optimizers and what small objects such as a scheduler keep. Parameters and large averages change in
-an update only. They are watched by one element of some of them, and where one changed a rank cannot go back, and says so. Moments
-are not watched. Parameters that no optimizer updates are copied once they were seen to move.
+Random numbers, the data position, buffers (which a forward pass changes), extra state, plain attributes of modules (counters and
+modes), gradients that are being gathered, the options of optimizers and what small objects such as a scheduler keep.
+
+Parameters and large averages change in an update only. They are watched by one element of some of them, and where one changed a
+rank cannot go back, and says so. Moments are not watched. Parameters that no optimizer updates are copied once they were seen to
+move.
 """
 
 import copy
@@ -16,12 +18,14 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as torch_modules
 
+from rekindle_training.adapter.attributes import PLAIN
 from rekindle_training.adapter.copies import Moving, Updated, copied
 from rekindle_training.adapter.data_parallel import DataParallel, Flags
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.sample import middle
 from rekindle_training.adapter.sharding import local, spread_as
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
@@ -32,6 +36,8 @@ SMALL = 1024 * 1024
 WATCHED = 32
 """Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One
 that fails in its middle has changed the first ones or the last ones."""
+
+_RESTORED = (*PLAIN, type(None))
 
 Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
@@ -52,6 +58,8 @@ class _Moment:
     options: list[list[dict[str, Any]]]
     small: dict[str, dict[str, Any]]
     modes: list[bool]
+    attributes: list[dict[str, Any]]
+    """Plain ones of modules of the script's own classes."""
     trains: list[bool]
     extra: list[tuple[torch.nn.Module, Any]]
     sample: list[torch.Tensor]
@@ -75,6 +83,8 @@ class Boundary:
     """Of some parameters ranks hold shards."""
     _keep_extra: list[torch.nn.Module] = field(default_factory=list)
     """Modules with state that is no tensor."""
+    _of_the_script: list[torch.nn.Module] = field(default_factory=list)
+    """Modules of other classes than torch's, which may count in their forward pass."""
     _has_grown: bool = True
     _watched: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
@@ -113,12 +123,14 @@ class Boundary:
         if self._moving is not None:
             self._moving.remember(self._parameters)
         self._gradients.remember(self._parameters)
+        self.trained.own_buffers.remember()
         self._moment = _Moment(
             own=self.trained.take_own(),
             buffers=self._copy_buffers(before.buffers if before else []),
             options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
             small={name: copied(thing.state_dict()) for name, thing in self.small.items()},
             modes=[module.training for module in self._modules],
+            attributes=[_plain(module) for module in self._of_the_script],
             trains=[parameter.requires_grad for parameter in self._parameters],
             extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._keep_extra],
             sample=self._sample(),
@@ -169,6 +181,8 @@ class Boundary:
             parameter.requires_grad_(trains)
 
     def _put_modules(self, then: _Moment) -> None:
+        for module, attributes in zip(self._of_the_script, then.attributes, strict=True):
+            _put_attributes(vars(module), attributes)
         for module, mode, buffers in zip(self._modules, then.modes, then.buffers, strict=True):
             module.training = mode
             _put_buffers(module._buffers, buffers)
@@ -226,6 +240,7 @@ class Boundary:
         """At the modules and their parameters, which do not change often."""
         roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
         self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
+        self._of_the_script = [module for module in self._modules if not type(module).__module__.startswith("torch.nn.")]
         self._find_parameters()
         self._watched = self._to_watch([list(root.parameters()) for root in roots])
         self._is_spread = any(isinstance(parameter, DTensor) for parameter in self._watched)
@@ -289,22 +304,18 @@ class Boundary:
         held = [local(parameter) for parameter in self._watched] if self._is_spread else self._watched
         places = [tensor.data_ptr() for tensor in held]
         if places != self._places:
-            self._places, self._middles = places, [_middle(tensor) for tensor in held if tensor.numel()]
+            self._places, self._middles = places, [middle(tensor) for tensor in held if tensor.numel()]
         middles = list(self._middles)
         for thing in self._large.values():
             tensors = (local(leaf) for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
-            middles += [_middle(tensor) for tensor in tensors if tensor.numel()]
+            middles += [middle(tensor) for tensor in tensors if tensor.numel()]
         by_device: dict[torch.device, list[torch.Tensor]] = {}
-        for middle in middles:
-            by_device.setdefault(middle.device, []).append(middle)
+        for element in middles:
+            by_device.setdefault(element.device, []).append(element)
         return [torch.cat(group) for group in by_device.values()]
 
     def _grown(self, _module: torch.nn.Module, _name: str, _part: object) -> None:
         self._has_grown = True
-
-
-def _middle(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach()[tuple(size // 2 for size in tensor.shape)].reshape(1).view(torch.uint8)
 
 
 def _is_known(thing: Stateful) -> bool:
@@ -326,6 +337,16 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
             group[key].copy_(value)
         else:
             group[key] = value
+
+
+def _plain(module: torch.nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if type(value) in _RESTORED}
+
+
+def _put_attributes(attributes: dict[str, Any], then: Mapping[str, Any]) -> None:
+    for name in [name for name, value in attributes.items() if type(value) in _RESTORED and name not in then]:
+        del attributes[name]
+    attributes.update(then)
 
 
 def _copied(tensor: torch.Tensor) -> _Buffer:

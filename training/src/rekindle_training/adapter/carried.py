@@ -9,7 +9,6 @@ import ast
 import linecache
 import math
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from rekindle_training.adapter.digest import leaf_digest
-from rekindle_training.adapter.places import is_of_the_script
+from rekindle_training.adapter.places import frames_of_script
 
 LOOKS = 4
 """Turns at whose beginning the values are looked at."""
@@ -35,7 +34,6 @@ LOGGING = frozenset(
 CLOCKS = frozenset(["time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "now"])
 """Names of functions that return a time."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_INSTALLED = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
 
 
 class Carried:
@@ -66,7 +64,7 @@ class Carried:
         """
         if self._code is None or at_end or self._updates_at < math.inf:
             return
-        if frame := next((frame for frame in _frames() if frame.f_code is self._code), None):
+        if frame := next((frame for frame in frames_of_script() if frame.f_code is self._code), None):
             self._updates_at = frame.f_lineno
 
     def look(self) -> str:
@@ -74,7 +72,7 @@ class Carried:
         of the loop begins."""
         self._looks += 1
         self.is_over = self._looks == LOOKS
-        frame = next((frame for frame in _frames() if _is_the_owners(frame.f_code.co_filename)), None)
+        frame = next(iter(frames_of_script()), None)
         if frame is None:
             return ""
         if frame.f_code is not self._code or (self._loop and not _is_asking(self._loop, frame)):
@@ -120,18 +118,6 @@ def _value(found: object) -> object:
     if numpy is not None and isinstance(found, numpy.ndarray | numpy.generic) and found.size <= LARGEST:
         return str(found.dtype), found.shape, found.tobytes()
     return None
-
-
-def _frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _is_the_owners(file: str) -> bool:
-    """Whether this file belongs to who trains, and not to a library."""
-    return is_of_the_script(file) and not file.startswith(_INSTALLED)
 
 
 def _loop_of(frame: FrameType) -> ast.For | None:

@@ -1,6 +1,7 @@
 """Checks of what a session is given: each error names the argument, what was wrong with it, and what is accepted."""
 
 import difflib
+import inspect
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -72,6 +73,28 @@ def count(what: str, value: object) -> int:
     if value < 1:
         raise ValueError(f"{what}: {value} is not accepted; give a whole number from 1")
     return int(value)
+
+
+def function(what: str, value: object, given: str) -> None:
+    """Raises TypeError, which begins with `what`, where a value cannot be called with one argument, which is `given`."""
+    wanted = f"give a function of one argument, {given}"
+    if not callable(value):
+        raise TypeError(f"{what}: {value!r} is not accepted; {wanted}")
+    if inspect.iscoroutinefunction(value):
+        raise TypeError(f"{what}: {_called(value)} is a coroutine function, which nobody awaits; {wanted}")
+    try:
+        signature = inspect.signature(value)
+    except ValueError:  # some builtin functions do not tell theirs
+        return
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise TypeError(f"{what}: {_called(value)}{signature} cannot be called with one argument, {error}; {wanted}") from None
+
+
+def _called(value: object) -> str:
+    name: str = getattr(value, "__name__", type(value).__name__)
+    return name
 
 
 def _check_model(model: object) -> None:

@@ -22,11 +22,12 @@ from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.periodic import Periodic
-from rekindle_training.adapter.places import Place, Refused
+from rekindle_training.adapter.places import Place, Refused, frames_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trace import Trace
+from rekindle_training.adapter.untouched import Untouched
 from rekindle_training.adapter.words import FAILURES
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
 from rekindle_training.stress.checks import Checks
@@ -113,9 +114,11 @@ class Training:
             function: is given the number of the step that was completed. It is registered before the loop.
 
         Raises:
+            TypeError: what is given is no function of one argument.
             ValueError: less than one step.
         """
         given.count("training.every(steps)", steps)
+        given.function("training.every(function)", function, "the number of the step")
         self._called.append((steps, function))
 
     def finish(self) -> None:
@@ -197,7 +200,8 @@ class Training:
         return guarded
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
-        if last := self._environment.drill_steps:
+        last = self._environment.drill_steps
+        if last and not last == end < total:  # what follows an epoch belongs to it in a drill, too
             end, total = min(end, last), min(total, last)
         self._places.now = Place.ELSEWHERE
         self._loops, self._total = True, total
@@ -205,6 +209,7 @@ class Training:
         self._wrappers.begin_loop()
         self._trained.attributes.begin_loop()
         if not self._trains:
+            self._attempts.generators.find(frames_of_script(), [self._trained.data, *self._attempts.small.values()])
             self._refuse_groups()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
             own.put(self._random_numbers, None, self._trained.accelerator)
@@ -213,7 +218,7 @@ class Training:
         self._cross(end)
         while self.step < end:
             yield from self._turn(end, total)
-        if last and self.step == last:
+        if last and self.step == last == total:
             self.end()
         if end < total:
             self._places.now = Place.BETWEEN
@@ -392,27 +397,33 @@ class Training:
             self._attempts.refuse(words)
         self._proof_due = self._has_recovered = False
 
-    def _at_boundary(self, work: Callable[[], None]) -> bool:
-        """Whether it was done. What fails is repeated, unless it is refused."""
+    def _at_boundary(self, work: Callable[[], None], *, protects: bool = False) -> bool:
+        """Whether it was done. What fails is repeated, unless it is refused.
+
+        Args:
+            protects: it is no part of training, so that its failure ends no loop without `with step:` either.
+        """
         if self._gate.broken:
             return False
         try:
             work()
         except FAILURES as error:
-            if not self._attempts.guarded or isinstance(error, Refused):
+            if isinstance(error, Refused) or not (self._attempts.guarded or protects):
                 raise
-            self._attempts.failed_behind_step(error)
+            self._attempts.failed_behind_step(error, protects=protects)
             return False
         return True
 
     def _do_what_is_due(self) -> None:
         """A checkpoint, and what the script has registered."""
-        if self._checkpoint_due and self._at_boundary(self._write):
+        if self._checkpoint_due and self._at_boundary(self._write, protects=True):
             self._checkpoint_due = False
         if self._calls_due and self._at_boundary(self._call):
             self._calls_due = False
 
     def _write(self) -> None:
+        if not self._attempts.guarded:  # `with step:` has done so
+            self._attempts.leave_own(self.step)
         self._prove()
         self._periodic.write(self.step)
 
@@ -424,12 +435,26 @@ class Training:
             with self.apart():
                 try:
                     for function in due:
-                        function(self.step)
+                        self._call_one(function)
                 finally:
                     for module, mode in modes:
                         module.training = mode
                     self._wrappers.put_flags(flags)
         self._called_at, self._calls_unsure = self.step, False
+
+    def _call_one(self, function: Callable[[int], object]) -> None:
+        """Raises Refused where the function changes what is trained."""
+        self._rank.sharded.reshard()
+        untouched = Untouched(self._trained, self._attempts.small)
+        function(self.step)
+        self._rank.sharded.reshard()  # an evaluation leaves other parameters in the place of the shards
+        if changed := untouched.changed():
+            name = getattr(function, "__name__", type(function).__name__)
+            self._attempts.refuse(
+                f"training.every({name}): it has changed {changed} after step {self.step}, and a call may be repeated, or be "
+                "left out by a replacement; change what is trained inside `with step:`, behind `optimizer.step()`, by what was "
+                "computed before it"
+            )
 
     def _is_undone(self) -> bool:
         """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""

@@ -42,6 +42,10 @@ class Membership:
         """It has the state of another rank."""
         self.took_own = False
         """It has what a process before it had for itself."""
+        self._calls = ""
+        """Name of the callback that is being called."""
+        self._shown = ""
+        """Failure of a callback of which the traceback was printed last."""
 
     def join(self, wish: Join) -> bool:
         """Whether this rank is a member now. One that is not has said so, and waits for another generation."""
@@ -70,12 +74,25 @@ class Membership:
             if not wish.rebuild.begins:
                 self._rank.tell_update()
         except FAILURES as error:
-            if lost := self._rank.gate.broken_by(wish.generation) or communicator.is_loss(error):
-                log.info("lost the other ranks on the way into generation %d", wish.generation)
-            else:
-                log.exception("could not join the new generation")
-            return in_words(error), lost
+            lost = self._rank.gate.broken_by(wish.generation) or communicator.is_loss(error)
+            return self._told(error, wish, lost=lost), lost
+        finally:
+            self._calls = ""
         return None
+
+    def _told(self, error: BaseException, wish: Join, *, lost: bool) -> str:
+        """Logs why this rank is no member, and returns it in words. The traceback of a callback is printed once."""
+        words = f"callback {self._calls} of on_rebuild: {in_words(error)}" if self._calls else in_words(error)
+        if lost:
+            log.info("lost the other ranks on the way into generation %d", wish.generation)
+        elif not self._calls:
+            log.error("could not join the new generation", exc_info=error)
+        elif words == self._shown:
+            log.error("failed again, as before: %s", words)
+        else:
+            self._shown = words
+            log.error("callback %s of on_rebuild failed", self._calls, exc_info=error)
+        return words
 
     @property
     def _is_new(self) -> bool:
@@ -88,7 +105,9 @@ class Membership:
         numbers = trained.take_random_numbers()
         with self._rank.wrappers.wrapped_again(), self._rank.communicator.handing_out():
             for callback in self.callbacks:
+                self._calls = getattr(callback, "__qualname__", type(callback).__qualname__)
                 callback()
+        self._calls = ""
         own.put(numbers, None, trained.accelerator)
 
     def _stand_where_it_goes_on(self, wish: Join) -> None:

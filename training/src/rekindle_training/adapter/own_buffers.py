@@ -1,17 +1,20 @@
 """Buffers that differ from rank to rank, such as running statistics without SyncBatchNorm: each rank carries its own.
 
 The session begins with all small buffers. A buffer that changes after the update of a step is left to the replicas, since what a
-rank keeps for its successor is written before the update. The first comparison of ranks leaves those that differ.
+rank keeps for its successor is written before the update. The first comparison of ranks leaves those that differ. One that did
+not move until then, such as statistics that are frozen in the first steps, is the rank's own from the pass on that moves it.
 """
 
 import pickle
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+
+from rekindle_training.adapter.sample import Sample
 
 LARGEST = 1024 * 1024
 """Bytes of all such buffers of a rank, which are written down twice in each step."""
@@ -34,6 +37,13 @@ class OwnBuffers:
     """Names of the buffers that change after the update: a replacement takes them from a replica."""
     settled: bool = False
     """Ranks have been compared."""
+    _woken: frozenset[Name] = frozenset()
+    """Names of the buffers that have become the rank's own in this step."""
+    _moved: set[Name] = field(default_factory=set)
+    """Names of the buffers that passes move."""
+    _still: dict[Name, tuple[torch.nn.Module, str]] | None = None
+    """Where each small buffer is that was not seen to move; None: not looked up yet."""
+    _sample: Sample = field(default_factory=Sample)
     _slots: list[tuple[torch.nn.Module, str]] = field(default_factory=list)
     """Where each buffer is; empty: not looked up yet."""
     _found: list[torch.Tensor] = field(default_factory=list)
@@ -43,12 +53,7 @@ class OwnBuffers:
     _header: bytes = b""
 
     def __post_init__(self) -> None:
-        small, size = [], 0
-        for name, tensor in self._all():
-            if size + tensor.nbytes <= LARGEST:
-                small.append(name)
-                size += tensor.nbytes
-        self.names = tuple(small)
+        self.names = tuple(self._small())
 
     def state_dict(self) -> dict[str, Any]:
         return {"names": sorted(self.names), "late": sorted(self.late), "settled": self.settled}
@@ -59,10 +64,36 @@ class OwnBuffers:
 
     def leave_late(self) -> None:
         """Called at the end of a step: buffers that changed after `take`, before its update, are left to replicas. After ranks
-        are compared nothing is looked at: it would cost as much as a step of a small model."""
-        if not self.settled and (changed := self.changed()):
+        are compared only new ones are looked at: it would cost as much as a step of a small model."""
+        looked_at = self._woken if self.settled else frozenset(self.names)
+        self._woken = frozenset()
+        if looked_at and (changed := self.changed() & looked_at):
             self.late |= changed
             self.keep(set(self.names) - changed)
+
+    def remember(self) -> None:
+        """Called when a step begins, for `notice`."""
+        if self._still is None:
+            still = [name for name in self._small() if name not in self.late | self._moved]
+            if self.settled:
+                still = [name for name in still if name not in self.names]
+            self._still = {name: _slot(self.roots[name[0]], name[1]) for name in still}
+        if self._still:
+            self._sample.remember(_held(self._still.values()))
+
+    def notice(self) -> None:
+        """Called before the update of a step: buffers that moved in it for the first time are this rank's own, as far as they are
+        small. Whether they are another one's as well is not known before ranks are compared."""
+        if not self._still or not (moved := self._sample.moved(_held(self._still.values()))):
+            return
+        names = list(self._still)
+        modules = {self._still[names[number]][0] for number in moved}
+        woken = {name for name, (module, _) in self._still.items() if module in modules}
+        self._moved |= woken
+        self._still = None
+        if self.settled:
+            self._woken |= woken
+            self.keep([*self.names, *woken])
 
     def keep(self, names: Collection[Name]) -> None:
         self.names = tuple(sorted(names))
@@ -70,7 +101,7 @@ class OwnBuffers:
 
     def look_again(self) -> None:
         """Called when a module has become another one."""
-        self._slots, self._found = [], []
+        self._slots, self._found, self._still = [], [], None
 
     @property
     def size(self) -> int:
@@ -139,8 +170,14 @@ class OwnBuffers:
     def _tensors(self) -> list[torch.Tensor]:
         if not self._slots:
             self._slots = [_slot(self.roots[root], name) for root, name in self.names]
-        present = [module._buffers.get(slot) for module, slot in self._slots]
-        return [_NOTHING if tensor is None else tensor for tensor in present]
+        return _held(self._slots)
+
+    def _small(self) -> Iterator[Name]:
+        size = 0
+        for name, tensor in self._all():
+            if size + tensor.nbytes <= LARGEST:
+                yield name
+                size += tensor.nbytes
 
     def _all(self) -> Iterator[tuple[Name, torch.Tensor]]:
         for root, module in self.roots.items():
@@ -161,6 +198,11 @@ class OwnBuffers:
 def _slot(root: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
     path, _, slot = name.rpartition(".")
     return (root.get_submodule(path) if path else root), slot
+
+
+def _held(slots: Iterable[tuple[torch.nn.Module, str]]) -> list[torch.Tensor]:
+    present = [module._buffers.get(slot) for module, slot in slots]
+    return [_NOTHING if tensor is None else tensor for tensor in present]
 
 
 def _parts(memory: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:

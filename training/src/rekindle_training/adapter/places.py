@@ -5,7 +5,9 @@ Collectives are noticed where torch's functions hand them to a process group; wr
 in C++ and are not noticed.
 """
 
+import os
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -159,19 +162,37 @@ _EXAMPLES = str(Path(rekindle_training.__file__ or "").parent / "examples")
 
 
 def line_of_script() -> str:
-    """`train.py:31` of the innermost frame that belongs to neither torch nor this package."""
-    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    for frame in frames:
-        if is_of_the_script(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-    return "an unknown line"
+    """Returns `train.py:31`, of the innermost frame that belongs to neither torch nor this package. Where that is a library's,
+    the line of the script that has called it follows: `ddp.py:311, called at train.py:40`."""
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if _is_outside(frame.f_code.co_filename)]
+    if not frames:
+        return "an unknown line"
+    own = next((frame for frame in frames if not _is_of_library(frame.f_code.co_filename)), frames[0])
+    return _line(frames[0]) if own is frames[0] else f"{_line(frames[0])}, called at {_line(own)}"
 
 
-def is_of_the_script(file: str) -> bool:
-    """Whether this is a file of neither torch nor this package, but for its examples."""
+def frames_of_script() -> list[FrameType]:
+    """Returns the frames of the script, the innermost first, without those of libraries."""
+    files = [(frame, frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    return [frame for frame, file in files if _is_outside(file) and not _is_of_library(file)]
+
+
+def _line(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_outside(file: str) -> bool:
+    """Whether a file belongs to neither torch nor this package. What wraps a call, such as a context manager, is nobody's."""
     return file.startswith(_EXAMPLES) or not (file.startswith((*_NOT_THE_SCRIPT, "<")) or file == _CONTEXTLIB)
 
 
+def _is_of_library(file: str) -> bool:
+    """Whether a file was installed: as part of a package, of Python, or as a command."""
+    installed = any(folder in Path(file).parts for folder in ("site-packages", "dist-packages"))
+    return not file.startswith(_EXAMPLES) and (installed or file.startswith(_INSTALLED))
+
+
+_INSTALLED = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "scripts"))
 _CONTEXTLIB = contextmanager.__code__.co_filename
 
 

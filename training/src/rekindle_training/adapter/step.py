@@ -8,7 +8,7 @@ asks, and waits: if one has updated, all had their gradients, so this rank goes 
 import logging
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -21,13 +21,14 @@ from rekindle_training.adapter.agreement import Kind
 from rekindle_training.adapter.boundary import Boundary
 from rekindle_training.adapter.carried import Carried
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
+from rekindle_training.adapter.generators import Generators
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.places import CARRIED, DRAWS, LATE, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
-from rekindle_training.adapter.state import StateMismatch
+from rekindle_training.adapter.state import Stateful, StateMismatch
 from rekindle_training.adapter.vote import Disagreement
 from rekindle_training.adapter.words import FAILURES, fault_of, in_words
 from rekindle_training.processor.gate import Join, Stand
@@ -88,6 +89,7 @@ class Attempts:
         self._boundary = Boundary(rank.trained, repeats_updates)
         self._repeats_updates = repeats_updates
         self._now = _Attempt(0)
+        self.generators = Generators()
         self.rehearsal = Rehearsal(rank.trained, self._boundary)
         self._places = rank.communicator.places
         self._places.refuse = self.refuse
@@ -144,6 +146,11 @@ class Attempts:
     def gathers(self) -> bool:
         """Whether steps add to the gradients of the step before."""
         return self._boundary.gathers
+
+    @property
+    def small(self) -> Mapping[str, Stateful]:
+        """Small objects of `state`, which are copied in each step."""
+        return self._boundary.small
 
     @property
     def turn(self) -> int:
@@ -228,9 +235,13 @@ class Attempts:
         self._now.failed = False
         self._tried = self._updated = None
 
-    def failed_behind_step(self, error: BaseException) -> None:
-        """What all ranks do at the boundary, such as a checkpoint, has failed here."""
-        self._note(f"what follows step {self._now.number}", error)
+    def failed_behind_step(self, error: BaseException, *, protects: bool = False) -> None:
+        """What all ranks do at the boundary, such as a checkpoint, has failed here.
+
+        Args:
+            protects: it is no part of training, which goes on without.
+        """
+        self._note(f"what follows step {self._now.number}", error, Standing.PROTECTION if protects else fault_of(error))
         self._break_off()
 
     # The scope's side.
@@ -288,6 +299,7 @@ class Attempts:
     def _remember(self) -> None:
         self._rank.sharded.reshard()
         own = self._boundary.remember()
+        self.generators.remember()
         self._rank.legacy.leave(self._now.number - 1, own.pickled)
         self._now.remembered = True
 
@@ -437,6 +449,8 @@ class Attempts:
         if not self._carried.is_over:
             self._carried.begin_update(at_end=kind is Kind.END)
         self._notice_gradients(is_one_of_several=False)
+        self._rank.trained.own_buffers.notice()
+        self.generators.notice(self._now.number)
         own = self._now.own_before_update = self._rank.trained.take_own()
         left = own.pickled
         self._rank.legacy.leave(self._now.number, left)
@@ -523,7 +537,7 @@ class Attempts:
     def _break_off(self) -> None:
         self._rank.gate.break_off(self._rank.processor.generation)
 
-    def _note(self, where: str, error: BaseException) -> None:
+    def _note(self, where: str, error: BaseException, fault: "Standing.Fault.ValueType | None" = None) -> None:
         """What other ranks' failures lead to here is no failure of this one."""
         if isinstance(error, Refused):
             return
@@ -531,7 +545,7 @@ class Attempts:
             log.info("lost the other ranks in %s", where)
             return
         kept = "kept from before the last recovery: " if communicator.is_loss(error) else ""
-        self._now.reason, self._now.fault = kept + in_words(error), fault_of(error)
+        self._now.reason, self._now.fault = kept + in_words(error), fault_of(error) if fault is None else fault
         if (found := (where, type(error), _origin(error))) == self._shown:
             log.error("failed again in %s, as before: %s", where, self._now.reason)
         else:

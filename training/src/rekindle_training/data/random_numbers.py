@@ -26,6 +26,7 @@ class Held(NamedTuple):
     get: Callable[[], Any]
     put: Callable[[Any], object]
     seed: Callable[[int], object]
+    thing: Any
 
 
 def mixed(*parts: int | str) -> int:
@@ -123,16 +124,16 @@ def held_by(*roots: object, without: object = None) -> list[Held]:
 
 def _generator(thing: Any) -> Held | None:
     if isinstance(thing, torch.Generator):
-        return Held(partial(_bytes, thing), partial(_put_bytes, thing), thing.manual_seed)
+        return Held(partial(_bytes, thing), partial(_put_bytes, thing), thing.manual_seed, thing)
     if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
-        return Held(thing.getstate, thing.setstate, thing.seed)
+        return Held(thing.getstate, thing.setstate, thing.seed, thing)
     numpy: Any = sys.modules.get("numpy")
     if numpy and isinstance(thing, numpy.random.RandomState):
-        return Held(partial(thing.get_state, legacy=False), thing.set_state, lambda number: thing.seed(number % 2**32))
+        return Held(partial(thing.get_state, legacy=False), thing.set_state, lambda number: thing.seed(number % 2**32), thing)
     if numpy and isinstance(thing, numpy.random.Generator):
         bits = thing.bit_generator
         put = partial(setattr, bits, "state")
-        return Held(lambda: bits.state, put, lambda number: put(type(bits)(number).state))
+        return Held(lambda: bits.state, put, lambda number: put(type(bits)(number).state), thing)
     return None
 
 

@@ -68,7 +68,8 @@ def judge(case: str, title: str, ended: Ended, undisturbed: Trace, sources: Path
     elif ended.code or ended.problem:
         finding.result, finding.said = Result.FAILS, output.reasons(ended.output, sources)
         if ended.problem:
-            finding.said = [ended.problem, *(reason for reason in finding.said if reason not in ended.problem)]
+            said = [reason for reason in finding.said if reason not in ended.problem]
+            finding.said = said if any(ended.problem in reason for reason in said) else [ended.problem, *said]
     elif difference is not None:
         finding.result = Result.DIVERGED
     elif trace.steps < undisturbed.steps:

@@ -12,7 +12,9 @@ TAIL = 15
 LOST_IN = "a rank lost another one in"
 RESTARTED = "all ranks begin again at the last checkpoint"
 
-_GIVEN_UP = re.compile(r"(?:training cannot go on|training did not start).*?reason=(.*)")
+_GIVEN_UP = re.compile(
+    r"(?:training cannot go on|training did not start).*?reason=(.*)|hot switch stopped reason=(.*could not.*)"
+)
 _COULD_NOT_JOIN = re.compile(r"a rank could not join rank=\d+ reason=(.*)")
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*?(?P<error>\S.*)$", re.MULTILINE)
 _REFUSED = re.compile(r"^(?:rekindle: .*|\S+: error: .*)$", re.MULTILINE)
@@ -27,7 +29,7 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
 def reasons(text: str, sources: Path) -> list[str]:
     """Returns what the program said about its failure, the most telling first. An injected fault is none."""
     text = _RANK.sub("", text)
-    found = [match[1] for match in _GIVEN_UP.finditer(text)]
+    found = [match[1] or match[2] for match in _GIVEN_UP.finditer(text)]
     errors = [_with_line(match["error"], match[0], sources) for match in _TRACEBACK.finditer(text)]
     errors = [error for error in errors if INJECTED not in error]
     found += [match[0] for match in _REFUSED.finditer(text)]

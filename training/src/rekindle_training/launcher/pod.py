@@ -4,7 +4,7 @@ Where no manager decides, the pod ends with the first rank that fails: its exit 
 killed if they do not react. A manager that decides has a rank that ended replaced, by a spare if there is one, and the others
 live on. Standalone it may let all begin again at the last checkpoint; beside a control plane the pod ends then, and so it does
 when it has heard nothing for too long. Where the zygote ends, and all processes with it, another one is started, and their ends
-are told as any others.
+are told as any others. One that is stopped goes on, and is ended where it is stopped again and again.
 
 A standby has no ranks: its spares wait until a manager gives it the rank of a pod, and from then on it is that pod's backup.
 """
@@ -44,6 +44,8 @@ SPARE_SECONDS = 3.0
 """How long after a spare was used the next one begins to load: not beside the recovery that used it."""
 UNDECIDED_SECONDS = 120.0
 """How long a pod of a job with a control plane waits for a word about a rank that has ended."""
+ZYGOTE_SECONDS = 1.0
+"""How long a zygote may be stopped: meanwhile nothing is started, and no end of a process is told."""
 END_SECONDS = 1.0
 """The manager may hear of a loss from other ranks, before the launcher hears of the end."""
 UNTRAINED_RESTARTS = 3
@@ -71,6 +73,9 @@ class Pod:
         self._processes = Processes(preload=self._preloads, signals={*PASSED_ON, *arguments.signals})
         self._zygotes: list[float] = []
         """When others were started."""
+        self._is_zygote_stopped = False
+        self._zygote_stops: list[float] = []
+        """When it was found stopped."""
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
         self._grace = Grace(arguments.grace_seconds, self._later)
         self._port = arguments.master_port
@@ -171,6 +176,10 @@ class Pod:
                 self._tell()
 
     def _stopped(self, name: str, *, stopped: bool) -> None:
+        if name == ZYGOTE:
+            self._is_zygote_stopped = stopped
+            self._later(ZYGOTE_SECONDS, StillStopped(name))
+            return
         if name == MANAGER:
             self._manager.is_stopped = stopped
         if name in self._spares:
@@ -183,11 +192,24 @@ class Pod:
         self._tell()
 
     def _end_if_stopped(self, name: str) -> None:
-        """A manager, which hears of no fault, or a rank that is to end, which hears of nothing."""
-        if name == MANAGER:
+        """A manager, which hears of no fault, or a rank that is to end, which hears of nothing. The zygote goes on first."""
+        if name == ZYGOTE:
+            self._rouse_zygote()
+        elif name == MANAGER:
             self._manager.end_if_stopped()
         elif self._ending or self._restarting:
             self._ranks.kill_if_stopped(name)
+
+    def _rouse_zygote(self) -> None:
+        if not self._is_zygote_stopped:
+            return
+        self._zygote_stops.append(time.monotonic())
+        if ends_again_and_again(self._zygote_stops, self._zygote_stops[-1]):
+            log.warning("the zygote is stopped again and again, ending it")
+            self._processes.signal_zygote(signal.SIGKILL)
+        else:
+            log.warning("the zygote was stopped, letting it go on", extra={"seconds": ZYGOTE_SECONDS})
+            self._processes.signal_zygote(signal.SIGCONT)
 
     def _signalled(self, event: Signalled) -> None:
         number = event.number
@@ -409,6 +431,7 @@ class Pod:
 
     def _zygote_ended(self, code: int) -> None:
         """All processes of the pod have ended with it."""
+        self._is_zygote_stopped = False
         self._zygotes.append(time.monotonic())
         if ends_again_and_again(self._zygotes, self._zygotes[-1]):
             log.error("the zygote ended again and again, and all processes of the pod with it", extra={"code": code})

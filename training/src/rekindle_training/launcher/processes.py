@@ -9,10 +9,10 @@ from collections.abc import Collection
 from multiprocessing.connection import Connection
 
 from rekindle_training.launcher import linux, zygote
-from rekindle_training.launcher.zygote import Command, End, Ended, Event
+from rekindle_training.launcher.zygote import Command, End, Ended, Event, Stopped
 
 ZYGOTE = "zygote"
-"""Its end is told as that of any other process."""
+"""Its end is told as that of any other process, and that it was stopped."""
 
 
 class Processes:
@@ -33,10 +33,16 @@ class Processes:
         """From here on what becomes of them is put there."""
         self._events = events
         threading.Thread(target=self._listen, args=(self._way, events), daemon=True).start()
+        threading.Thread(target=self._watch, args=(self._zygote, events), daemon=True).start()
 
     def say(self, command: Command) -> None:
         with contextlib.suppress(OSError):  # it has ended, and all processes with it, which is told
             self._way.send(command)
+
+    def signal_zygote(self, number: int) -> None:
+        """Called where it has not been replaced since it was heard of last."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._zygote, number)
 
     def begin_again(self, inherited: Collection[int]) -> None:
         """Starts another zygote when the one before has ended, and ends what that left behind.
@@ -51,6 +57,7 @@ class Processes:
     def end(self, *, well: bool) -> None:
         """All that are still there are killed; `well`: but for what ranks have left behind."""
         self.say(End(well))
+        self.signal_zygote(signal.SIGCONT)  # one that is stopped would not hear of it
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._zygote, 0)
         if not well:
@@ -65,3 +72,10 @@ class Processes:
             while True:
                 events.put(way.recv())
         events.put(Ended(ZYGOTE, -signal.SIGKILL))
+
+    @staticmethod
+    def _watch(process: int, events: "queue.SimpleQueue[Event]") -> None:
+        """Until its end is looked at. Whoever stops it stops everything that is to be told of the pod's processes."""
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitid(os.P_PID, process, os.WSTOPPED | os.WCONTINUED)) is not None:
+                events.put(Stopped(ZYGOTE, found.si_code == os.CLD_STOPPED))

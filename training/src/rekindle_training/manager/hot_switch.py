@@ -126,7 +126,10 @@ class HotSwitch:
         try:
             self._transfers = procedures.sources(self._survivors(), self.ranks, standstill.replicas)
         except NoReplica as error:
-            raise CannotPause(str(error)) from None
+            raise CannotPause(
+                f"{error}; a rank moves to another pod only where one that stays has the same shard: give the device mesh "
+                "replicas (HSDP), or end the job and begin it again from its checkpoint"
+            ) from None
         self.paused = True
         if self._means.injection.backup_fails_paused:
             await self._fail_backups()

@@ -75,6 +75,8 @@ class Recovery:
         self._carried: Order | None = None
         """That is not answered yet."""
         self._repairs = False
+        self._is_well = False
+        """What failed is no part of training, such as the store of its checkpoints."""
         self._patience = means.order_timeout
 
     def order(self, order: Order) -> None:
@@ -106,7 +108,11 @@ class Recovery:
 
     def failed(self, process: RankProcess) -> None:
         """Its step failed, or it lost the others; a repair that is going on repeats that step as well."""
-        if process.standing is not None and not self._repairs and (process.standing.reason or process.stood_unasked):
+        if process.standing is None or self._repairs or not (process.standing.reason or process.stood_unasked):
+            return
+        if process.standing.fault == Standing.PROTECTION:
+            self._is_well = True
+        else:
             self.faults.failed(process.rank, process.standing)
 
     async def run(self) -> int:
@@ -159,7 +165,7 @@ class Recovery:
         await asyncio.sleep(NAMED_SECONDS)
         await self._acquainted()
         await roster.until(lambda: all(member.connected or member.lost for member in roster.members.values()))
-        if not roster.vacant:
+        if not roster.vacant and not self._is_well:
             self.faults.blame_network()
 
     async def _keep(self) -> None:
@@ -169,7 +175,16 @@ class Recovery:
             await asyncio.sleep(KEEP_SECONDS)
 
     async def _wait_for_orders(self) -> int:
-        """For as long as it is the control plane's to decide; then this manager does."""
+        """For as long as it is the control plane's to decide; then this manager does. It decides at once where all ranks are
+        well: there is no fault to tell."""
+        if self._is_well and not self.faults.known:
+            try:
+                behind = await self._repaired(Nobody(self._means.roster))
+            except CannotRepair:
+                self._blame_after_all()
+            else:
+                self.by_itself = self._alone_behind is not None
+                return behind
         if not self._means.decides_without_orders:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(self._patience)
@@ -177,6 +192,13 @@ class Recovery:
         behind = await self._repaired(InPlace(self._means.roster, self._means.pods))
         self.by_itself = True
         return behind
+
+    def _blame_after_all(self) -> None:
+        self._is_well = False
+        for member in self._means.roster.members.values():
+            self.failed(member)
+        if not self._means.roster.vacant:
+            self.faults.blame_network()
 
     # Orders.
 

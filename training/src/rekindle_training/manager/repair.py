@@ -177,5 +177,6 @@ def _is_in_same_pod(old: RankProcess | None, new: RankProcess) -> bool:
 def _log(standing: Mapping[int, Standing], found: Plan) -> None:
     for rank, at in standing.items():
         if at.reason:
-            log.warning("a step failed", extra={"rank": rank, "behind": at.step, "reason": at.reason})
+            what = "a checkpoint failed" if at.fault == Standing.PROTECTION else "a step failed"
+            log.warning(what, extra={"rank": rank, "behind": at.step, "reason": at.reason})
     log.info("training goes on", extra={"behind": found.step, "renewed": [target for _, target in found.transfers]})
