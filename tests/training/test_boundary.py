@@ -88,7 +88,8 @@ class Rank:
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.linear = nn.Linear(4, 4)
-        self.model = nn.Sequential(self.linear, nn.BatchNorm1d(4), nn.Dropout(0.5), Growing(), Scaled())
+        self.scaled = Scaled()
+        self.model = nn.Sequential(self.linear, nn.BatchNorm1d(4), nn.Dropout(0.5), Growing(), self.scaled)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=torch.tensor(0.1))
         self.counter, self.large, self.data = Counter(), Large(), Counter()
         shared: dict[str, Stateful] = {"state[0]": self.counter, "state[1]": self.large}
@@ -140,7 +141,7 @@ def test_a_rank_goes_back_to_where_its_step_began() -> None:
 def test_counters_of_modules_go_back_with_the_step() -> None:
     """Plain attributes that a forward pass changes, adds, or sets from None; other objects are left."""
     rank = Rank()
-    module: Any = rank.linear
+    module: Any = rank.scaled
     module.calls, module._loudness, module.seen, module.history = 3, 0.5, None, []
     rank.boundary.remember()
     module.calls, module._loudness, module.seen, module.late = 4, 0.25, True, "new"
