@@ -123,7 +123,7 @@ def test_a_module_and_a_program_run_as_with_torchrun() -> None:
         (["--tee=3", "x.py"], r"--tee 3: accepted is 0"),
         (["--start-method=magic", "x.py"], r"--start-method.*magic.*accepted flags are"),
         (["--unheard-of", "x.py"], r"--unheard-of.*accepted flags are .*--nnodes"),
-        (["--nnodes=1"], r"training_script.*accepted flags are"),
+        (["--nnodes=1"], r"required: training_script; accepted flags are"),
     ],
 )
 def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], named: str) -> None:

@@ -56,10 +56,12 @@ class OwnBuffers:
         self.names = tuple(self._small())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"names": sorted(self.names), "late": sorted(self.late), "settled": self.settled}
+        moved = self._moved - set(self.names) - self.late
+        return {"names": sorted(self.names), "late": sorted(self.late), "settled": self.settled, "moved": sorted(moved)}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         self.late, self.settled = frozenset(state["late"]), state["settled"]
+        self._moved = set(state.get("moved", ()))  # a checkpoint of an earlier release has none
         self.keep(state["names"])
 
     def leave_late(self) -> None:

@@ -33,7 +33,7 @@ class Untouched:
         """Returns in words what has changed since; empty: nothing."""
         found = self._found()
         if names := [name for name in {**self._values, **found} if self._values.get(name) != found.get(name)]:
-            return names[0]
+            return f"{names[0]} ({type(self.small[names[0]]).__name__})" if names[0] in self.small else names[0]
         parameters = self._parameters()
         moved = self._sample.moved(list(parameters.values()))
         return f"the parameter {list(parameters)[min(moved)]}" if moved else ""

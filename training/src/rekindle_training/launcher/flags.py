@@ -55,6 +55,7 @@ class _Parser(argparse.ArgumentParser):
         return {flag: action for flag, action in spelt.items() if flag.startswith("--") and "_" not in flag}
 
     def error(self, message: str) -> None:  # type: ignore[override]  # the caller prints it, as every other usage error
+        message = message.removesuffix(", training_script_args")  # a script without arguments is accepted
         raise UsageInvalid(f"{message}; accepted flags are {' '.join(sorted(self.flags.keys() - REFUSED.keys()))}")
 
 
