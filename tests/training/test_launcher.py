@@ -121,9 +121,10 @@ def test_a_module_and_a_program_run_as_with_torchrun() -> None:
         (["--redirects=3", "x.py"], r"--redirects 3 needs --log-dir"),
         (["--redirects=9", "--log-dir=/tmp", "x.py"], r"--redirects 9: accepted are 0"),
         (["--tee=3", "x.py"], r"--tee 3: accepted is 0"),
-        (["--start-method=magic", "x.py"], r"--start-method.*magic.*accepted flags are"),
+        (["--start-method=magic", "x.py"], r"--start-method.*magic.*'spawn', 'fork'.*--help explains the flags"),
         (["--unheard-of", "x.py"], r"--unheard-of.*accepted flags are .*--nnodes"),
-        (["--nnodes=1"], r"required: training_script; accepted flags are"),
+        (["--spare=1", "x.py"], r"--spare=1, did you mean --spares\?"),
+        (["--nnodes=1"], r"required: training_script; rekindle-train --help explains the flags"),
     ],
 )
 def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], named: str) -> None:

@@ -3,6 +3,7 @@ a few of its own. Used by `arguments.py`.
 """
 
 import argparse
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 from rekindle_training import names
@@ -56,7 +57,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]  # the caller prints it, as every other usage error
         message = message.removesuffix(", training_script_args")  # a script without arguments is accepted
-        raise UsageInvalid(f"{message}; accepted flags are {' '.join(sorted(self.flags.keys() - REFUSED.keys()))}")
+        if not message.startswith("unrecognized"):
+            raise UsageInvalid(f"{message}; rekindle-train --help explains the flags")
+        accepted = sorted(self.flags.keys() - REFUSED.keys())
+        alike = difflib.get_close_matches(message.split()[-1].partition("=")[0], accepted, n=1, cutoff=0.8)
+        meant = f", did you mean {alike[0]}?" if alike else f"; accepted flags are {' '.join(accepted)}"
+        raise UsageInvalid(message + meant)
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
