@@ -182,7 +182,14 @@ def reaches(body: str, name: str, update: str = "optimizer.step()") -> bool:
     def report(rate: float) -> str:
         return f"{model}: {rate}"
 
-    found = {"model": model, "optimizer": optimizer, "adjust_rate": adjust_rate, "report": report}
+    exec("def nameless(rate): return rate", nowhere := {"__name__": None})
+    found = {
+        "nameless": nowhere["nameless"],
+        "model": model,
+        "optimizer": optimizer,
+        "adjust_rate": adjust_rate,
+        "report": report,
+    }
     at = next((number for number, line in enumerate(lines.splitlines(), 1) if update in line), 0)
     return Flow(loop, found.get, lambda thing: isinstance(thing, kinds), at).reaches(name)
 
@@ -239,6 +246,7 @@ def test_a_value_that_reaches_training_is_followed(body: str) -> None:
         "optimizer.step()\nif a > 9:\n    continue",
         "optimizer.step()\nif a > 9:\n    break",
         "if a > 9:\n    raise ValueError(a)\noptimizer.step()",
+        "nameless(a)\noptimizer.step()",
         "def closure():\n    return model(x)\noptimizer.step(closure)",
     ],
 )

@@ -193,7 +193,7 @@ class Flow:
         if called is None and isinstance(function, ast.Attribute):  # a method, without what a property would do
             holder = self._resolve(_path(function.value))
             called = getattr_static(type(holder), function.attr, None)
-        if not isinstance(called, FunctionType) or called.__module__.split(".")[0] == "torch" or self._known(holder):
+        if not isinstance(called, FunctionType) or (called.__module__ or "").split(".")[0] == "torch" or self._known(holder):
             return False
         if any(map(self._is_trained, inputs)):
             return True
