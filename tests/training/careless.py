@@ -161,6 +161,7 @@ with rekindle_training.session(
             if wishes("thaws"):
                 model.get_submodule("1").train(step > 2)
             data = batch(step)
+            critic.requires_grad_(True)
             if wishes("carries a batch"):
                 data, carried = carried, batch(step)
             if wishes("numbers of its own"):
@@ -189,6 +190,7 @@ with rekindle_training.session(
                 fault(step)
                 critics.step()
                 critics.zero_grad()
+                critic.requires_grad_("FREEZES" not in os.environ)
             if wishes("late collective"):
                 dist.all_reduce(loss.detach())
             if wishes("late draw"):

@@ -68,6 +68,15 @@ async def test_a_step_is_repeated_whatever_failed_in_it_where_copies_are_kept(
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH=wish, COPIES="1"))
 
 
+async def test_a_model_that_is_frozen_when_a_step_ends_is_repaired(alone: Standalone, beside: Standalone) -> None:
+    """Its wrapper has the parameters of before, as a critic that takes no gradients while another model is trained by it."""
+    printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="two updates", COPIES="1", FREEZES="1", FAULT="1:5")
+    assert "repaired step=4" in printed
+    assert last_words(printed) == last_words(
+        await beside.run(script=SCRIPT, ranks=2, WISH="two updates", COPIES="1", FREEZES="1")
+    )
+
+
 async def test_a_generator_that_some_steps_use_is_named_when_it_first_moves(alone: Standalone) -> None:
     """Once on each rank. One that is seeded by the number of the step, or is not used, is not named."""
     printed = await alone.run(script=SCRIPT, ranks=2, WISH="a generator in some steps")

@@ -5,8 +5,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from rekindle_training.adapter.carried import Carried, _Reads
+from rekindle_training.adapter.flow import Flow
 from tests.training.standalone import Standalone, last_words
 
 HEAD = """
@@ -80,6 +82,7 @@ def script(folder: Path, before: str, after: str) -> str:
         ("scale += history['loss']", "history['loss'] = loss.item()", "history"),
         ("scale += sum(losses)", "losses.append(loss.item())", "losses"),
         ("scale += trainer.turns", "trainer.turns += 1", "trainer.turns"),
+        ("", "turns += 1\nif turns > 2:\n    optimizer.param_groups[0]['lr'] *= 0.5", "turns"),
     ],
 )
 async def test_a_variable_that_matters_and_is_carried_is_refused(
@@ -101,6 +104,8 @@ HARMLESS = [
     ("hidden = torch.full((1,), float(step))\nscale += hidden.item()", "hidden = hidden + 1"),
     ("scale += kept.turns", "kept.turns += 1"),
     ("for turns in range(2):\n    scale += turns", "turns = step"),
+    ("is_best = scale + step > average\nif is_best:\n    average = scale + step\n    print(average)", ""),
+    ("losses.append(scale * step)\nmean = sum(losses) / len(losses)\nprint(mean)", ""),
 ]
 
 
@@ -160,3 +165,91 @@ def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:
         {"found": found, "carried": Carried([])},
     )
     assert found == ["", "", ""]
+
+
+def reaches(body: str, name: str, update: str = "optimizer.step()") -> bool:
+    """Whether this variable matters in a loop with these lines."""
+    lines = f"for step in steps:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
+    (loop,) = ast.parse(lines).body
+    assert isinstance(loop, ast.For)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    kinds = torch.nn.Module, torch.optim.Optimizer
+
+    def adjust_rate(rate: float) -> None:
+        optimizer.param_groups[0]["lr"] = rate
+
+    def report(rate: float) -> str:
+        return f"{model}: {rate}"
+
+    exec("def nameless(rate): return rate", nowhere := {"__name__": None})
+    found = {
+        "nameless": nowhere["nameless"],
+        "model": model,
+        "optimizer": optimizer,
+        "adjust_rate": adjust_rate,
+        "report": report,
+    }
+    at = next((number for number, line in enumerate(lines.splitlines(), 1) if update in line), 0)
+    return Flow(loop, found.get, lambda thing: isinstance(thing, kinds), at).reaches(name)
+
+
+TRAINED = "\nloss = model(x).sum() * weight\nloss.backward()\noptimizer.step()"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"weight = 1 / (a + 1){TRAINED}",
+        f"b = a\nc = [b]\nweight = c[0]{TRAINED}",
+        f"if a > 3:\n    weight = 2{TRAINED}",
+        f"while a > b:\n    weight = 2{TRAINED}",
+        f"for weight in range(a):\n    pass{TRAINED}",
+        f"held.append(a)\nweight = sum(held){TRAINED}",
+        f"try:\n    weight = a\nexcept ValueError:\n    weight = 1{TRAINED}",
+        f"with scaled(a) as weight:\n    pass{TRAINED}",
+        f"match a:\n    case 1:\n        weight = 2{TRAINED}",
+        f"this.b = a\nweight = this.b{TRAINED}",
+        f"if (weight := a) > 1:\n    pass{TRAINED}",
+        "if a % 2:\n    continue\noptimizer.step()",
+        "if a % 2:\n    optimizer.step()",
+        "optimizer.step()\nif a > 3:\n    optimizer.param_groups[0]['lr'] *= 0.5",
+        "for group in optimizer.param_groups:\n    group['lr'] = a\noptimizer.step()",
+        "group = optimizer.param_groups[0]\ngroup.update(lr=a)",
+        "for p in model.parameters():\n    p.grad.mul_(a)\noptimizer.step()",
+        "adjust_rate(a)",
+        "rate = a\nif rate > 3:\n    adjust_rate(1)",
+        "torch.manual_seed(a)",
+        "b, *c = a\nmodel.weight = c",
+        "loss = train(x, a)",
+        "if b:\n    a += 1\nb = c\nc = a\nif b > 2:\n    optimizer.zero_grad()",
+    ],
+)
+def test_a_value_that_reaches_training_is_followed(body: str) -> None:
+    """Through what is computed from it and where it decides, into gradients, updates, options and random numbers."""
+    assert reaches(body, "a", "train(" if "train(x" in body else "optimizer.step()")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"a += 1\nmean = a / step\nweight = 1{TRAINED}\nprint(mean)",
+        f"weight = a\nweight = 1{TRAINED}",
+        f"best = x > a\nif best:\n    a = x\n    save(model, a){TRAINED}",
+        f"took = now() - a\na = now(){TRAINED}\nlogs = dict(took=took)\nlogger.log(logs)",
+        f"text = f'{{a}}'\nshown[text] = report(step){TRAINED}",
+        "if a % 2:\n    report(a)\noptimizer.step()",
+        "if a % 2:\n    gc.collect()\noptimizer.step()",
+        "optimizer.step()\nif a % 2:\n    model.eval()\n    seen = model(x)\n    model.train()",
+        "optimizer.step()\nif a % 2:\n    torch.save(model.state_dict(), f'{a}.pt')",
+        "optimizer.step()\nrecord['lr'] = optimizer.param_groups[0]['lr']\nrecord['turns'] = a\ntell(record)",
+        "optimizer.step()\nif a > 9:\n    continue",
+        "optimizer.step()\nif a > 9:\n    break",
+        "if a > 9:\n    raise ValueError(a)\noptimizer.step()",
+        "nameless(a)\noptimizer.step()",
+        "def closure():\n    return model(x)\noptimizer.step(closure)",
+    ],
+)
+def test_a_value_that_is_only_shown_or_kept_reaches_nothing(body: str) -> None:
+    """A metric that is computed before the update, a best value, a time, the turn of an evaluation or of a file."""
+    assert not reaches(body, "a")

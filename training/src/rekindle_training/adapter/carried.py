@@ -1,14 +1,15 @@
 """Variables that a training loop carries from turn to turn: a replacement begins with their first values.
 
-The source of the loop shows which variables a turn reads before it assigns them, up to the update of the step. Of these, the ones
-whose values change between the first turns are carried: a counter, an average, a hidden state, a batch drawn ahead. What is read
-only to be printed, logged or added to is not counted, and neither is what functions read that the loop calls.
+The source of the loop shows which variables a turn reads before it assigns them. Of these, the ones whose values change between
+the first turns are carried: a counter, an average, a hidden state, a batch drawn ahead. They are counted where they reach what is
+trained (`flow`), and not where they are only shown or saved. What functions read that the loop calls is not counted either.
 """
 
 import ast
 import linecache
 import math
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from rekindle_training.adapter.digest import leaf_digest
+from rekindle_training.adapter.flow import Flow
 from rekindle_training.adapter.places import frames_of_script
 
 LOOKS = 4
@@ -86,27 +88,37 @@ class Carried:
         self._seen = seen
         if not changed:
             return ""
-        last = _end_of(self._loop, self._updates_at)
-        name = next((name for name in changed if self._reads[name] <= last), None)
+        flow = Flow(self._loop, lambda name: self._find(name, frame), self._is_given, self._updates_at)
+        name = next((name for name in changed if flow.reaches(name)), None)
         if name is None:
             return ""
         return f"{Path(frame.f_code.co_filename).name}:{self._reads[name]} reads `{name}`, which changes from turn to turn"
 
     def _look_at(self, name: str, frame: FrameType) -> object:
+        root = self._find(name.partition(".")[0], frame)
+        if id(root) in self._known or type(root).__module__.startswith("rekindle_training"):
+            return None
+        found = self._find(name, frame)
+        return None if id(found) in self._known else _value(found)
+
+    def _find(self, name: str, frame: FrameType) -> Any:
         root, _, attribute = name.partition(".")
         found = frame.f_locals.get(root, frame.f_globals.get(root))
-        if id(found) in self._known or type(found).__module__.startswith("rekindle_training"):
-            return None
-        if attribute:
-            found = getattr(found, "__dict__", {}).get(attribute)
-        return None if id(found) in self._known else _value(found)
+        return getattr(found, "__dict__", {}).get(attribute) if attribute else found
+
+    def _is_given(self, thing: object) -> bool:
+        """Whether it was given to the session, or is of a kind that is, or a collection of such."""
+        if isinstance(thing, list | tuple) and thing:
+            return self._is_given(thing[0])
+        kinds = torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler
+        return isinstance(thing, kinds) or (thing is not None and id(thing) in self._known)
 
 
 def _value(found: object) -> object:
     """Value of something plain, to be compared; None: it is something else, or too large."""
     if isinstance(found, _PLAIN):
         return type(found), repr(found)
-    if isinstance(found, list | tuple | set | frozenset | dict):
+    if isinstance(found, list | tuple | set | frozenset | dict | deque):
         if len(found) > LARGEST:
             return None
         parts = chain.from_iterable(found.items()) if isinstance(found, dict) else found
@@ -132,13 +144,6 @@ def _loop_of(frame: FrameType) -> ast.For | None:
 
 def _is_asking(loop: ast.For, frame: FrameType) -> bool:
     return loop.lineno <= frame.f_lineno <= (loop.iter.end_lineno or loop.lineno)
-
-
-def _end_of(loop: ast.For, line: float) -> float:
-    """Last line of the innermost statement of the loop that has this line."""
-    statements = (node for node in ast.walk(loop) if isinstance(node, ast.stmt) and node is not loop)
-    around = [node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)]
-    return min(around, key=lambda node: (node.end_lineno or 0) - node.lineno).end_lineno or line if around else line
 
 
 class _Reads:

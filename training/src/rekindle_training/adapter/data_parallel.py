@@ -36,6 +36,8 @@ class _Wrapper:
     ddp: "ReferenceType[DistributedDataParallel]"
     layout: Layout
     """That of the latest agreement."""
+    needs: list[bool]
+    """Which parameters needed gradients when it was made: DDP reduces these, whatever is frozen later."""
     found: bool = False
     """Its first backward pass is over, and the buckets are those for good."""
 
@@ -48,6 +50,7 @@ class DataParallel:
         self._awaited: list[Layout] = []
         """Of wrappers that are still to be made here."""
         self._awaited_flags: list[Flags] = []
+        self._awaited_needs: list[list[bool]] = []
         self.alone = False
         """Nobody else wraps a model at this moment: the other ranks are in their loops, and have the state that this one has."""
 
@@ -59,11 +62,17 @@ class DataParallel:
         def watched(ddp: DistributedDataParallel, *args: Any, **options: Any) -> None:
             if self.alone:
                 options["init_sync"] = False
-            with _layout(self._awaited[0] if self._awaited else None) as used:
+            module: torch.nn.Module = options["module"] if "module" in options else args[0]
+            with (
+                _needing(module, self._awaited_needs[0] if self._awaited_needs else []),
+                _layout(self._awaited[0] if self._awaited else None) as used,
+            ):
                 wrap(ddp, *args, **options)
+                needs = _needs(module)
             if used and ddp.process_group is dist.group.WORLD:
                 self._awaited = self._awaited[1:]
-                self._wrappers.append(_Wrapper(ref(ddp), used[0]))
+                self._awaited_needs = self._awaited_needs[1:]
+                self._wrappers.append(_Wrapper(ref(ddp), used[0], needs))
                 if self._awaited_flags:
                     vars(ddp).update(self._awaited_flags.pop(0))
 
@@ -102,19 +111,25 @@ class DataParallel:
         """There is another default process group, and what was going on in the one before is forgotten."""
         for wrapper in self._wrappers:
             if (ddp := wrapper.ddp()) is not None:
-                _begin_again(ddp, wrapper.layout)
+                with _needing(ddp.module, wrapper.needs):
+                    _begin_again(ddp, wrapper.layout)
                 wrapper.found = False
 
     @contextmanager
     def wrapped_again(self) -> Iterator[None]:
         """The script may wrap its models anew inside, as all ranks do at this moment that had wrapped them."""
-        before = self.alone, self._awaited, self._awaited_flags
+        before = self.alone, self._awaited, self._awaited_flags, self._awaited_needs
         state = self.state_dict()
-        self.alone, self._awaited, self._awaited_flags = True, state["layouts"], state["flags"]
+        self.alone, self._awaited, self._awaited_flags, self._awaited_needs = (
+            True,
+            state["layouts"],
+            state["flags"],
+            state["needs"],
+        )
         try:
             yield
         finally:
-            self.alone, self._awaited, self._awaited_flags = before
+            self.alone, self._awaited, self._awaited_flags, self._awaited_needs = before
 
     def begin_loop(self) -> None:
         """Raises RuntimeError where the script has wrapped fewer models than the ranks whose state this one has taken.
@@ -129,8 +144,12 @@ class DataParallel:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        living = [wrapper.layout for wrapper in self._wrappers if wrapper.ddp() is not None]
-        return {"layouts": [*living, *self._awaited], "flags": [*self.flags(), *self._awaited_flags]}
+        living = [wrapper for wrapper in self._wrappers if wrapper.ddp() is not None]
+        return {
+            "layouts": [*(wrapper.layout for wrapper in living), *self._awaited],
+            "flags": [*self.flags(), *self._awaited_flags],
+            "needs": [*(wrapper.needs for wrapper in living), *self._awaited_needs],
+        }
 
     def flags(self) -> list[Flags]:
         """Flags of each wrapper."""
@@ -149,7 +168,8 @@ class DataParallel:
         for wrapper, layout in zip(self._wrappers, layouts, strict=False):
             wrapper.layout = layout
         self._awaited = layouts[len(self._wrappers) :]
-        flags: list[Flags] = state.get("flags", [])  # a checkpoint of an earlier release has none
+        flags: list[Flags] = state.get("flags", [])  # a checkpoint of an earlier release has neither
+        self._awaited_needs = state.get("needs", [])[len(self._wrappers) :]
         self.put_flags(flags)
         self._awaited_flags = flags[len(self._wrappers) :]
 
@@ -178,6 +198,27 @@ def _layout(given: Layout | None) -> Iterator[list[Layout]]:
         yield used
     finally:
         dist._compute_bucket_assignment_by_size = assign
+
+
+def _needs(module: torch.nn.Module) -> list[bool]:
+    return [parameter.requires_grad for parameter in module.parameters()]
+
+
+@contextmanager
+def _needing(module: torch.nn.Module, needs: list[bool]) -> Iterator[None]:
+    """Inside, these parameters need gradients, where as many are told as there are."""
+    parameters = list(module.parameters())
+    before = _needs(module)
+    if len(needs) != len(parameters):
+        yield
+        return
+    for parameter, need in zip(parameters, needs, strict=True):
+        parameter.requires_grad_(need)
+    try:
+        yield
+    finally:
+        for parameter, need in zip(parameters, before, strict=True):
+            parameter.requires_grad_(need)
 
 
 def _found(ddp: Any) -> Layout:
