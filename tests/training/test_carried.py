@@ -157,6 +157,32 @@ def test_what_a_turn_reads_before_it_assigns_it(body: str, expected: set[str]) -
     assert set(_Reads(loop).found) == expected
 
 
+def test_a_container_that_holds_itself_does_not_end_training() -> None:
+    """It is not looked at, and neither is a whole dataset."""
+    found, carried = [], Carried([])
+    held: list[object] = []
+    held.append(held)
+    rows: list[object] = []
+    for step in range(3):
+        rows.extend(range(10_000 * step))
+        found.append(carried.look())
+        torch.tensor([len(held), len(rows)], dtype=torch.float32, requires_grad=True).sum().backward()
+    assert found == ["", "", ""]
+
+
+def test_a_failure_of_the_check_is_none_of_training(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the check is over."""
+
+    def fails(_frame: object) -> None:
+        raise ValueError("unheard of")
+
+    monkeypatch.setattr("rekindle_training.adapter.carried._loop_of", fails)
+    carried = Carried([])
+    assert carried.look() == ""
+    assert carried.is_over
+    assert "the variables of the loop are not checked" in caplog.text
+
+
 def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:
     """Such as one of a string that is executed."""
     found: list[str] = []

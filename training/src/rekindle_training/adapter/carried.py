@@ -7,11 +7,12 @@ trained (`flow`), and not where they are only shown or saved. What functions rea
 
 import ast
 import linecache
+import logging
 import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -21,20 +22,16 @@ import torch
 from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.flow import Flow
 from rekindle_training.adapter.places import frames_of_script
+from rekindle_training.adapter.words import FAILURES
+
+log = logging.getLogger(__name__)
 
 LOOKS = 4
 """Turns at whose beginning the values are looked at."""
 LARGEST = 1024 * 1024
-"""Elements of a tensor, an array or a container up to which it is looked at."""
-LOGGING = frozenset(
-    [
-        *("print", "write", "log", "debug", "info", "warning", "error", "exception"),
-        *("add_scalar", "add_scalars", "set_description", "set_postfix", "set_postfix_str"),
-    ]
-)
-"""Names of functions whose arguments do not change what is trained."""
-CLOCKS = frozenset(["time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "now"])
-"""Names of functions that return a time."""
+"""Elements of a tensor or an array up to which it is looked at."""
+MOST = 10_000
+"""Values of a variable, with those in containers, up to which it is looked at: it may be a whole dataset."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -74,6 +71,14 @@ class Carried:
         of the loop begins."""
         self._looks += 1
         self.is_over = self._looks == LOOKS
+        try:
+            return self._changed()
+        except FAILURES:  # of what only protects training
+            log.warning("the variables of the loop are not checked", exc_info=True)
+            self.is_over = True
+            return ""
+
+    def _changed(self) -> str:
         frame = next(iter(frames_of_script()), None)
         if frame is None:
             return ""
@@ -114,15 +119,26 @@ class Carried:
         return isinstance(thing, kinds) or (thing is not None and id(thing) in self._known)
 
 
+class _TooLarge(Exception):
+    """A variable has more values than are looked at."""
+
+
 def _value(found: object) -> object:
     """Value of something plain, to be compared; None: it is something else, or too large."""
+    try:
+        return _looked_at(found, count())
+    except (_TooLarge, RuntimeError):  # a container that holds itself, or that a thread changes meanwhile
+        return None
+
+
+def _looked_at(found: object, number: Iterator[int]) -> object:
+    if next(number) == MOST:
+        raise _TooLarge
     if isinstance(found, _PLAIN):
         return type(found), repr(found)
     if isinstance(found, list | tuple | set | frozenset | dict | deque):
-        if len(found) > LARGEST:
-            return None
         parts = chain.from_iterable(found.items()) if isinstance(found, dict) else found
-        return type(found), tuple(map(_value, parts))
+        return type(found), tuple(_looked_at(part, number) for part in parts)
     if isinstance(found, torch.Tensor):
         plain = found.layout is torch.strided and found.numel() <= LARGEST and not isinstance(found, torch.nn.Parameter)
         return leaf_digest(found.detach()) if plain else None
@@ -155,11 +171,7 @@ class _Reads:
     def __init__(self, loop: ast.For) -> None:
         self.found: dict[str, int] = {}
         """Line of the first read."""
-        stored = (
-            node for node in ast.walk(loop) if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
-        )
-        self._all = set(chain.from_iterable(map(_assigned, stored)))
-        self._clocks = set(_clocks(loop))
+        self._all = set(_stored(loop))
         self._block(loop.body, set(_assigned(loop.target)))
 
     def _block(self, statements: Iterable[ast.stmt], known: set[str]) -> set[str]:
@@ -177,32 +189,33 @@ class _Reads:
 
     def _statement(self, statement: ast.stmt, known: set[str]) -> set[str]:
         match statement:
-            case ast.Assign(targets=targets, value=value):
-                return self._assign(targets, value, known)
+            case ast.Assign(targets=targets):
+                self._read(statement, known)
+                return known.union(*map(_assigned, targets))
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                return self._assign([target], value, known)
-            case ast.AugAssign(target=target, value=value):
-                self._read(value, known | {_root(target)})
-            case ast.Expr(value=ast.Call() as call):
-                self._call(call, known)
+                self._read(value, known)
+                return known.union(_assigned(target))
+            case ast.AugAssign(target=target):
+                self._read(_as_read(target), known)
+                self._read(statement, known)
+            case ast.If(test=test, body=body, orelse=orelse):
+                self._read(test, known)
+                return self._block(body, known) & self._block(orelse, known)
+            case ast.With(items=items, body=body):
+                self._block([ast.Expr(item.context_expr) for item in items], known)
+                return self._block(body, known.union(*(_assigned(item.optional_vars) for item in items)))
             case _:
                 return self._compound(statement, known)
         return known
 
     def _compound(self, statement: ast.stmt, known: set[str]) -> set[str]:
         match statement:
-            case ast.If(test=first, body=body, orelse=orelse):
-                self._read(ast.Pass() if _only_shows(statement) else first, known)
-                return self._block(body, known) & self._block(orelse, known)
-            case ast.With(items=items, body=body):
-                self._block([ast.Expr(item.context_expr) for item in items], known)
-                return self._block(body, known.union(*(_assigned(item.optional_vars) for item in items)))
             case ast.For(target=target, iter=first, body=body, orelse=orelse):
                 self._read(first, known)
                 self._block([*body, *orelse], known | set(_assigned(target)))
                 return known | set(_stored(statement))
-            case ast.While(test=first, body=body, orelse=orelse):
-                self._read(first, known)
+            case ast.While(test=test, body=body, orelse=orelse):
+                self._read(test, known)
                 self._block([*body, *orelse], known)
                 return known | set(_stored(statement))
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
@@ -212,27 +225,10 @@ class _Reads:
                 self._read(statement, known)
         return known
 
-    def _assign(self, targets: list[ast.expr], value: ast.expr, known: set[str]) -> set[str]:
-        """What is computed from itself alone, such as an average, is still carried."""
-        names = set(chain.from_iterable(map(_assigned, targets)))
-        itself = names or set(map(_root, targets))
-        if len(itself) == 1 and itself & {name for name, _ in _reads(value)}:
-            self._read(value, known | itself)
-            return known
-        self._read(value, known)
-        return known | names
-
-    def _call(self, call: ast.Call, known: set[str]) -> None:
-        """A statement that is a call: `losses.append(loss)` adds to `losses` and does not use it."""
-        if isinstance(call.func, ast.Attribute):
-            known = known | {_root(call.func)}
-        if not _logs(call):
-            self._read(call, known)
-
     def _read(self, node: ast.AST, known: set[str]) -> None:
         for name, line in _reads(node):
             root = name.partition(".")[0]
-            if name not in known and root not in known and name not in self._clocks:
+            if name not in known and root not in known:
                 self.found.setdefault(name, line)
 
 
@@ -242,6 +238,16 @@ def _reads(node: ast.AST) -> Iterator[tuple[str, int]]:
             yield f"{part.value.id}.{part.attr}", part.lineno
         elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
             yield part.id, part.lineno
+
+
+def _as_read(target: ast.expr) -> ast.expr:
+    """What `+=` reads before it assigns it."""
+    match target:
+        case ast.Name(id=name):
+            return ast.Name(name, ast.Load(), lineno=target.lineno)
+        case ast.Attribute(value=value, attr=attribute):
+            return ast.Attribute(value, attribute, ast.Load(), lineno=target.lineno)
+    return target
 
 
 def _stored(statement: ast.stmt) -> Iterator[str]:
@@ -267,50 +273,3 @@ def _assigned(target: ast.expr | None) -> Iterator[str]:
             yield from chain.from_iterable(map(_assigned, elements))
         case ast.Starred(value=value):
             yield from _assigned(value)
-
-
-def _root(target: ast.expr) -> str:
-    """`a` of `a`, `a[0]`, `a[0].b` and `a.append`; `self.a` of `self.a`, `self.a[0]` and `self.a.append`."""
-    while not isinstance(target, ast.Name):
-        match target:
-            case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
-                return f"self.{attribute}"
-            case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value):
-                target = value
-            case _:
-                return ""
-    return target.id
-
-
-def _only_shows(statement: ast.If) -> bool:
-    """Something is printed or logged there, with what belongs to it, such as an average that begins again."""
-    inside = [*statement.body, *statement.orelse]
-    calls = [one.value for one in inside if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
-    others = (one for one in inside if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)))
-    return bool(calls) and all(map(_logs, calls)) and all(map(_begins_again, others))
-
-
-def _begins_again(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Assign(value=ast.Constant()):
-            return True
-        case ast.If():
-            return _only_shows(statement)
-    return False
-
-
-def _logs(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name | ast.Attribute) and _called(call.func) in LOGGING
-
-
-def _called(function: ast.Name | ast.Attribute) -> str:
-    return function.id if isinstance(function, ast.Name) else function.attr
-
-
-def _clocks(loop: ast.For) -> Iterator[str]:
-    """Variables to which a time is assigned."""
-    for node in ast.walk(loop):
-        match node:
-            case ast.Assign(targets=targets, value=ast.Call(func=ast.Name() | ast.Attribute() as function)):
-                if _called(function) in CLOCKS:
-                    yield from chain.from_iterable(map(_assigned, targets))
