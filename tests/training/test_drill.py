@@ -15,6 +15,8 @@ import pytest
 
 from rekindle_training import examples
 from rekindle_training.drill import output, written
+from rekindle_training.drill.advice import advise
+from rekindle_training.drill.findings import Finding, Result
 from rekindle_training.drill.options import CASES
 from rekindle_training.drill.traces import Line, Trace, compare
 from rekindle_training.launcher.main import main
@@ -306,6 +308,18 @@ def test_of_what_differs_the_likely_cause_is_named(was: dict[str, str], now: dic
     assert difference is not None
     assert difference.step == 2
     assert str(difference.cause).startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("own buffers names", "this is an error of Rekindle"), ("state[0] epoch", "call it inside `with step:`")]
+)
+def test_what_the_session_keeps_for_itself_is_no_error_of_the_script(name: str, words: str) -> None:
+    """The advice of an object that the session was given is another one."""
+    before, after = trace({name: "1"}), trace({name: "2"})
+    before.given = after.given = {"model": "Linear", "state[0]": "StepLR"}
+    finding = Finding("kill", "kill -9 of a rank", Result.DIVERGED, difference=compare(before, after))
+    (advice,) = advise(finding, before)
+    assert words in advice
 
 
 def test_of_a_generator_that_nobody_seeds_the_moves_are_compared() -> None:

@@ -28,6 +28,10 @@ POD = (
     "In pods of one rank the script computes otherwise, before anything happens to it: as a rule it uses LOCAL_RANK for a seed "
     "or for its share of the data, where it means RANK."
 )
+OURS = (
+    "What differs is kept by the session and not by the script: this is an error of Rekindle. Please report it with the folder "
+    "that --drill-keep leaves."
+)
 
 _UPDATE = (
     "The step had the same loss, and its update was another one: give everything that the update uses to the session "
@@ -83,5 +87,5 @@ def _of(finding: Finding, undisturbed: Trace) -> Iterator[str]:
 def _of_difference(difference: Difference, given: dict[str, str | None]) -> str:
     cause = difference.cause
     part = "data" if cause.kind is Kind.LOSS else cause.name.partition(" ")[0]
-    words = _BY_KIND.get(cause.kind, _UPDATE)
+    words = OURS if cause.kind is Kind.SHARED and part not in given else _BY_KIND.get(cause.kind, _UPDATE)
     return words.format(part=part, given=given.get(part), last=cause.name.rpartition(" ")[2])

@@ -176,5 +176,6 @@ def _kind(name: str, line: Line) -> Kind:
         return Kind.PARAMETER if f"trains {rest}" in line.things else Kind.BUFFER
     if part == "optimizer":
         return Kind.OPTIONS if rest.startswith("param_groups") else Kind.MOMENT
-    is_buffer = f"{part} {rest.replace('state', 'buffers', 1)}" in line.things
+    buffer = rest.replace("state", "buffers", 1)
+    is_buffer = buffer != rest and f"{part} {buffer}" in line.things
     return _KINDS.get(part, Kind.BUFFER if is_buffer else Kind.SHARED)
