@@ -8,6 +8,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.model.links import NodeLinks
 from tests.cli.test_recover import ended, typed
 from tests.support.harness import a_job, training
 from tests.support.peer import Script
@@ -179,5 +180,7 @@ async def test_ctrl_c_ends_the_command_and_not_what_has_begun(temporal: Workflow
         assert (code, said.strip()) == (130, "what has begun goes on. Look at it with: rekindle maintenances")
         peer.script.switches = True
         await peer.report_switched()
+        moved = ids.failover_workflow(world.job, [NodeLinks(node="node-1", devices=("0", "1"), backup=True)])
+        await world.client.get_workflow_handle(moved).execute_update(ids.FailoverUpdates.SETTLED)
         code, said = await ended(await typed(world, "switchback", world.job.name))
         assert code == 0, said
