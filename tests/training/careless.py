@@ -8,6 +8,7 @@ import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,7 @@ with rekindle_training.session(
 ) as training:
     if wishes("early collective"):
         dist.all_reduce(torch.ones(1))
+    own_group = dist.new_group() if wishes("speaks in a thread") else None
     if wishes("lonely collective") and training.generation > 1:
         dist.barrier()
     options: dict[str, Any] = {"broadcast_buffers": False} if wishes("thaws") else {}
@@ -191,6 +193,10 @@ with rekindle_training.session(
                 critics.step()
                 critics.zero_grad()
                 critic.requires_grad_("FREEZES" not in os.environ)
+            if wishes("speaks in a thread"):
+                thread = Thread(target=dist.all_reduce, args=(torch.ones(1),), kwargs={"group": own_group})
+                thread.start()
+                thread.join()
             if wishes("late collective"):
                 dist.all_reduce(loss.detach())
             if wishes("late draw"):

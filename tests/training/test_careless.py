@@ -101,6 +101,11 @@ async def test_buffers_of_each_rank_are_in_its_checkpoint(alone: Standalone, bes
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=1, WISH=wish, EVERY="4"))
 
 
+async def test_what_another_thread_says_after_an_update_is_no_pass_of_the_model(alone: Standalone) -> None:
+    """As an asynchronous save does, in a group of its own."""
+    assert "final 1" in await alone.run(script=SCRIPT, ranks=2, WISH="speaks in a thread")
+
+
 async def test_a_loop_that_ends_before_its_total_is_no_complete_training(alone: Standalone) -> None:
     """Unless the script says that it is meant."""
     printed = await alone.run(code=1, script=SCRIPT, ranks=1, WISH="ends early")

@@ -266,7 +266,7 @@ async def test_a_switch_that_fails_on_one_rank_is_undone_on_all(
     await gateway.switch(ALL_TO_BACKUP)
     done, words = await result(gateway)
     assert not done
-    assert words.startswith(f"rank 1: ValueError: struck on {backup.name}")
+    assert words.startswith(f"rank 1: callback rebuilt of on_rebuild: ValueError: struck on {backup.name}")
     assert of_all(linked) == WORLD * [{first.address}]
     await gateway.go_on()
     assert (await status(gateway))[:2] == ("continue", 0)

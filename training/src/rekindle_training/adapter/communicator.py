@@ -342,13 +342,18 @@ class Communicator:
         return self._lines.exchange(self._environment.ranks_per_pod, content)
 
     def begun(self) -> int:
-        """Collectives that this rank has begun in this generation, in all its groups, votes and exchanges; from any thread."""
+        """Number of the collectives that this rank has begun in this generation, as `counted`."""
+        return sum(self.counted().values())
+
+    def counted(self) -> dict[str, int]:
+        """Collectives that this rank has begun in this generation, from any thread, by their group; votes and exchanges are
+        together."""
         try:
             groups: list[Any] = list(distributed_c10d._world.pg_map)
-            collectives: int = sum(group._get_sequence_number_for_group() for group in groups)
+            found: dict[str, int] = {group.group_name: group._get_sequence_number_for_group() for group in groups}
         except RuntimeError:  # one is being made, or left
-            return 0
-        return collectives + self._exchanges + (0 if self._vote is None else self._vote.begun)
+            return {}
+        return {**found, "": self._exchanges + (0 if self._vote is None else self._vote.begun)}
 
     def leave(self, *, together: bool) -> None:
         """The normal end is together, also where the script has destroyed the group itself: who has left repairs nothing more.

@@ -69,6 +69,8 @@ class Places:
         """A collective between two steps, when it was not known whether the loop has a `with step:`."""
         self.refuse: Callable[[str], None] = _raise
         self._loop = threading.get_ident()
+        self.of_threads: set[str] = set()
+        """Names of the groups to which other threads of this process have handed collectives, as an asynchronous save does."""
 
     def watch(self) -> None:
         """Wraps what hands collectives to a process group."""
@@ -103,7 +105,9 @@ class Places:
     def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def watched(*args: Any, **keywords: Any) -> Any:
-            if self.now not in (Place.ELSEWHERE, Place.IN_STEP) and threading.get_ident() == self._loop:
+            if threading.get_ident() != self._loop:
+                self.of_threads.add(args[0].group_name)
+            elif self.now not in (Place.ELSEWHERE, Place.IN_STEP):
                 self._notice(name)
             return method(*args, **keywords)
 

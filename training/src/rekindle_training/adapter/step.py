@@ -98,8 +98,8 @@ class Attempts:
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
         self._updated: tuple[int, Own] | None = None
         """The same of the step that was updated last."""
-        self._begun = 0
-        """Collectives by the time of the latest agreement."""
+        self._begun: Mapping[str, int] = {}
+        """Collectives by the time of the latest agreement, by their group."""
         self.refusal = ""
         """Why training cannot go on here."""
         self._shown: object = None
@@ -391,8 +391,11 @@ class Attempts:
             )
 
     def _refuse_late_passes(self) -> None:
-        """Where wrappers of models spoke to other ranks after the update."""
-        if self._rank.communicator.begun() == self._begun or self._places.accepts(LATE):
+        """Where wrappers of models spoke to other ranks after the update. What other threads say in groups of their own is not
+        the models'."""
+        now = self._rank.communicator.counted()
+        late = {group for group, begun in now.items() if begun != self._begun.get(group, 0)} - self._places.of_threads
+        if not late or self._places.accepts(LATE):
             return
         with suppress(Refused):
             self.refuse(
@@ -460,7 +463,7 @@ class Attempts:
         if self._now.agreed:
             self._rank.wrappers.agreed()
             self._updated = self._now.number, own
-            self._begun = self._rank.communicator.begun()
+            self._begun = self._rank.communicator.counted()
         else:
             self._tried = self._now.number, own
 
