@@ -129,6 +129,6 @@ for step in training.steps(2):
 async def test_a_rank_that_leaves_the_loop_in_a_step_ends_the_job(place: str, words: str, alone: Standalone) -> None:
     """With an exit code of 0, or by `break` while another rank has failed: nobody waits for it, nor does who replaces it get
     further, and the job ends."""
-    launcher = await alone.start(ranks=2, FAULTS=f"1:5:{place}")
+    launcher = await alone.start(ranks=2, FAULTS=f"1:5:{place}", LIMITS="adapter.shared_vote.VOTE_SECONDS=1")
     assert await launcher.code() != 0
     assert words in alone.printed

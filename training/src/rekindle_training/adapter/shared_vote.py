@@ -20,6 +20,9 @@ from rekindle_training.environment import RankEnvironment
 
 YIELD_SECONDS = 5e-6
 """A rank lets others run, and looks again, for so long before it sleeps."""
+VOTE_SECONDS = dist.default_pg_timeout.total_seconds()
+"""A rank waits for others so long, as in a collective of torch. One that does not come may be in a collective of a step that this
+rank has left."""
 LOOK_SECONDS = 0.1
 """A rank that sleeps looks again after so long, whether it was woken or not."""
 
@@ -154,12 +157,12 @@ class SharedVote:
             if (found := look()) is not None:
                 return found
             os.sched_yield()
-        limit = began + dist.default_pg_timeout.total_seconds()
+        limit = began + VOTE_SECONDS
         while True:
             seen = self._words[bell]
             if (found := look()) is not None:
                 return found
             self._refuse_lost()
             if time.perf_counter() > limit:
-                raise RankLeft(f"not all ranks have come to a vote within {dist.default_pg_timeout}")
+                raise RankLeft(f"not all ranks have come to a vote within {VOTE_SECONDS:g} s")
             futex.wait(ctypes.addressof(self._words) + 4 * bell, seen, LOOK_SECONDS)
