@@ -351,7 +351,7 @@ class Training:
                 self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
                 self._proof_due = True
                 self._has_recovered = self._has_recovered or bool(wish.rebuild.transfers)
-                self._attempts.joined(begins=wish.rebuild.begins)
+                self._attempts.joined(wish.rebuild.step, begins=wish.rebuild.begins)
                 if joined and wish.rebuild.stands:
                     self._gate.hold()
                     self._say_paused()

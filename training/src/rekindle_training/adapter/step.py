@@ -100,6 +100,8 @@ class Attempts:
         """The same of the step that was updated last."""
         self._begun: Mapping[str, int] = {}
         """Collectives by the time of the latest agreement, by their group."""
+        self._after_recovery = 0
+        """First step of a generation. Some ranks may have seen in an earlier try that it adds to gradients."""
         self.refusal = ""
         """Why training cannot go on here."""
         self._shown: object = None
@@ -126,11 +128,12 @@ class Attempts:
                 self.refuse(f"gradients are held after step {number - 1} that were not reduced: {ONE_SCOPE}")
         return Step(number, self)
 
-    def joined(self, *, begins: bool) -> None:
-        """Called when this rank has joined a generation, which may be the first one of a life of the job: the first steps of a
-        life are checked, and no others."""
+    def joined(self, behind: int, *, begins: bool) -> None:
+        """Called when this rank has joined a generation that goes on behind this step, and that may be the first one of a life of
+        the job: the first steps of a life are checked, and no others."""
         if not begins:
             self.rehearsal.is_over = self._carried.is_over = True
+            self._after_recovery = behind + 1
 
     @property
     def failed(self) -> bool:
@@ -470,8 +473,9 @@ class Attempts:
     def _notice_gradients(self, *, is_one_of_several: bool) -> None:
         gathered = self._boundary.gathers
         self._boundary.has_gradients(is_one_of_several=is_one_of_several)
-        if self._boundary.gathers and not gathered and not self.rehearsal.is_second_pass(self._now.number):
-            self._now.gathers = True
+        number = self._now.number
+        if self._boundary.gathers and not gathered and number != self._after_recovery:
+            self._now.gathers = not self.rehearsal.is_second_pass(number)
 
     def _all_say_so(self, own: bytes, kind: Kind) -> bool:
         if self._rank.gate.broken:
