@@ -251,7 +251,7 @@ def test_an_update_of_many_parameters_that_fails_in_its_middle_is_found(changed:
 
 
 def test_a_parameter_that_is_replaced_in_a_step_is_found() -> None:
-    """Whatever its value is."""
+    """The value of the new one does not matter."""
     rank = Rank()
     rank.boundary.remember()
     rank.linear.weight = nn.Parameter(rank.linear.weight.detach().clone())

@@ -69,7 +69,7 @@ async def test_a_step_is_repeated_whatever_failed_in_it_where_copies_are_kept(
 
 
 async def test_a_model_that_is_frozen_when_a_step_ends_is_repaired(alone: Standalone, beside: Standalone) -> None:
-    """Its wrapper has the parameters of before, as a critic that takes no gradients while another model is trained by it."""
+    """The wrapper has the parameters of before, as a critic that takes no gradients while another model is trained by it."""
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="two updates", COPIES="1", FREEZES="1", FAULT="1:5")
     assert "repaired step=4" in printed
     assert last_words(printed) == last_words(
@@ -102,7 +102,7 @@ async def test_buffers_of_each_rank_are_in_its_checkpoint(alone: Standalone, bes
 
 
 async def test_what_another_thread_says_after_an_update_is_no_pass_of_the_model(alone: Standalone) -> None:
-    """As an asynchronous save does, in a group of its own."""
+    """An asynchronous save speaks so, in a group of its own."""
     assert "final 1" in await alone.run(script=SCRIPT, ranks=2, WISH="speaks in a thread")
 
 

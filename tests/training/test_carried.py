@@ -88,7 +88,7 @@ def script(folder: Path, before: str, after: str) -> str:
 async def test_a_variable_that_matters_and_is_carried_is_refused(
     before: str, after: str, name: str, alone: Standalone, tmp_path: Path
 ) -> None:
-    """In the second step, with the line that reads it."""
+    """Training ends in the second step, and the line that reads the variable is named."""
     printed = await alone.run(code=1, script=script(tmp_path, before, after), ranks=1)
     assert f"reads `{name}`, which changes from turn to turn, and a rank that is replaced begins with its first value" in printed
     assert "final" not in printed
@@ -113,7 +113,7 @@ HARMLESS = [
 async def test_a_variable_that_does_not_matter_may_be_carried(
     before: str, after: str, alone: Standalone, beside: Standalone, tmp_path: Path
 ) -> None:
-    """Such as one that is only printed, a time, what is assigned in each turn, and what the session has; a kill is repaired."""
+    """Training goes on with what is only printed, a time, what each turn assigns and what the session has. Kills are mended."""
     path = script(tmp_path, before, after)
     printed = await alone.run("--spares=1", script=path, ranks=2, FAULT="1")
     assert "repaired step=4" in printed
@@ -151,14 +151,14 @@ async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: 
     ],
 )
 def test_what_a_turn_reads_before_it_assigns_it(body: str, expected: set[str]) -> None:
-    """By the source of the loop."""
+    """The source of the loop says it."""
     (loop,) = ast.parse(f"for step in steps:\n{textwrap.indent(body, '    ')}").body
     assert isinstance(loop, ast.For)
     assert set(_Reads(loop).found) == expected
 
 
 def test_a_container_that_holds_itself_does_not_end_training() -> None:
-    """It is not looked at, and neither is a whole dataset."""
+    """Such a container is not looked at, and neither is a whole dataset."""
     found, carried = [], Carried([])
     held: list[object] = []
     held.append(held)
@@ -171,7 +171,7 @@ def test_a_container_that_holds_itself_does_not_end_training() -> None:
 
 
 def test_a_failure_of_the_check_is_none_of_training(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the check is over."""
+    """The failure is logged, and the check is over."""
 
     def fails(_frame: object) -> None:
         raise ValueError("unheard of")
@@ -184,7 +184,7 @@ def test_a_failure_of_the_check_is_none_of_training(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:
-    """Such as one of a string that is executed."""
+    """A loop of a string that is executed has no source."""
     found: list[str] = []
     exec(
         "for step in range(3):\n    n = globals().get('n', 0) + 1\n    found.append(carried.look())",

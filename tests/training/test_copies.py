@@ -20,7 +20,7 @@ STATES: list[Any] = [
 
 @pytest.mark.parametrize("state", STATES, ids=["flat", "deep", "tensor", "one list twice", "no mapping", "empty"])
 def test_a_copy_has_the_same_content_and_shares_nothing_that_changes(state: Any) -> None:
-    """Of plain values and lists of them, and of what `copy.deepcopy` is still needed for."""
+    """Plain values, lists of them, and what needs `copy.deepcopy` are copied apart from the original."""
     found = copied(state)
     assert repr(found) == repr(state)
     assert found is not state
@@ -30,6 +30,6 @@ def test_a_copy_has_the_same_content_and_shares_nothing_that_changes(state: Any)
 
 
 def test_what_was_one_list_is_one_list_in_the_copy() -> None:
-    """As `copy.deepcopy` has it: whoever loads the state may rely on it."""
+    """One list in two places stays one list, as by `copy.deepcopy`."""
     found = copied({"one": ONE, "same": ONE})
     assert found["one"] is found["same"]

@@ -151,7 +151,7 @@ async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
 
 
 async def test_a_rank_that_alone_has_its_shard_does_not_move_and_the_reason_is_shown(drill: Drill) -> None:
-    """With the rank, and with what to write for a switch."""
+    """The rank is named, and what to write for a switch."""
     script = Path(__file__).with_name("sharded.py")
     found = await drill("--nproc-per-node=4", str(script), code=1, cases="switch", UNIQUE="accepted")
     (said,) = found["cases"]["switch"]["said"]

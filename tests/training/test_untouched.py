@@ -1,4 +1,4 @@
-"""What a registered function has changed, in words."""
+"""Changes by a registered function, in words."""
 
 from types import SimpleNamespace
 from typing import Any, cast

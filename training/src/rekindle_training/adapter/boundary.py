@@ -88,9 +88,9 @@ class Boundary:
     _has_grown: bool = True
     _watched: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
-    """Where each of these was in memory when `_middles` were found."""
+    """Address of each of these when `_middles` were found."""
     _middles: list[torch.Tensor] = field(default_factory=list)
-    """Of these, as views."""
+    """Middle elements of these, as views."""
 
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}

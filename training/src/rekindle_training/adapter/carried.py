@@ -47,7 +47,7 @@ class Carried:
         self._looks = 0
         self.is_over = False
         self._code: CodeType | None = None
-        """Of the frame that has the loop."""
+        """Code of the frame that has the loop."""
         self._loop: ast.For | None = None
         self._reads: Mapping[str, int] = {}
         """Line of the first read of each variable that a turn reads before it assigns it."""
@@ -241,7 +241,7 @@ def _reads(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _as_read(target: ast.expr) -> ast.expr:
-    """What `+=` reads before it assigns it."""
+    """Returns the expression that `+=` reads before it assigns its target."""
     match target:
         case ast.Name(id=name):
             return ast.Name(name, ast.Load(), lineno=target.lineno)

@@ -29,11 +29,11 @@ PARTS = frozenset(
 )
 """Names of functions that return parts of what is trained."""
 TURNS = 4
-"""How often the loop is gone through, each time with what the turn before has carried on."""
+"""Passes through the loop, each with what the turn before has carried on."""
 
 
 class Flow:
-    """Of one loop."""
+    """Flow of the values of one loop."""
 
     def __init__(self, loop: ast.For, resolve: Callable[[str], object], known: Callable[[object], bool], update: float) -> None:
         """
@@ -227,7 +227,7 @@ class Flow:
 
 
 def _cells(function: FunctionType) -> Iterator[object]:
-    """What a function finds around it; a variable that is not assigned yet is left out."""
+    """Yields what a function finds around it; a variable that is not assigned yet is left out."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):
             yield cell.cell_contents

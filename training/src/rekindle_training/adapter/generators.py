@@ -22,7 +22,7 @@ class Generators:
 
     def __init__(self) -> None:
         self._watched: dict[str, Held] = {}
-        """By the names of the variables."""
+        """Generators, by the names of their variables."""
         self._then: dict[str, tuple[bytes, int]] = {}
 
     def find(self, frames: Iterable[FrameType], given: Iterable[object]) -> None:

@@ -39,7 +39,7 @@ class Gradients:
         self._held: list[ReferenceType[torch.Tensor] | None] = []
         """Gradient of each parameter when the step began."""
         self._versions: list[int] = []
-        """Of those that were held."""
+        """Versions of those that were held."""
         self._are_copied = False
         self._copies = Copies()
         self._largest: torch.Tensor | None = None

@@ -42,7 +42,7 @@ class OwnBuffers:
     _moved: set[Name] = field(default_factory=set)
     """Names of the buffers that passes move."""
     _still: dict[Name, tuple[torch.nn.Module, str]] | None = None
-    """Where each small buffer is that was not seen to move; None: not looked up yet."""
+    """Place of each small buffer that was not seen to move; None: not looked up yet."""
     _sample: Sample = field(default_factory=Sample)
     _slots: list[tuple[torch.nn.Module, str]] = field(default_factory=list)
     """Where each buffer is; empty: not looked up yet."""

@@ -15,7 +15,7 @@ class Sample:
 
     def __init__(self) -> None:
         self._places: list[int] = []
-        """Where each tensor was in memory when `_middles` were found."""
+        """Address of each tensor when `_middles` were found."""
         self._middles: dict[torch.device, dict[int, torch.Tensor]] = {}
         """Views of the elements, by the number of their tensor."""
         self._then: dict[torch.device, torch.Tensor] = {}

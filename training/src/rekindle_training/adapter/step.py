@@ -385,7 +385,7 @@ class Attempts:
         )
 
     def _refuse_carried(self) -> None:
-        """Where the loop carries something from turn to turn that a replacement would not have."""
+        """Raises Refused where the loop carries something from turn to turn that a replacement would not have."""
         if not self._carried.is_over and not self._places.accepts(CARRIED) and (found := self._carried.look()):
             self.refuse(
                 f"{found}, and a rank that is replaced begins with its first value. Compute it from the number of the step, or "
@@ -394,8 +394,8 @@ class Attempts:
             )
 
     def _refuse_late_passes(self) -> None:
-        """Where wrappers of models spoke to other ranks after the update. What other threads say in groups of their own is not
-        the models'."""
+        """Notes a refusal where models spoke to other ranks after the update. What other threads say in groups of their own is
+        not the models'."""
         now = self._rank.communicator.counted()
         late = {group for group, begun in now.items() if begun != self._begun.get(group, 0)} - self._places.of_threads
         if not late or self._places.accepts(LATE):

@@ -45,7 +45,7 @@ SPARE_SECONDS = 3.0
 UNDECIDED_SECONDS = 120.0
 """How long a pod of a job with a control plane waits for a word about a rank that has ended."""
 ZYGOTE_SECONDS = 1.0
-"""How long a zygote may be stopped: meanwhile nothing is started, and no end of a process is told."""
+"""Seconds that a zygote may be stopped: meanwhile nothing is started, and no end of a process is told."""
 END_SECONDS = 1.0
 """The manager may hear of a loss from other ranks, before the launcher hears of the end."""
 UNTRAINED_RESTARTS = 3
@@ -75,7 +75,7 @@ class Pod:
         """When others were started."""
         self._is_zygote_stopped = False
         self._zygote_stops: list[float] = []
-        """When it was found stopped."""
+        """Moments at which the zygote was found stopped."""
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
         self._grace = Grace(arguments.grace_seconds, self._later)
         self._port = arguments.master_port

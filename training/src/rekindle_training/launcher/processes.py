@@ -12,7 +12,7 @@ from rekindle_training.launcher import linux, zygote
 from rekindle_training.launcher.zygote import Command, End, Ended, Event, Stopped
 
 ZYGOTE = "zygote"
-"""Its end is told as that of any other process, and that it was stopped."""
+"""Name of the zygote, whose end and whose stop are told as those of any other process."""
 
 
 class Processes:
@@ -75,7 +75,7 @@ class Processes:
 
     @staticmethod
     def _watch(process: int, events: "queue.SimpleQueue[Event]") -> None:
-        """Until its end is looked at. Whoever stops it stops everything that is to be told of the pod's processes."""
+        """Tells each stop of the zygote until its end. One that is stopped tells nothing of the pod's processes."""
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_PID, process, os.WSTOPPED | os.WCONTINUED)) is not None:
                 events.put(Stopped(ZYGOTE, found.si_code == os.CLD_STOPPED))

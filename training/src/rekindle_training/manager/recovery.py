@@ -76,7 +76,7 @@ class Recovery:
         """That is not answered yet."""
         self._repairs = False
         self._is_well = False
-        """What failed is no part of training, such as the store of its checkpoints."""
+        """Whether what failed is no part of training, such as the store of its checkpoints."""
         self._patience = means.order_timeout
 
     def order(self, order: Order) -> None:
