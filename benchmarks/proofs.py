@@ -28,10 +28,10 @@ from torch.nn.parallel import DistributedDataParallel
 import rekindle_training
 from rekindle_training.adapter.comparison import Comparison
 from rekindle_training.adapter.rehearsal import Rehearsal
-from rekindle_training.examples.gpt_model import GPT, at_least
+from rekindle_training.examples.gpt_model import ALPHABET, CONTEXT, GPT, at_least
 
-STEPS, PACE_MS, EVERY = 1000, 60.0, 250
-"""Steps of the job, milliseconds of each, steps between two checkpoints."""
+PACE_MS, EVERY = 60.0, 250
+"""Milliseconds of a step of the job, steps between two checkpoints."""
 WIDTH = 8192
 """Inputs and outputs of the large layer: 256 MiB of parameters."""
 ORDERS = ("zero_grad at the end", "zero_grad at the start", "zeros are kept", "gathered over two turns")
@@ -50,7 +50,7 @@ def _timed(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
-def job() -> None:
+def job(count: int) -> None:
     """Trains as one rank of the job, and prints the seconds that were spent."""
     Comparison.run = _timed("comparisons", Comparison.run)  # type: ignore[method-assign]
     for name in ("remember", "conclude"):
@@ -61,15 +61,15 @@ def job() -> None:
     began, turns = 0.0, 0
     with rekindle_training.session(model, optimizer, checkpoint_every=EVERY) as training:
         wrapped = DistributedDataParallel(model)
-        tokens = torch.randint(0, 64, (2, 16))
-        for step in training.steps(STEPS):
+        tokens = torch.randint(0, len(ALPHABET), (2, CONTEXT))
+        for step in training.steps(count):
             began, turns = began or time.perf_counter(), turns + 1
             with step, at_least(PACE_MS, ""):
-                wrapped(tokens).float().pow(2).mean().backward()
+                wrapped(tokens, tokens).backward()
                 optimizer.step()
                 optimizer.zero_grad()
         total = time.perf_counter() - began
-        spent["rehearsal"] += (turns - STEPS) * PACE_MS / 1000
+        spent["rehearsal"] += (turns - count) * PACE_MS / 1000
     if dist.is_available() and os.environ["RANK"] == "0":
         print(json.dumps({**spent, "job": total}), flush=True)
 
@@ -113,19 +113,20 @@ def run(*arguments: str, ranks: int) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=3, help="of the job (default: 3)")
+    parser.add_argument("--steps", type=int, default=1000, help="of the job (default: 1000)")
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--memory", nargs=2, metavar=("ORDER", "WAY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
-        job()
+        job(options.steps)
         return
     if options.memory:
         memory(*options.memory)
         return
     console = Console(width=110)
-    found = [run("--job", ranks=2) for _ in range(options.runs)]
+    found = [run("--job", f"--steps={options.steps}", ranks=2) for _ in range(options.runs)]
     table = Table(
-        "ms", "median", "least", "most", title=f"a job of {STEPS} steps of {PACE_MS:g} ms, 2 ranks, {options.runs} runs"
+        "ms", "median", "least", "most", title=f"a job of {options.steps} steps of {PACE_MS:g} ms, 2 ranks, {options.runs} runs"
     )
     for name in spent:
         seconds = [one[name] for one in found]

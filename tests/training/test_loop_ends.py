@@ -2,13 +2,12 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rekindle_training.manager.loop_ends import QUIET_SECONDS, LoopEnds, uneven
-from rekindle_training.manager.roster import Roster
-from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, Leaving, RankMessage
+from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Leaving
+from tests.training.heard import Ranks
 from tests.training.job import Job
 from tests.training.standalone import Standalone
 
@@ -62,28 +61,9 @@ async def test_a_shorter_loop_ends_a_job_of_a_cluster(job: Job) -> None:
     assert "rank 2 left its loop behind step 15 of 15, and ranks [0, 1, 3] wait for it in step 16" in job.outputs()
 
 
-class Ranks:
-    """What a manager has heard of two, and time that the test makes."""
-
-    def __init__(self, patience: float = 0) -> None:
-        self.roster, self.now, self.cuts = Roster(2), 0.0, 0
-        processes = [self.roster.enroll(Hello(rank=rank, role="worker", process=f"a/{rank}"), 0)[0] for rank in range(2)]
-        self.roster.install(dict(enumerate(processes)))
-        self.ends = LoopEnds(self.roster, patience, self._cut, lambda: self.now)
-
-    def _cut(self) -> None:
-        self.cuts += 1
-
-    def says(self, rank: int, **kind: Any) -> None:
-        self.roster.hear(self.roster.members[rank], RankMessage(generation=1, **kind))
-
-    def looks(self, seconds: float) -> int:
-        """How often it has broken off what goes on between the ranks in this time."""
-        before = self.cuts
-        for _ in range(int(seconds * 2)):
-            self.ends.look()
-            self.now += 0.5
-        return self.cuts - before
+def ranks_that_end(patience: float = 0) -> Ranks:
+    """Two of a job, whose loops are watched."""
+    return Ranks(lambda roster, cut, clock: LoopEnds(roster, patience, cut, clock))
 
 
 LEFT = {"leaving": Leaving(step=15, total=16, collectives=30)}
@@ -91,7 +71,7 @@ LEFT = {"leaving": Leaving(step=15, total=16, collectives=30)}
 
 def test_a_rank_that_waits_in_a_further_collective_is_asked_where_it_stands() -> None:
     """As soon as it does not go on for two heartbeats."""
-    ranks = Ranks()
+    ranks = ranks_that_end()
     ranks.says(0, **LEFT)
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=16, collectives=31))
     assert ranks.looks(QUIET_SECONDS + 2) == 1
@@ -101,7 +81,7 @@ def test_a_rank_that_waits_in_a_further_collective_is_asked_where_it_stands() ->
 @pytest.mark.parametrize(("patience", "asked"), [(0, 0), (60, 1)])
 def test_a_rank_that_is_in_no_further_collective_is_left_alone(patience: float, asked: int) -> None:
     """It computes, or writes a file, and is asked when half of the user's patience is over."""
-    ranks = Ranks(patience)
+    ranks = ranks_that_end(patience)
     ranks.says(0, **LEFT)
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=15, collectives=30))
     assert ranks.looks(29) == 0
@@ -111,7 +91,7 @@ def test_a_rank_that_is_in_no_further_collective_is_left_alone(patience: float, 
 
 def test_ranks_that_go_on_or_leave_as_well_are_not_asked() -> None:
     """The others come later, one after the other."""
-    ranks = Ranks(1)
+    ranks = ranks_that_end(1)
     assert ranks.looks(100) == 0
     ranks.says(0, **LEFT)
     for collectives in range(31, 41):
@@ -125,7 +105,7 @@ def test_ranks_that_go_on_or_leave_as_well_are_not_asked() -> None:
 
 def test_a_rank_that_is_lost_waits_for_nobody() -> None:
     """It is replaced, and leaves the loop as the others did."""
-    ranks = Ranks()
+    ranks = ranks_that_end()
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=16, collectives=31))
     ranks.says(0, **LEFT)
     ranks.roster.ended("a/1")
@@ -134,7 +114,7 @@ def test_a_rank_that_is_lost_waits_for_nobody() -> None:
 
 def test_a_rank_that_leaves_again_in_the_next_generation_says_so_there() -> None:
     """What it said in the one before is over."""
-    ranks = Ranks()
+    ranks = ranks_that_end()
     ranks.says(0, **LEFT)
     ranks.roster.install(dict(ranks.roster.members))
     assert ranks.roster.members[0].leaving is None

@@ -16,7 +16,7 @@ model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 def say(*words):
-    print("say", *words, flush=True)
+    print(" ".join(["say", *map(str, words)]) + "\\n", end="", flush=True)
 
 def train():
     model(torch.ones(1, 2)).sum().backward()

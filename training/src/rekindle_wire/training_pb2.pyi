@@ -188,20 +188,24 @@ class Heartbeat(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     COLLECTIVES_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
+    VOTES_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     collectives: builtins.int
     """Collectives of the default group that were begun in this generation."""
     begun: builtins.int
     """The step that is being executed, or the last completed one at a step boundary."""
+    votes: builtins.bool
+    """It has come to the vote of its step, or to an exchange before it, the last of `collectives`, and waits for the others."""
     def __init__(
         self,
         *,
         step: builtins.int = ...,
         collectives: builtins.int = ...,
         begun: builtins.int = ...,
+        votes: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "collectives", b"collectives", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "collectives", b"collectives", "step", b"step", "votes", b"votes"]) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 

@@ -119,6 +119,8 @@ class Communicator:
         self._lock = threading.Lock()
         self._generation = 0
         self._cut = 0
+        self.votes = False
+        """This rank waits for others in a vote, or in the exchange before it."""
         """The latest generation that was cut."""
         self._connections: dict[int, sockets.Ends] = {}
         self._kept: list[socket.socket] = []
@@ -328,7 +330,11 @@ class Communicator:
             getattr(torch, self._accelerator).current_stream().synchronize()
         assert self._vote is not None
         assert self._lines is not None
-        self._vote.agree(word, self._lines)
+        self.votes = True
+        try:
+            self._vote.agree(word, self._lines)
+        finally:
+            self.votes = False
 
     def exchange(self, content: bytes) -> bytes:
         """Sends to the rank at this one's place in the next pod, and returns what that of the pod before sends. Called by all
@@ -339,7 +345,11 @@ class Communicator:
         """
         assert self._lines is not None
         self._exchanges += 1
-        return self._lines.exchange(self._environment.ranks_per_pod, content)
+        self.votes = True
+        try:
+            return self._lines.exchange(self._environment.ranks_per_pod, content)
+        finally:
+            self.votes = False
 
     def begun(self) -> int:
         """Number of the collectives that this rank has begun in this generation, as `counted`."""

@@ -281,7 +281,10 @@ class Training:
         """The loop is done. Called by `session`, unless an exception ends the process. A drill ends the process here."""
         self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
-            raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
+            raise RuntimeError(
+                f"the loop was left in step {self.step + 1}, as by `break` inside `with step:`, and that step was to be repeated: "
+                "leave the loop after the step"
+            )
         if self._attempts.done > self.step:
             self._gate.complete(self._attempts.done)
         self._do_what_is_due()

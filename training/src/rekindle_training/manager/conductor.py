@@ -48,8 +48,9 @@ class Conductor:
         self._roster = means.roster
         self._roster.on_lost = self.lost
         self._roster.on_standing = self.stands
-        self._alone = Standalone(means.roster, means.pods, means.stall_seconds, self._begin_repair) if means.alone else None
-        self._witness = None if means.alone else Witness(means.roster, means.pods, means.stall_seconds, self._break_off)
+        watched = means.roster, means.pods, means.stall_seconds, self._break_off
+        self._alone = Standalone(*watched, self._begin_repair) if means.alone else None
+        self._witness = None if means.alone else Witness(*watched)
         self._switch: HotSwitch | None = None
         """The last one."""
         self._pausing: HotSwitch | Maintenance | None = None
@@ -303,14 +304,19 @@ class Conductor:
                 self.stands(standing)
 
     def _break_off(self) -> None:
-        if not self._mends:
+        """Ends what goes on between the ranks, also where what mends training waits for a step of theirs."""
+        if self._alone is None and self._recovery is None:
+            self._give_way("all ranks are asked where they stand")
+            self._recovery_now().no_fault()
+        else:
             self._start(self._stand())
 
     async def _stand(self) -> None:
-        try:
-            await stand(self._roster)
-        except LoopsDiffer as error:
-            self._end_training(str(error))
+        with contextlib.suppress(CannotRepair, TimeoutError):  # who hears of members that stand goes on from there
+            try:
+                await stand(self._roster)
+            except LoopsDiffer as error:
+                self._end_training(str(error), futile=True)
 
     def _end_training(self, reason: str, *, futile: bool = False) -> None:
         if self._alone is not None:

@@ -47,6 +47,8 @@ class RankProcess:
         """The step that it executes, or the last completed one."""
         self.collectives = 0
         """Begun in this generation."""
+        self.votes = False
+        """It waits for others in a vote, the last of them."""
         self.leaving: Leaving | None = None
         """What it said in this generation at the end of its loop."""
         self.paused = hello.paused
@@ -157,7 +159,7 @@ class RankProcess:
         match kind:
             case "heartbeat":
                 beat = message.heartbeat
-                self.step, self.begun, self.collectives = beat.step, beat.begun, beat.collectives
+                self.step, self.begun, self.collectives, self.votes = beat.step, beat.begun, beat.collectives, beat.votes
             case "leaving":
                 self.leaving = message.leaving
             case "paused":
@@ -169,8 +171,10 @@ class RankProcess:
                 self.finished = True
                 self.leaving = self.leaving or Leaving(step=message.goodbye.step, total=message.goodbye.total)
             case "standing":
+                asked = "standing" in self._unanswered
+                self.stood_unasked = self.stood_unasked if self.stands else not asked  # it may say so twice
                 self.step, self.paused, self.stands = message.standing.step, False, True
-                self.standing, self.stood_unasked = message.standing, "standing" not in self._unanswered
+                self.standing = message.standing
                 self._fail(StepFailed(f"rank {self.rank}: {message.standing.reason or LOST_OTHERS}"))
             case "failed":
                 log.warning("a rank could not join", extra={"rank": self.rank, "reason": message.failed.reason})

@@ -76,7 +76,7 @@ class Recovery:
         """That is not answered yet."""
         self._repairs = False
         self._is_well = False
-        """Whether what failed is no part of training, such as the store of its checkpoints."""
+        """Whether what failed is no part of training, such as the store of its checkpoints, or nothing did."""
         self._patience = means.order_timeout
 
     def order(self, order: Order) -> None:
@@ -105,6 +105,10 @@ class Recovery:
                 reports.status(RETRY_FAILED, failure, RETRY, order.attempt)
             case _:
                 reports.status(FAILED, failure, RECOVER, order.attempt)
+
+    def no_fault(self) -> None:
+        """It begins since this manager asks all ranks where they stand."""
+        self._is_well = True
 
     def failed(self, process: RankProcess) -> None:
         """Its step failed, or it lost the others; a repair that is going on repeats that step as well."""

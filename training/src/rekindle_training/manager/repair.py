@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rekindle_training.manager import procedures
+from rekindle_training.manager.left_out import left_out
 from rekindle_training.manager.loop_ends import uneven
 from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
@@ -64,7 +65,7 @@ async def stand(roster: Roster) -> dict[int, Standing]:
 
     Raises:
         CannotRepair: some have left the loop for good.
-        LoopsDiffer: others wait for one that has left its loop, in a step that it does not do.
+        LoopsDiffer: others wait for one that has left its loop, in a step that it does not do, or in a collective of a step.
     """
     while True:
         if done := sorted(rank for rank, member in roster.members.items() if member.finished):
@@ -73,6 +74,8 @@ async def stand(roster: Roster) -> dict[int, Standing]:
         with contextlib.suppress(RankLost):
             standing = await procedures.stand(roster)
             _refuse_uneven(roster)
+            if reason := left_out(roster, standing):
+                raise LoopsDiffer(reason)
             return standing
 
 

@@ -41,6 +41,8 @@ class Roster:
         self._took_over_at = 0.0
         self.torn = False
         """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
+        self.doubted: tuple[int, int] | None = None
+        """Generation and step that were broken off, again, since some ranks waited in a vote and others did not come to it."""
         self.stepped = False
         """A step was completed since all began together."""
         self.on_first_step: Callable[[], None] = lambda: None
@@ -161,7 +163,7 @@ class Roster:
         self.members = dict(members)
         for process in members.values():
             process.generation, process.stepped, process.stands, process.stranded = self.generation, 0, False, False
-            process.leaving = None
+            process.leaving, process.collectives, process.votes = None, 0, False
             self._trained.add(process.identity)
             self._forget(process)
         self._change()

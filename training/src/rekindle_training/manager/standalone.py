@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from rekindle_training.manager import watch
+from rekindle_training.manager.left_out import LeftOut
 from rekindle_training.manager.loop_ends import LoopEnds
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.roster import Roster
@@ -21,14 +22,18 @@ log = logging.getLogger(__name__)
 class Standalone:
     """Of one job. `consider` is called when something may have been lost."""
 
-    def __init__(self, roster: Roster, pods: Pods, patience: float, repair: Callable[[], None]) -> None:
+    def __init__(
+        self, roster: Roster, pods: Pods, patience: float, break_off: Callable[[], None], repair: Callable[[], None]
+    ) -> None:
         """Args:
         patience: seconds that ranks wait for another one at least, before it is replaced; 0: as long as it takes.
+        break_off: ends what goes on between the ranks, so that all say where they stand.
         repair: begins a repair, if none is going on.
         """
         self._roster, self._pods, self._repair = roster, pods, repair
         self._watch = Watch(patience, self._kill)
-        self._ends = LoopEnds(roster, patience, self._break_off)
+        self._ends = LoopEnds(roster, patience, break_off)
+        self._left_out = LeftOut(roster, break_off)
         self._considering: asyncio.Task[None] | None = None
         self._restarts = 0
         self.given_up = False
@@ -57,11 +62,7 @@ class Standalone:
 
     async def watch(self) -> None:
         """Who holds training up is ended, and replaced as one that ended by itself. Never returns."""
-        await watch.keep(self._watch, self._ends, self._roster, self._pods)
-
-    def _break_off(self) -> None:
-        if not self.given_up:
-            self._repair()
+        await watch.keep(self._watch, self._ends, self._left_out, self._roster, self._pods)
 
     def _changed(self) -> None:
         for process in self._pods.processes:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+from rekindle_training.manager.left_out import LeftOut
 from rekindle_training.manager.loop_ends import LoopEnds
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
@@ -32,12 +33,13 @@ LEARNT = 5
 """Nobody is taken for stuck before all have stood this many times longer than they ever did and went on."""
 
 
-async def keep(watch: "Watch", ends: LoopEnds, roster: Roster, pods: Pods) -> None:
+async def keep(watch: "Watch", ends: LoopEnds, left_out: LeftOut, roster: Roster, pods: Pods) -> None:
     """Never returns."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         look(watch, roster, pods)
         ends.look()
+        left_out.look()
 
 
 def look(watch: "Watch", roster: Roster, pods: Pods) -> None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from rekindle_training.manager import watch
+from rekindle_training.manager.left_out import LeftOut
 from rekindle_training.manager.loop_ends import LoopEnds
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.roster import Roster
@@ -31,6 +32,7 @@ class Witness:
         self._roster, self._pods = roster, pods
         self._watch = Watch(patience, self._lose)
         self._ends = LoopEnds(roster, patience, break_off)
+        self._left_out = LeftOut(roster, break_off)
         self._useless: set[str] = set()
         """Processes whose end concerns their own pod only."""
         roster.lives = pods.vouches_for
@@ -38,7 +40,7 @@ class Witness:
 
     async def watch(self) -> None:
         """Never returns."""
-        await watch.keep(self._watch, self._ends, self._roster, self._pods)
+        await watch.keep(self._watch, self._ends, self._left_out, self._roster, self._pods)
 
     def _look_at_ends(self) -> None:
         for process in list(self._pods.processes):

@@ -66,6 +66,10 @@ class _Communicator(Protocol):
     def begun(self) -> int:
         """Collectives."""
 
+    @property
+    def votes(self) -> bool:
+        """This rank waits in a vote."""
+
 
 class Processor:
     """Speaks for one rank; `gate` is where the training loop listens, `communicator` what its collectives go through."""
@@ -217,8 +221,9 @@ class Processor:
                 return
 
     def _heartbeat(self) -> RankMessage:
-        gate = self._gate
-        beat = Heartbeat(step=gate.completed, collectives=self._communicator.begun(), begun=gate.begun)
+        gate, communicator = self._gate, self._communicator
+        votes = communicator.votes  # before the rest: who begins a vote meanwhile has begun a collective more, and waits in none
+        beat = Heartbeat(step=gate.completed, collectives=communicator.begun(), begun=gate.begun, votes=votes)
         return RankMessage(generation=self.generation, heartbeat=beat)
 
     def _obey(self, message: ManagerMessage) -> None:

@@ -1,0 +1,150 @@
+"""A rank that leaves a collective out of a step ends the job, in words, and one that only takes long is waited for."""
+
+from pathlib import Path
+
+import pytest
+
+from rekindle_training.manager.left_out import AGAIN_SECONDS, FIRST_SECONDS, LEARNT, QUIET_SECONDS, LeftOut, left_out
+from rekindle_wire.training_pb2 import Heartbeat, Standing, Stepped
+from tests.training.heard import Ranks
+from tests.training.job import Job
+from tests.training.standalone import Standalone
+
+SCRIPT = str(Path(__file__).with_name("uneven.py"))
+WORDS = "ranks [1] have come to the end of step 3, and ranks [0, 2] wait for them in a collective of that step"
+
+
+@pytest.mark.same_path("a rank leaves a collective out of a step")
+@pytest.mark.parametrize("way", ["inner break", "inner continue"])
+async def test_a_rank_that_leaves_a_collective_out_ends_the_job(way: str, alone: Standalone) -> None:
+    """The step is repeated once, ends as before, and the words name who waits for whom; restarts would not help."""
+    launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="4,3,4", TOTAL="4", WAY=way)
+    assert await launcher.code(within=90) == 1
+    assert f"rekindle-train ERROR training ends reason={WORDS}" in alone.printed
+    assert "all ranks begin again" not in alone.printed
+
+
+async def test_a_rank_that_takes_long_between_collectives_is_waited_for(alone: Standalone) -> None:
+    """It comes to the vote as soon as it can, the step is repeated, and training ends well."""
+    launcher = await alone.start(script=SCRIPT, ranks=2, STEPS="4,4", WAY="inner wait")
+    await alone.prints("some ranks end a step and others do not, all are asked where they stand step=3 end=[1]")
+    (alone.folder / "written").touch()
+    assert await launcher.code() == 0
+    assert "training is complete" in alone.printed
+
+
+async def test_a_collective_that_is_left_out_ends_a_job_of_a_cluster(job: Job) -> None:
+    """All ranks leave with an exit code, and the manager names the reason."""
+    job.script, job.arguments, job.environment = SCRIPT, [], {"STEPS": "4,3,4,4", "TOTAL": "4", "WAY": "inner continue"}
+    await job.start()
+    for pod in ("worker-0", "worker-1"):
+        assert await job.started[pod].code(within=90) != 0
+    assert "process fault" not in job.outputs(), "no rank is blamed"
+    assert "ranks [1] have come to the end of step 3, and ranks [0, 2, 3] wait for them in a collective" in job.outputs()
+
+
+def beat(collectives: int, *, step: int = 5, votes: bool = False) -> Heartbeat:
+    return Heartbeat(step=step - 1, begun=step, collectives=collectives, votes=votes)
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    """Two of a job, which have completed a step. The watch has met them."""
+    ranks = Ranks(LeftOut)
+    for rank in range(2):
+        ranks.says(rank, stepped=Stepped(step=4))
+    return ranks
+
+
+def wait(ranks: Ranks, *, collectives: int = 11) -> None:
+    """Rank 0 waits in a vote, its eleventh collective, and rank 1 does not."""
+    ranks.says(0, heartbeat=beat(11, votes=True))
+    ranks.says(1, heartbeat=beat(collectives))
+
+
+def test_ranks_of_which_some_vote_and_others_wait_elsewhere_are_asked(ranks: Ranks) -> None:
+    """When nobody has moved for two heartbeats."""
+    wait(ranks)
+    assert ranks.looks(QUIET_SECONDS) == 0
+    assert ranks.looks(1) == 1
+    assert ranks.roster.doubted is None, "of one try nothing is said"
+
+
+def test_before_the_first_step_ranks_have_more_time(ranks: Ranks) -> None:
+    """They may compile."""
+    ranks.roster.stepped = False
+    wait(ranks)
+    assert ranks.looks(FIRST_SECONDS) == 0
+    assert ranks.looks(1) == 1
+
+
+def test_a_rank_that_is_in_no_further_collective_is_left_alone(ranks: Ranks) -> None:
+    """It computes, and the others wait in the vote."""
+    wait(ranks, collectives=10)
+    assert ranks.looks(1000) == 0
+
+
+def test_what_took_long_before_may_take_long_again(ranks: Ranks) -> None:
+    """The limit is learnt from what went on by itself."""
+    wait(ranks, collectives=10)
+    ranks.looks(20)
+    wait(ranks)
+    assert ranks.looks(20 * LEARNT) == 0
+    assert ranks.looks(1) == 1
+
+
+def test_a_job_whose_ranks_often_stand_so_is_asked_less_and_less(ranks: Ranks) -> None:
+    """Each time costs it a step."""
+    asked = []
+    for step in range(5, 9):
+        ranks.says(0, heartbeat=beat(10 * step, step=step, votes=True))
+        ranks.says(1, heartbeat=beat(10 * step, step=step))
+        seconds = 0.0
+        while not ranks.looks(0.5):
+            seconds += 0.5
+        asked.append(seconds)
+    assert asked == sorted(set(asked))
+    assert asked[-1] > 8 * QUIET_SECONDS
+
+
+def stand(ranks: Ranks, *, other: Standing | None = None) -> str:
+    """Rank 0 says that it votes, and rank 1 that it is in its step; what the manager makes of it."""
+    return left_out(ranks.roster, {0: Standing(step=4, place=Standing.VOTES), 1: other or Standing(step=4)})
+
+
+def doubt(ranks: Ranks) -> None:
+    """The same step is broken off twice."""
+    wait(ranks)
+    assert ranks.looks(QUIET_SECONDS + 1) == 1
+    assert stand(ranks) == ""
+    ranks.roster.install(dict(ranks.roster.members))
+    wait(ranks)
+    assert ranks.looks(AGAIN_SECONDS + 1) == 1
+
+
+def test_the_same_again_is_what_the_script_does(ranks: Ranks) -> None:
+    """And the words name both ranks."""
+    doubt(ranks)
+    assert stand(ranks).startswith("ranks [0] have come to the end of step 5, and ranks [1] wait for them in a collective")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Standing(step=4, place=Standing.VOTES),
+        Standing(step=4, reason="ValueError: a bad batch"),
+        Standing(step=5),
+    ],
+    ids=["it came to the vote as well", "its step failed", "it has done the step"],
+)
+def test_a_rank_that_tells_something_else_is_not_accused(other: Standing, ranks: Ranks) -> None:
+    """It took long, and that was all."""
+    doubt(ranks)
+    assert stand(ranks, other=other) == ""
+
+
+def test_who_waits_for_a_rank_that_is_gone_is_not_accused(ranks: Ranks) -> None:
+    """The rank is replaced."""
+    doubt(ranks)
+    ranks.roster.ended("a/1")
+    assert stand(ranks) == ""
