@@ -2,8 +2,8 @@
 
 `WAY` says how a loop ends: by the `total` that it was given (`total`), by a loader that is empty (`loader`) or by `break`. With
 `inner break` or `inner continue` a rank leaves its last step before its collectives. With `inner wait` rank 0 has a group of its
-own, and takes long before its update in step 3, until the test lets it. `SLOW` names a rank that writes a file after its loop, until
-the test lets it.
+own, and takes long before its update in step 3, until the test lets it. `SLOW` names a rank that writes a file after its loop,
+until the test lets it.
 """
 
 import os

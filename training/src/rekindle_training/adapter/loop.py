@@ -282,8 +282,8 @@ class Training:
         self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(
-                f"the loop was left in step {self.step + 1}, as by `break` inside `with step:`, and that step was to be repeated: "
-                "leave the loop after the step"
+                f"the loop was left in step {self.step + 1}, as by `break` inside `with step:`, and that step was to be "
+                "repeated: leave the loop after the step"
             )
         if self._attempts.done > self.step:
             self._gate.complete(self._attempts.done)
