@@ -48,3 +48,12 @@ async def test_the_error_of_a_child_of_a_rank_is_not_the_rank_s(alone: Standalon
     )
     printed = await alone.run(code=7, script=str(tmp_path / "rank.py"), ranks=1)
     assert "ended with 7, and no other one trains restarts" in printed
+
+
+async def test_a_refusal_shows_the_lines_of_the_script_alone(alone: Standalone) -> None:
+    """Each rank says it, without the frames of the session, and the manager logs once that scripts have failed so."""
+    printed = await alone.run(code=1, script=str(Path(__file__).with_name("careless.py")), ranks=2, WISH="own parameters")
+    shown = [line for line in printed.splitlines() if "  File " in line]
+    assert len(shown) == 2
+    assert all("careless.py" in line for line in shown)
+    assert printed.count("the script of a rank failed") == 1

@@ -27,12 +27,21 @@ def watch() -> None:
     show, process = sys.excepthook, os.getpid()
 
     def show_and_tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        show(kind, error, trace)
+        show(kind, *_shortened(error, trace))
         if isinstance(error, Exception) and os.getpid() == process:
             with contextlib.suppress(Exception):  # there may be no manager any more
                 _tell(" ".join(in_words(error).split()))
 
     sys.excepthook = show_and_tell
+
+
+def _shortened(error: BaseException, trace: TracebackType | None) -> tuple[BaseException, TracebackType | None]:
+    """Leaves the frames of the script, where it was refused: the words say what is wrong, on every rank."""
+    places = sys.modules.get("rekindle_training.adapter.places")
+    if places is None or not isinstance(error, places.Refused):
+        return error, trace
+    short = places.of_script(trace)
+    return error.with_traceback(short), short
 
 
 def _tell(words: str) -> None:

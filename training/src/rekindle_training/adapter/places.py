@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -179,6 +179,21 @@ def frames_of_script() -> list[FrameType]:
     """Returns the frames of the script, the innermost first, without those of libraries."""
     files = [(frame, frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
     return [frame for frame, file in files if _is_outside(file) and not _is_of_library(file)]
+
+
+def of_script(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback without the frames of torch and of this package; all of it where nothing else is left."""
+    kept = [entry for entry in _entries(trace) if _is_outside(entry.tb_frame.f_code.co_filename)]
+    found: TracebackType | None = None
+    for entry in reversed(kept):
+        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found or trace
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _line(frame: FrameType) -> str:

@@ -194,8 +194,9 @@ class Roster:
         return process, outbox
 
     def hear_last_words(self, hello: Hello) -> None:
-        """Notes the error by which a process ends."""
-        log.warning("the script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
+        """Notes the error by which a process ends. What several of them say is logged once."""
+        if not any(hello.last_words == words for _, words in self.last_words.values()):
+            log.warning("the script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
         self.last_words[hello.process] = hello.rank, hello.last_words
 
     def hear(self, process: RankProcess, message: RankMessage) -> None:
