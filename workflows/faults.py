@@ -268,7 +268,8 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
     named = ", ".join(str(rank) for rank in ranks[:10]) + (f" and {len(ranks) - 10} more" if len(ranks) > 10 else "")
     whose = "pod rank" if len(ranks) == 1 else "pod ranks"
     held = all(sighting.holders[rank] for rank in ranks)
-    what = "passed to another pod, whose processes are new" if held else "lost the pod that held it"
+    lost, passed = ("the pod that held it", "another pod") if len(ranks) == 1 else ("the pods that held them", "other pods")
+    what = f"passed to {passed}, whose processes are new" if held else f"lost {lost}"
     each = state.job.ranks_per_pod
     return Fault(
         id=HOLDERS,

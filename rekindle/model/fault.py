@@ -87,7 +87,7 @@ class Fault(Value):
     """One difference, from when it is seen until it is gone."""
 
     id: str
-    """Names the difference as long as it lasts, together with `source`: `{node uid}/{code}/{since}`, `failed/{generation}`."""
+    """Names the difference as long as it lasts, together with `source`: `{node uid}/{rule}/{devices}`, `failed/{generation}`."""
 
     kind: FaultKind
     pod_ranks: Ranks = ()

@@ -181,8 +181,9 @@ def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:
 
 def describe(fault: Fault) -> str:
     """One line on a fault, for summaries."""
-    where = fault.node or fault.pod or (numbered("rank", fault.ranks) if fault.ranks else "")
+    is_of_pods = fault.kind is FaultKind.POD  # its words name pod ranks
+    where = fault.node or fault.pod or (numbered("rank", fault.ranks) if fault.ranks and not is_of_pods else "")
     code = f" {fault.code}" if fault.code else ""
     words = f": {fault.message}" if fault.message else ""
     words += f" (rule {fault.decided.rule})" if fault.decided else ""
-    return f"{fault.kind.replace('_', '-')} {where}{code}{words}".strip()
+    return f"{fault.kind.replace('_', '-')} {where}".strip() + f"{code}{words}"

@@ -57,6 +57,11 @@ class Fact(NamedTuple):
     until: datetime | None = None
     """When it is over by itself."""
 
+    @property
+    def is_condition(self) -> bool:
+        """It lasts until its status changes."""
+        return self.source in ("condition", "podCondition")
+
 
 class Finding(NamedTuple):
     """A fact that means something, and the rule that says what."""

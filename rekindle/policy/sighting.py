@@ -282,15 +282,14 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
     here = [(*wrong[name], grouped[name]) for name in sorted(wrong) if name in grouped]
     faults = []
     for node, condition, group in here[:MOST_FAULTS]:
-        since, code = condition.last_transition_time, condition.reason[:LONGEST_CODE]
         pod_ranks = _pod_ranks(job, group)
         fault = Fault(
-            id=f"{node.metadata.uid}/{code}/{since.isoformat() if since else ''}",
+            id=f"{node.metadata.name}/lost",  # whether it is not ready, unknown or deleted
             kind=FaultKind.NODE,
             pod_ranks=pod_ranks,
             ranks=_ranks(job, pod_ranks),
             node=node.metadata.name,
-            code=code,
+            code=condition.reason[:LONGEST_CODE],
             pod_uids=(group[0].pod.metadata.uid,) if len(group) == 1 else (),
             message=cut(condition.message or f"node {node.metadata.name} is lost", LONGEST_MESSAGE),
             source=WATCHER,
@@ -371,10 +370,14 @@ def _struck(held: Held, found: Found, thens: Sequence[Then], pods: Sequence[Rank
 
 
 def _id(where: str, finding: Finding) -> str:
-    """Of a difference. What comes and goes within the time that its rule gives it is the same one."""
+    """Names a difference. A state of a place is the same one as long as it lasts, whatever is said of it and since when: agents
+    change reasons and moments of conditions that never went away. What has happened to processes is another one each time."""
     rule, fact = finding.named.rule, finding.fact
-    since = "" if rule.clear or not fact.since else fact.since.isoformat()
-    return f"{where}/{fact.code}/{since}{_short(','.join(shown(finding.devices)))}"
+    devices = _short(",".join(shown(finding.devices)))
+    if rule.then not in TYPES:
+        return f"{where}/{finding.named.name}{devices}"
+    since = "" if rule.clear or fact.is_condition or not fact.since else fact.since.isoformat()
+    return f"{where}/{finding.named.name}/{fact.code}/{since}{devices}"
 
 
 def _short(devices: str) -> str:

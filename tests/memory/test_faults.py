@@ -82,6 +82,22 @@ def test_a_rank_that_loses_its_pod_is_a_fault(now: tuple[str, ...], words: str) 
     case = cases.next_case(state, LATER)
     assert case
     assert case.plan.modes == ("job rescheduling",)
+    assert case.summary == f"pod: {words}"
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (("aaaa", "", ""), "pod: pod ranks 1, 2 lost the pods that held them"),
+        (("aaaa", "dddd", "eeee"), "pod: pod ranks 1, 2 passed to other pods, whose processes are new"),
+    ],
+    ids=["gone", "replaced"],
+)
+def test_of_several_pods_ranks_and_pod_ranks_are_not_mixed_up(now: tuple[str, ...], words: str) -> None:
+    """Each pod has two ranks, which the summary does not call pod ranks."""
+    case = cases.next_case(see(see(STATE), holders=now, at=LATER), LATER)
+    assert case
+    assert case.summary == words
 
 
 def test_it_is_over_when_the_pod_is_there_again() -> None:

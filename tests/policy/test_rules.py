@@ -210,15 +210,29 @@ def test_what_no_rule_knows_is_named_and_changes_nothing() -> None:
     assert faults(view(pod(), nodes=(odd,))) == ()
 
 
-def test_what_comes_and_goes_within_the_time_of_its_rule_has_one_id() -> None:
-    """Otherwise each time is another difference."""
+@pytest.mark.parametrize(("then", "clear", "differences"), [("process-fault", 0, 2), ("process-fault", 300, 1), ("fault", 0, 1)])
+def test_what_has_happened_is_another_difference_each_time_and_a_state_is_not(then: str, clear: int, differences: int) -> None:
+    """An error of a process that is told again was mended in between, unless its rule takes both for one."""
+    rules = written(f"report: {{source: event}}, then: {then}, clear: {clear}")
+    moments = (NOW, NOW + timedelta(minutes=1))
+    told = [NodeReport(id=f"event-{at}", source="event", code="Xid", since=at, told=at) for at in moments]
+    ids = {faults(view(pod(), nodes=(shows(reports=(one,)),)), rules)[0].id for one in told}
+    assert len(ids) == differences
 
-    def ids(clear: int) -> set[str]:
-        rules = written(f"condition: {{type: SubHealthy}}, then: sub-health, clear: {clear}")
-        moments = (NOW, NOW + timedelta(minutes=1))
-        return {faults(view(pod(), nodes=(node(sick="slow", since=since),)), rules)[0].id for since in moments}
 
-    assert (len(ids(300)), len(ids(0))) == (1, 2)
+@pytest.mark.parametrize("then", ["fault", "process-fault", "sub-health", "maintenance"])
+def test_a_condition_whose_moment_changes_is_the_same_difference(then: str) -> None:
+    """It never went away, whatever its rule means."""
+    rules = written(f"condition: {{type: SubHealthy}}, then: {then}")
+    moments = (NOW, NOW + timedelta(minutes=1))
+    assert len({faults(view(pod(), nodes=(node(sick="slow", since=at),)), rules)[0].id for at in moments}) == 1
+
+
+def test_two_rules_make_two_differences_of_a_node() -> None:
+    """A sub-health that was declined does not hide another one."""
+    rules = written("condition: {type: SubHealthy}, then: sub-health", "taint: {key: a}, then: sub-health")
+    sick = node(sick="slow").model_copy(update={"spec": shows(taints=(Taint(key="a", effect="NoSchedule"),)).spec})
+    assert len({fault.id for fault in faults(view(pod(), nodes=(sick,)), rules)}) == 2
 
 
 COMES_AND_GOES: dict[str, Any] = {

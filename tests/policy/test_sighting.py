@@ -13,7 +13,7 @@ from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
 from rekindle.model.rule_file import plain
 from rekindle.model.sizes import MOST_PODS, MOST_STANDBYS
-from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, matters, sight
+from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, gone, matters, sight
 from tests.support.job_views import NOW, job, kept, manager, node, pod, view
 
 PAYLOAD = 256 * 1024
@@ -68,8 +68,8 @@ def test_the_manager_is_known_by_its_pod_and_its_start() -> None:
     assert sight(view(manager())).manager == "manager/2026-01-01T00:00:00+00:00"
     again = manager(started=NOW + timedelta(seconds=1))
     assert sight(view(manager("old"), again)).manager == "manager/2026-01-01T00:00:01+00:00"
-    for gone in (manager(phase=PodPhase.FAILED), manager(phase=PodPhase.PENDING), manager(deleted=True), pod(0)):
-        assert sight(view(gone)).manager == ""
+    for none in (manager(phase=PodPhase.FAILED), manager(phase=PodPhase.PENDING), manager(deleted=True), pod(0)):
+        assert sight(view(none)).manager == ""
 
 
 # ---- failed pods
@@ -129,7 +129,7 @@ def test_sub_health_is_a_fault_of_each_pod_on_the_node() -> None:
     first, second = faults(seen)
     assert (first.kind, first.node, first.code, first.message) == (FaultKind.SUB_HEALTH, "node-0", "slow-link", "slow")
     assert (first.pod_ranks, first.ranks, first.pod, first.pod_uids) == ((0,), (0, 1), "demo-worker-0", ("pod-0",))
-    assert first.id == "uid-of-node-0/slow-link/2026-01-01T00:00:00+00:00/0/0"
+    assert first.id == "uid-of-node-0/plain/sub-healthy/0/0"
     assert (second.pod_ranks, second.ranks) == ((1,), (2, 3))
     assert faults(view(pod(node="node-1"), nodes=(node(sick="slow"), node("node-1")))) == []
 
@@ -145,13 +145,23 @@ def test_a_second_pod_on_a_sick_node_is_a_fault_of_its_own() -> None:
     assert again.id != before.id
 
 
-def test_a_node_that_falls_ill_again_is_another_fault() -> None:
-    """The transition time and the code each make another one."""
-    ids = {
-        faults(view(pod(), nodes=(node(sick=code, since=since),)))[0].id
+def test_a_sub_health_that_never_went_away_is_the_same_one() -> None:
+    """Its reason and its moment are news of it: agents change both while the condition stands."""
+    seen = [
+        faults(view(pod(), nodes=(node(sick=code, since=since),)))[0]
         for code, since in (("slow", NOW), ("hot", NOW), ("slow", NOW + timedelta(seconds=1)))
-    }
-    assert len(ids) == 3
+    ]
+    assert len({fault.id for fault in seen}) == 1
+    assert [fault.code for fault in seen] == ["slow", "hot", "slow"]
+
+
+@pytest.mark.parametrize("ready", ["False", "Unknown"])
+def test_a_lost_node_is_the_same_one_whatever_is_said_of_it(ready: str) -> None:
+    """A node that changes between not ready and unknown, or is deleted, is lost since it was not ready first."""
+    (first,) = faults(view(pod(), nodes=(node(ready="False"),)))
+    (again,) = faults(view(pod(), nodes=(node(ready=ready, since=NOW + timedelta(seconds=9)),)))
+    (deleted,) = faults(view(pod(), nodes=(gone("node-0"),)))
+    assert first.id == again.id == deleted.id
 
 
 def test_a_backup_pod_does_not_train_yet() -> None:
