@@ -61,6 +61,10 @@ class Settings(BaseSettings):
     """On Kubernetes: labels of pods that hold the name of their job, by its kind, where they are not those of the kind's usual
     controller, such as `{"PyTorchJob": "job-name"}`. A JobSet's or a TrainJob's Jobs carry them as well."""
 
+    accelerators: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9./*_-]{1,300}$")], ...] = ()
+    """On Kubernetes: extended resources that are accelerators, besides those that are known, such as `["example.com/npu"]`; `*`
+    stands for anything. The ranks of a pod are counted by them where nothing else says how many it has."""
+
     observe: bool = False
     """Decide, and show what would be done, but order nothing and touch no pod."""
 

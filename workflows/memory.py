@@ -30,6 +30,7 @@ from rekindle.policy import drains, links
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
 from rekindle.policy.modes import LAST, MODES
+from rekindle.policy.pod_ranks import count_problem, is_of_count
 from workflows import attachments, faults
 
 KEPT_WHOLE = 3
@@ -119,11 +120,22 @@ def _owners_word(state: JobState) -> SubHealthStrategy:
 
 def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
-    if state.problems[:1] != sighting.problems[:1]:
-        state = faults.rejudged(state, every=True)
-    told = state.with_(problems=sighting.problems, standbys=sighting.standbys)
+    told = _with_problems(state.with_(standbys=sighting.standbys), sighting.problems)
     state = faults.seen(told, sighting, now, restarting=restarting)
     return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
+
+
+def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
+    """The job with what keeps it from being recovered. What was judged for another reason is judged again.
+
+    Args:
+        of_pods: why its pods cannot be told apart.
+    """
+    counted = count_problem(state.job, state.progress.ranks) if state.progress else ""
+    problems = (*filter(None, [counted]), *of_pods)
+    if state.problems[:1] != problems[:1]:
+        state = faults.rejudged(state, every=True)
+    return state.with_(problems=problems)
 
 
 def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
@@ -166,7 +178,8 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
     before = state.progress
     if before and before.incarnation != progress.incarnation and not recovering:
         state = faults.of_a_new_life(state)
-    return faults.rejudged(state.with_(progress=progress))
+    of_pods = tuple(one for one in state.problems if not is_of_count(one))
+    return faults.rejudged(_with_problems(state.with_(progress=progress), of_pods))
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False, update_id: str = "") -> JobState:

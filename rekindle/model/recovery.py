@@ -161,6 +161,9 @@ class Progress(Value):
     session: str = ""
     """The training side's subscription when it told; empty: it had none."""
 
+    ranks: int = 0
+    """Of the job, as its manager counts them; 0: it does not say."""
+
 
 class Attachment(Value):
     """Where the job's stream is."""

@@ -7,7 +7,7 @@ from rekindle.model.recovery import Mode
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy import eligibility
 from rekindle.policy.modes import LADDER, LAST, row_of
-from rekindle.policy.pod_ranks import is_rank_carried_twice
+from rekindle.policy.pod_ranks import ends_with_a_restart
 
 
 class Plan(Value):
@@ -63,7 +63,7 @@ def _from_above(state: JobState, kind: FaultKind, pod_rank: int) -> Plan:
 def blocked(state: JobState, mode: Mode) -> str:
     """Why a mode may not begin; empty: it may. The first problem has to do: the job's page lists them all. The last mode starts
     all pods anew, and so ends what left two of them with one rank."""
-    problems = [problem for problem in state.problems if not (mode is LAST.mode and is_rank_carried_twice(problem))]
+    problems = [problem for problem in state.problems if not (mode is LAST.mode and ends_with_a_restart(problem))]
     return f"the job cannot be recovered as it is: {problems[0]}" if problems else ""
 
 

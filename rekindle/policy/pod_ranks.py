@@ -5,13 +5,15 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rekindle.model.cluster import Pod, PodPhase, PodRole
-from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX, REPLICA_TYPE
+from rekindle.model.job import Job
+from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX, RANKS_PER_POD, REPLICA_TYPE
 from rekindle.model.sizes import LONGEST_RANK
 
 WITHOUT_RANK = ("manager", "scheduler")
 """Replica types whose pods have no rank: the training side's manager, and the scheduler of MindSpore."""
 
 TWICE = "carry pod rank"
+OF_COUNT = "the training side has"
 TOLD_PROBLEMS = 20
 """Problems of a job that are told; those of all pods would fit into no payload."""
 MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
@@ -108,7 +110,7 @@ def problems(pods: Iterable[RankedPod], count: int) -> tuple[str, ...]:
     found = (*sorted(filter(None, wrong)), *(_claimed(rank, more[rank]) for rank in sorted(more)))
     if len(found) <= TOLD_PROBLEMS:
         return found
-    only_twice = all(map(is_rank_carried_twice, found[TOLD_PROBLEMS:]))
+    only_twice = all(map(ends_with_a_restart, found[TOLD_PROBLEMS:]))
     return (*found[:TOLD_PROBLEMS], MORE_TWICE if only_twice else MORE_PROBLEMS)
 
 
@@ -133,6 +135,25 @@ def _claimed(rank: int, pods: Sequence[RankedPod]) -> str:
     return f"pods {', '.join(names[:3])}{others} all {TWICE} {rank}"
 
 
-def is_rank_carried_twice(problem: str) -> bool:
-    """Whether a problem is only that several pods carry one rank, which ends when all pods of the job start anew."""
-    return TWICE in problem
+def count_problem(job: Job, ranks: int) -> str:
+    """Why pods and ranks cannot be told from each other: the training side counts others than the job's pods say. Empty: it does
+    not.
+
+    Args:
+        ranks: as the training side counts them; 0: it does not say.
+    """
+    if ranks in (0, job.ranks):
+        return ""
+    right = f": set annotation {RANKS_PER_POD} to {ranks // job.pods}" if ranks % job.pods == 0 else ""
+    return f"{OF_COUNT} {ranks} ranks, but {job.pods} pods with {job.ranks_per_pod} ranks each have {job.ranks}{right}"
+
+
+def is_of_count(problem: str) -> bool:
+    """Whether a problem is that ranks are counted in two ways."""
+    return problem.startswith(OF_COUNT)
+
+
+def ends_with_a_restart(problem: str) -> bool:
+    """Whether a problem does not matter where all pods of the job start anew: several carry one rank, or ranks are counted in two
+    ways."""
+    return TWICE in problem or is_of_count(problem)

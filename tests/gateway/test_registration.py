@@ -261,7 +261,8 @@ GOOD: dict[str, Any] = {"incarnation": "life-1", "step": 1, "protocol": PROTOCOL
     [
         ({"step": 0}, "step: accepted"),
         ({"step": -1}, "step: accepted"),
-        ({"steps_lost": -1}, "steps_lost: from 0"),
+        ({"steps_lost": -1}, "steps_lost and world_size: from 0"),
+        ({"world_size": -1}, "steps_lost and world_size: from 0"),
         ({"protocol": 0}, f"protocol: 0 is not spoken here, accepted is {PROTOCOL}"),
         ({"protocol": PROTOCOL + 1}, f"protocol: {PROTOCOL + 1} is not spoken here, accepted is {PROTOCOL}"),
     ],

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Progress, Verdict
 from rekindle.model.state import JobState, Pending
-from rekindle.policy import requests
+from rekindle.policy import ladder, requests
 from rekindle.policy.cases import Case, next_case
+from rekindle.policy.modes import LAST
 from workflows import memory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -126,3 +127,32 @@ def test_whatever_comes_and_goes_no_real_fault_is_lost(news: list[tuple[str, Any
         waiting -= begun
         assert {one.fault.id for one in state.faults} == waiting
         assert all(one.judged for one in state.faults)
+
+
+COUNTED = "the training side has 18 ranks, but 2 pods with 2 ranks each have 4: set annotation rekindle.io/ranks-per-pod to 9"
+
+
+def trains(ranks: int, before: JobState | None = None) -> JobState:
+    progress = Progress(incarnation="life", step=1, ranks=ranks)
+    return memory.progressed(before or JobState.of(JOB), progress, recovering=False)
+
+
+def test_ranks_that_the_training_side_counts_otherwise_are_a_problem() -> None:
+    """The wrong pod would be replaced, and the wrong ranks be announced. Where all pods start anew nothing is mistaken."""
+    state = trains(18)
+    assert state.problems == (COUNTED,)
+    assert with_problems("no rank", before=state).problems == (COUNTED, "no rank")
+    assert ladder.blocked(state, Mode.HOT_SWITCH) == f"{AS_IT_IS}: {COUNTED}"
+    assert ladder.blocked(state, LAST.mode) == ""
+
+
+def test_a_count_that_is_no_whole_number_of_pods_has_no_advice() -> None:
+    """Somebody has to look which of both is wrong."""
+    assert trains(5).problems == ("the training side has 5 ranks, but 2 pods with 2 ranks each have 4",)
+
+
+@pytest.mark.parametrize("ranks", [0, 4])
+def test_a_manager_that_counts_alike_or_says_nothing_is_no_problem(ranks: int) -> None:
+    """One of an earlier version says nothing. A problem of before is over, and others stay."""
+    assert trains(ranks).problems == ()
+    assert trains(ranks, before=with_problems("no rank", before=trains(18))).problems == ("no rank",)

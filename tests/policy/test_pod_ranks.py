@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
-from rekindle.policy.pod_ranks import MORE_PROBLEMS, TOLD_PROBLEMS, is_rank_carried_twice, problems, ranked
+from rekindle.policy.pod_ranks import MORE_PROBLEMS, TOLD_PROBLEMS, ends_with_a_restart, problems, ranked
 from tests.support.job_views import pod as a_pod
 
 
@@ -97,6 +97,6 @@ def test_problems_do_not_depend_on_the_order_in_which_pods_are_listed(pods: list
 def test_of_many_pods_that_carry_a_rank_twice_the_last_line_says_so_too() -> None:
     """A restart of all pods ends that, however many there are."""
     told = problems(ranked([pod(f"{name}-{rank}", str(rank)) for rank in range(30) for name in "ab"]), 30)
-    assert (len(told), all(map(is_rank_carried_twice, told))) == (21, True)
+    assert (len(told), all(map(ends_with_a_restart, told))) == (21, True)
     mixed = found(*(pod(f"wrong-{rank}", "x") for rank in range(30)))
-    assert not is_rank_carried_twice(mixed[-1])
+    assert not ends_with_a_restart(mixed[-1])

@@ -156,7 +156,7 @@ def test_a_sub_health_that_never_went_away_is_the_same_one() -> None:
 
 
 @pytest.mark.parametrize("ready", ["False", "Unknown"])
-def test_a_lost_node_is_the_same_one_whatever_is_said_of_it(ready: str) -> None:
+def test_a_lost_node_is_the_same_one_whatever_is_said_of_it(ready: Literal["False", "Unknown"]) -> None:
     """A node that changes between not ready and unknown, or is deleted, is lost since it was not ready first."""
     (first,) = faults(view(pod(), nodes=(node(ready="False"),)))
     (again,) = faults(view(pod(), nodes=(node(ready=ready, since=NOW + timedelta(seconds=9)),)))

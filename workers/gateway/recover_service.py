@@ -136,14 +136,15 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
         async def stored() -> Receipt:
             if problem := protocol_problem(request.protocol):
                 raise BadInput(problem)
-            if request.step < 1 or request.steps_lost < 0:
-                raise BadInput("step: accepted are numbers from 1; steps_lost: from 0")
+            if request.step < 1 or request.steps_lost < 0 or request.world_size < 0:
+                raise BadInput("step: accepted are numbers from 1; steps_lost and world_size: from 0")
             stream = self._attachments.here(request.job_id)
             progress = Progress(
                 incarnation=request.incarnation,
                 step=request.step,
                 steps_lost=request.steps_lost,
                 session=stream.session if stream else "",
+                ranks=request.world_size,
             )
             receipt = await self._jobs.ask(request.job_id, Updates.PROGRESS, progress)
             self._introductions.progressed(request.job_id, progress)

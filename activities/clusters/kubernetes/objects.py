@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes import accelerators, shapes
 from activities.clusters.kubernetes.devices import devices_of, uuids_of
 from activities.clusters.kubernetes.kind import MANAGER, Workload, rank_of
 from activities.clusters.kubernetes.queues import queue_of
@@ -82,7 +82,7 @@ def node_of(raw: Object) -> Node:
         spec=NodeSpec(
             unschedulable=node["spec"].get("unschedulable", False), taints=tuple(map(_taint, node["spec"].get("taints", ())))
         ),
-        status=NodeStatus(accelerators=_accelerators(amounts), conditions=conditions),
+        status=NodeStatus(accelerators=accelerators.count(amounts), conditions=conditions),
     )
 
 
@@ -123,7 +123,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
         metadata=metadata.model_copy(update={"labels": labels, "annotations": annotations}),
         spec=PodSpec(
             command=_command(spec),
-            accelerators=sum(_accelerators(_limits(container)) for container in spec["containers"]),
+            accelerators=sum(accelerators.count(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
             tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
@@ -166,7 +166,7 @@ class PodsOf:
 
 def _training(containers: Sequence[Object]) -> frozenset[str]:
     """Names of those that train: with accelerators, or else the first."""
-    with_some = [one.get("name", "") for one in containers if _accelerators(_limits(one))]
+    with_some = [one.get("name", "") for one in containers if accelerators.count(_limits(one))]
     return frozenset(with_some or [containers[0].get("name", "")])
 
 
@@ -255,12 +255,6 @@ def _limits(container: Object) -> dict[str, Any]:
     return limits
 
 
-def _accelerators(amounts: dict[str, Any]) -> int:
-    """Extended resources: those whose name has a domain that is not Kubernetes' own."""
-    names = (name for name in amounts if "/" in name and not name.partition("/")[0].endswith("kubernetes.io"))
-    return sum(int(amounts[name]) for name in names if str(amounts[name]).isdecimal())
-
-
 # ---- jobs
 
 
@@ -339,7 +333,7 @@ def _ranks_per_pod(job: Workload, spec: Object) -> int:
     environment = {entry["name"]: str(entry.get("value", "")) for one in containers for entry in one.get("env", ())}
     return (
         next((count for name in RANK_COUNTS if (count := count_of(environment.get(name, "")))), 0)
-        or sum(_accelerators(_limits(container)) for container in containers)
+        or sum(accelerators.count(_limits(container)) for container in containers)
         or 1
     )
 

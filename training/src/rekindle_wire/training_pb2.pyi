@@ -28,6 +28,7 @@ class ProgressReport(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     STEPS_LOST_FIELD_NUMBER: builtins.int
     PROTOCOL_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     incarnation: builtins.str
     """One value for each life of the manager; a restarted job has another."""
@@ -37,6 +38,8 @@ class ProgressReport(google.protobuf.message.Message):
     """Steps that were executed before the restart and have to be executed again; 0 on a first start."""
     protocol: builtins.int
     """Version of this file's protocol that the manager speaks: rekindle_wire.PROTOCOL. Another one than the gateway's is refused (409)."""
+    world_size: builtins.int
+    """Ranks of the job; 0: the manager does not say."""
     def __init__(
         self,
         *,
@@ -45,8 +48,9 @@ class ProgressReport(google.protobuf.message.Message):
         step: builtins.int = ...,
         steps_lost: builtins.int = ...,
         protocol: builtins.int = ...,
+        world_size: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "job_id", b"job_id", "protocol", b"protocol", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "job_id", b"job_id", "protocol", b"protocol", "step", b"step", "steps_lost", b"steps_lost", "world_size", b"world_size"]) -> None: ...
 
 Global___ProgressReport: typing_extensions.TypeAlias = ProgressReport
 

@@ -347,7 +347,7 @@ class Conductor:
         step = min(member.stepped or member.step for member in members)  # who is found paused completes none
         if (behind := step - 1) > 0 and not self._roster.took_over:
             log.info("training went on from its checkpoint", extra={"behind": behind})
-        self._means.reports.progress(step, max(member.steps_lost for member in members))
+        self._means.reports.progress(step, max(member.steps_lost for member in members), self._roster.world_size)
 
     async def _take_over(self) -> None:
         """What another manager began with the ranks: a switch whose pause has begun is taken up, and nobody is held for less."""

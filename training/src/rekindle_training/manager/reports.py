@@ -97,12 +97,17 @@ class Reports:
     def _tell(self, report: Report, metadata: Metadata = ()) -> None:
         self.waiting.put_nowait((report, metadata))
 
-    def progress(self, step: int, steps_lost: int) -> None:
+    def progress(self, step: int, steps_lost: int, world_size: int) -> None:
         """Training advances. Said once in a manager's life."""
         if not self.progressed.done():
             log.info("report: progress", extra={"step": step, "steps_lost": steps_lost})
             report = ProgressReport(
-                job_id=self._job_id, incarnation=self._incarnation, step=step, steps_lost=steps_lost, protocol=PROTOCOL
+                job_id=self._job_id,
+                incarnation=self._incarnation,
+                step=step,
+                steps_lost=steps_lost,
+                protocol=PROTOCOL,
+                world_size=world_size,
             )
             self.progressed.set_result(report)
 
