@@ -11,6 +11,12 @@ from workflows.mode import Ends, ModeWorkflow, shielded
 
 
 class Concluding(ModeWorkflow):
+    _cancelled_late = False
+
+    def has_been_cancelled(self) -> bool:
+        """Whether somebody has asked to cancel when training may have stopped already: it has to go on first."""
+        return self._cancelled_late
+
     def recovered(self, reason: str) -> Verdict:
         raise NotImplementedError
 
@@ -47,6 +53,7 @@ class Concluding(ModeWorkflow):
         """Training that was stopped would stand, also where an earlier mode has stopped it, and so would training whose faults
         nobody knows any more but this mode: the recovery goes to its end."""
         if self.touched or self.situation.stopped or work.done() or await shielded(self.is_orphaned()):
+            self._cancelled_late = True
             return await work
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

@@ -15,7 +15,7 @@ from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext,
 from rekindle.policy import links, orders
 from workflows import steps
 from workflows.mode import NOTHING, Ends, seconds
-from workflows.operation import Operation
+from workflows.operation import CANCELLED, Operation
 
 
 @workflow.defn(name=Workflows.LINK_SWITCH, failure_exception_types=[Exception])
@@ -41,6 +41,7 @@ class LinkSwitch(Operation):
             failure = await self._switch()
         async with self.phase("training goes on"):
             info = await self.go_on()
+        self.stop_for_a_cancellation(done=failure != CANCELLED)
         if failure:
             raise Ends(Outcome.IGNORED, f"the links were not switched, training goes on as before: {failure}")
         return f"{describe(self.request.links)}: {info}"
@@ -59,6 +60,8 @@ class LinkSwitch(Operation):
     async def _switch(self) -> str:
         """Why no device was switched; empty: all were."""
         limits = self.context.job.limits
+        if self.has_been_cancelled():
+            return CANCELLED
         if not await self.order(orders.switch_links(self.context.job.id, self.uuid, self.move), limits.order):
             self.stop_for_a_fault()
             if self.lost_manager:

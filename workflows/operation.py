@@ -11,6 +11,9 @@ from workflows.concluding import Concluding
 from workflows.mode import Ends, seconds
 
 
+CANCELLED = "cancelled by request"
+
+
 class Operation(Concluding):
     uuid = ""
     """Of the pause."""
@@ -81,6 +84,11 @@ class Operation(Concluding):
         if faults := self.felt_faults():
             reason = f"a fault comes first: {cases.describe(faults[0])}"
             raise Ends(Outcome.CANCELLED, reason, next_mode=Mode.JOB_RESCHEDULING)
+
+    def stop_for_a_cancellation(self, *, done: bool) -> None:
+        """Raises Ends where somebody has cancelled the operation before it was done."""
+        if self.has_been_cancelled() and not done:
+            raise Ends(Outcome.CANCELLED, f"{CANCELLED}; training goes on as before")
 
     def cannot_go_on(self, reason: str) -> Ends:
         """Nobody knows where training stands: what is faulty is mended, and if nothing is, the job starts again."""

@@ -15,7 +15,7 @@ from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
 from rekindle.policy import orders, stress
 from workflows import steps
 from workflows.mode import NOTHING, Ends, seconds
-from workflows.operation import Operation
+from workflows.operation import CANCELLED, Operation
 
 PAUSE = 900
 """Seconds that a paused training side waits. Source: ClusterD."""
@@ -54,6 +54,7 @@ class StressTest(Operation):
                 await self._judge(results)
         async with self.phase("training goes on"):
             info = await self._go_on()
+        self.stop_for_a_cancellation(done=bool(results))
         if failure:
             raise Ends(Outcome.IGNORED, f"nothing was tested, training goes on as before: {failure}")
         return f"{stress.in_words(self.found.tested)}; {info}"
@@ -76,8 +77,12 @@ class StressTest(Operation):
         """What the ranks say, or why they say nothing."""
         job, limits = self.context.job, self.context.job.limits
         self.failed = stress.NOT_SENT
-        if self._speaks_mindio and not await self.order(orders.hold_agents(job.id, self.new_uuid()), limits.order):
-            return None, self.untested(self.lost_manager or "its agents could not be told to wait")
+        if self.has_been_cancelled():
+            return None, CANCELLED
+        if self._speaks_mindio:
+            self.undo.append(("agents start processes again", self._release_agents))
+            if not await self.order(orders.hold_agents(job.id, self.new_uuid()), limits.order):
+                return None, self.untested(self.lost_manager or "its agents could not be told to wait")
         if not await self.order(orders.stress_test(job.id, self.uuid, self.targets), limits.order):
             self.stop_for_a_fault()
             return None, self.untested(self.lost_manager or "its ranks could not be told in time")
@@ -88,13 +93,15 @@ class StressTest(Operation):
             if report.results and report.results.checks:
                 return report.results, ""
             return None, self.untested(report.info or "the training side has no results")
+        if self.has_been_cancelled():
+            return None, CANCELLED
         if said := self.said_instead():
             return None, self.untested(said)
         self.failed = stress.NEVER_REPORTED
         return None, self.untested(f"no report of the test within {seconds(limits.stress_test)}")
 
     def is_answered(self) -> bool:
-        return self.has_report(ReportKind.STRESS) or self.is_over()
+        return self.has_report(ReportKind.STRESS) or self.is_over() or self.has_been_cancelled()
 
     def untested(self, why: str) -> str:
         """Ours stands, and says in its next answer whether it can go on."""
@@ -123,13 +130,22 @@ class StressTest(Operation):
             raise self.cannot_go_on(stress.in_words(self.found.tested))
 
     async def _go_on(self) -> str:
-        job, failed = self.context.job, self.failed
+        failed = self.failed
         self.failed = failed or stress.CONTINUE_FAILED
-        if self._speaks_mindio and not await self.order(orders.release_agents(job.id, self.new_uuid()), job.limits.order):
+        if self.undo and not await self._release_agents():
             raise self.cannot_go_on(self.lost_manager or "its agents could not be told to go on")
         info = await self.go_on()
         self.failed = failed
         return info
+
+    async def _release_agents(self) -> bool:
+        """Whether they were told. Whatever the test found: who is held starts no process of the recovery that follows."""
+        self.undo.clear()
+        job = self.context.job
+        written = await self.order(orders.release_agents(job.id, self.new_uuid()), job.limits.order)
+        if not written:
+            workflow.logger.warning("agents not released", extra={"job": job.id})
+        return written
 
     def findings(self) -> list[str]:
         """The table, with what was found first."""

@@ -309,8 +309,39 @@ async def test_pods_of_mindio_leave_a_node_with_a_fault(temporal: WorkflowEnviro
         await begun(world)
         await world.settled(lambda status: status.running is Mode.PROCESS_RESCHEDULING)
         await peer.until(lambda: "stop_train" in peer.carried_out)
-        assert "continue_start_agent" not in peer.carried_out
+        assert peer.carried_out[:4] == ["pause_train", "pause_start_agent", "continue_start_agent", "stop_train"]
         assert world.cluster.node_annotations["node-1"][NODE_HEALTHY] == "UnHealthy"
+
+
+async def test_agents_of_mindio_are_released_for_a_fault_that_comes_first(temporal: WorkflowEnvironment) -> None:
+    """Ranks that are held are started by nobody, and training would stand until the recovery gives up."""
+    job = a_mindio_job(annotations={"recover-strategy": "recover"})
+    async with listening(temporal, job, Script(tests=False)) as (world, peer):
+        await begun(world)
+        await peer.until(lambda: bool(peer.tests))
+        await peer.report_fault(3)
+        await peer.until(lambda: "stop_train" in peer.carried_out)
+        assert peer.carried_out[:4] == ["pause_train", "pause_start_agent", "continue_start_agent", "stop_train"]
+
+
+# ---- cancelled
+
+
+@pytest.mark.parametrize("mindio", [False, True], ids=["ours", "MindIO"])
+async def test_a_test_that_is_cancelled_lets_training_go_on(mindio: bool, temporal: WorkflowEnvironment) -> None:
+    """At once, and not when the ranks have been waited for; it is said only when training goes on."""
+    job = a_mindio_job() if mindio else a_job()
+    async with listening(temporal, job, Script(tests=False)) as (world, peer):
+        await begun(world)
+        await peer.until(lambda: bool(peer.tests))
+        running = await world.running()
+        await running.cancel()
+        incident = await world.incident()
+        (verdict,) = incident.ladder
+        assert (verdict.outcome, verdict.reason) == (Outcome.CANCELLED, "cancelled by request; training goes on as before")
+        held = ["pause_start_agent", "continue_start_agent"] if mindio else []
+        assert peer.carried_out == ["pause_train", *held, "continue"]
+        assert (verdict.seconds or 0) < 60
 
 
 # ---- a control plane that dies in the middle
