@@ -10,7 +10,6 @@ from rekindle.policy import cases, orders
 from workflows.concluding import Concluding
 from workflows.mode import Ends, seconds
 
-
 CANCELLED = "cancelled by request"
 
 

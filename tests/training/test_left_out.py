@@ -24,15 +24,6 @@ async def test_a_rank_that_leaves_a_collective_out_ends_the_job(way: str, alone:
     assert "all ranks begin again" not in alone.printed
 
 
-async def test_a_rank_that_takes_long_between_collectives_is_waited_for(alone: Standalone) -> None:
-    """It comes to the vote as soon as it can, the step is repeated, and training ends well."""
-    launcher = await alone.start(script=SCRIPT, ranks=2, STEPS="4,4", WAY="inner wait")
-    await alone.prints("some ranks end a step and others do not, all are asked where they stand step=3 end=[1]")
-    (alone.folder / "written").touch()
-    assert await launcher.code() == 0
-    assert "training is complete" in alone.printed
-
-
 async def test_a_collective_that_is_left_out_ends_a_job_of_a_cluster(job: Job) -> None:
     """All ranks leave with an exit code, and the manager names the reason."""
     job.script, job.arguments, job.environment = SCRIPT, [], {"STEPS": "4,3,4,4", "TOTAL": "4", "WAY": "inner continue"}
@@ -43,8 +34,8 @@ async def test_a_collective_that_is_left_out_ends_a_job_of_a_cluster(job: Job) -
     assert "ranks [1] have come to the end of step 3, and ranks [0, 2, 3] wait for them in a collective" in job.outputs()
 
 
-def beat(collectives: int, *, step: int = 5, votes: bool = False) -> Heartbeat:
-    return Heartbeat(step=step - 1, begun=step, collectives=collectives, votes=votes)
+def beat(collectives: int, groups: dict[str, int] | None = None, *, step: int = 5, votes: bool = False) -> Heartbeat:
+    return Heartbeat(step=step - 1, begun=step, votes=votes, groups={"all": collectives, **(groups or {})})
 
 
 @pytest.fixture
@@ -56,10 +47,10 @@ def ranks() -> Ranks:
     return ranks
 
 
-def wait(ranks: Ranks, *, collectives: int = 11) -> None:
-    """Rank 0 waits in a vote, its eleventh collective, and rank 1 does not."""
-    ranks.says(0, heartbeat=beat(11, votes=True))
-    ranks.says(1, heartbeat=beat(collectives))
+def wait(ranks: Ranks, *, collectives: int = 11, **groups: int) -> None:
+    """Rank 0 waits in a vote after ten collectives, and rank 1 does not."""
+    ranks.says(0, heartbeat=beat(10, votes=True))
+    ranks.says(1, heartbeat=beat(collectives, groups))
 
 
 def test_ranks_of_which_some_vote_and_others_wait_elsewhere_are_asked(ranks: Ranks) -> None:
@@ -84,6 +75,19 @@ def test_a_rank_that_is_in_no_further_collective_is_left_alone(ranks: Ranks) -> 
     assert ranks.looks(1000) == 0
 
 
+def test_a_group_of_which_the_one_that_votes_is_no_member_says_nothing(ranks: Ranks) -> None:
+    """Its members compute between its collectives, as stages of a pipeline do."""
+    wait(ranks, collectives=10, stage=7)
+    assert ranks.looks(1000) == 0
+
+
+def test_a_rank_that_speaks_in_a_group_of_its_own_is_found_all_the_same(ranks: Ranks) -> None:
+    """Its collectives are compared group by group."""
+    ranks.says(0, heartbeat=beat(10, {"own": 50}, votes=True))
+    ranks.says(1, heartbeat=beat(11))
+    assert ranks.looks(QUIET_SECONDS + 1) == 1
+
+
 def test_what_took_long_before_may_take_long_again(ranks: Ranks) -> None:
     """The limit is learnt from what went on by itself."""
     wait(ranks, collectives=10)
@@ -98,7 +102,7 @@ def test_a_job_whose_ranks_often_stand_so_is_asked_less_and_less(ranks: Ranks) -
     asked = []
     for step in range(5, 9):
         ranks.says(0, heartbeat=beat(10 * step, step=step, votes=True))
-        ranks.says(1, heartbeat=beat(10 * step, step=step))
+        ranks.says(1, heartbeat=beat(10 * step + 1, step=step))
         seconds = 0.0
         while not ranks.looks(0.5):
             seconds += 0.5
@@ -141,6 +145,13 @@ def test_a_rank_that_tells_something_else_is_not_accused(other: Standing, ranks:
     """It took long, and that was all."""
     doubt(ranks)
     assert stand(ranks, other=other) == ""
+
+
+def test_a_rank_that_has_computed_until_then_is_not_accused(ranks: Ranks) -> None:
+    """It began its next collective when all were asked already, and lost the others in it."""
+    doubt(ranks)
+    ranks.says(1, heartbeat=beat(12))
+    assert stand(ranks) == ""
 
 
 def test_who_waits_for_a_rank_that_is_gone_is_not_accused(ranks: Ranks) -> None:

@@ -136,7 +136,7 @@ def _aside(communicator: Communicator, orders: Connection) -> None:
         while True:
             match orders.recv():
                 case ("begun",):
-                    orders.send(communicator.begun())
+                    orders.send(sum(communicator.counted().values()))
                 case ("cut", generation):
                     communicator.cut(generation)
                     orders.send("cut")

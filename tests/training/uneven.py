@@ -1,15 +1,13 @@
 """A training script whose loops differ: rank R does as many steps as the R-th number of `STEPS`, of as many as `TOTAL` says.
 
 `WAY` says how a loop ends: by the `total` that it was given (`total`), by a loader that is empty (`loader`) or by `break`. With
-`inner break` or `inner continue` a rank leaves its last step before its collectives. With `inner wait` rank 0 has a group of its
-own, and takes long before its update in step 3, until the test lets it. `SLOW` names a rank that writes a file after its loop,
-until the test lets it.
+`inner break` or `inner continue` a rank leaves its last step before its collectives. `SLOW` names a rank that writes a file after
+its loop, until the test lets it.
 """
 
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,27 +25,17 @@ model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def wait() -> None:
-    while not (FOLDER / "written").exists():
-        time.sleep(0.01)
-
-
-def train(step: int) -> None:
+def train() -> None:
     loss = model(torch.ones(2)).sum()
     loss.backward()
     for parameter in model.parameters():
         assert parameter.grad is not None
         dist.all_reduce(parameter.grad)
-    if WAY == "inner wait" and RANK == 0:
-        dist.all_reduce(torch.ones(1), group=own)
-        if step == 3:
-            wait()
     optimizer.step()
     optimizer.zero_grad()
 
 
 with rekindle_training.session(model, optimizer, checkpoint_every=0) as training:
-    own: Any = dist.new_group([0]) if WAY == "inner wait" else None
     for step in training.steps(TOTAL):
         if WAY == "loader" and step > STEPS[RANK]:  # has no batch left
             break
@@ -56,12 +44,12 @@ with rekindle_training.session(model, optimizer, checkpoint_every=0) as training
                 break
             if step == STEPS[RANK] and WAY == "inner continue":
                 continue
-            train(step)
+            train()
         if WAY == "break" and step == STEPS[RANK]:
             break
     if "FINISHES" in os.environ:
         training.finish()
     os.write(1, f"left {RANK} {training.step}\n".encode())
-    if os.environ.get("SLOW") == str(RANK):
-        wait()
+    while os.environ.get("SLOW") == str(RANK) and not (FOLDER / "written").exists():
+        time.sleep(0.01)
 os.write(1, f"ended {RANK} generation {training.generation}\n".encode())

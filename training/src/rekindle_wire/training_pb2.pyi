@@ -189,10 +189,27 @@ Global___Hello: typing_extensions.TypeAlias = Hello
 class Heartbeat(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class GroupsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     STEP_FIELD_NUMBER: builtins.int
     COLLECTIVES_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
     VOTES_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     collectives: builtins.int
@@ -200,7 +217,11 @@ class Heartbeat(google.protobuf.message.Message):
     begun: builtins.int
     """The step that is being executed, or the last completed one at a step boundary."""
     votes: builtins.bool
-    """It has come to the vote of its step, or to an exchange before it, the last of `collectives`, and waits for the others."""
+    """It has come to the vote of its step, or to an exchange before it, and waits for the others."""
+    @property
+    def groups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Collectives by the name of their group, which all of its members share; without votes and exchanges."""
+
     def __init__(
         self,
         *,
@@ -208,8 +229,9 @@ class Heartbeat(google.protobuf.message.Message):
         collectives: builtins.int = ...,
         begun: builtins.int = ...,
         votes: builtins.bool = ...,
+        groups: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "collectives", b"collectives", "step", b"step", "votes", b"votes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "collectives", b"collectives", "groups", b"groups", "step", b"step", "votes", b"votes"]) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-PLAIN = (bool, int, float, str)
+PLAIN = (bool, int, float, str, type(None))
 """Types of values that are carried, and put back where a step is repeated."""
 
 Place = tuple[str, str, str]
@@ -42,7 +42,7 @@ class Attributes:
             return dict(self._taken)
         first = self._first
         return {
-            place: value for place, value, _ in self._all() if place in self._taken or (place in first and value != first[place])
+            place: value for place, value, _ in self._all() if place in self._taken or place not in first or value != first[place]
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
@@ -53,9 +53,11 @@ class Attributes:
             self._put(changed)
 
     def _put(self, values: Mapping[Place, Any]) -> None:
-        for place, _, part in self._all():
-            if place in values:
-                setattr(part, place[2], values[place])
+        """Also attributes that a module does not have yet, since its forward pass makes them."""
+        parts = {(root, name): part for root, module in self.roots.items() for name, part in _parts(module)}
+        for (root, name, attribute), value in values.items():
+            if (part := parts.get((root, name))) is not None:
+                setattr(part, attribute, value)
 
     def _all(self) -> Iterator[tuple[Place, Any, object]]:
         for root, module in self.roots.items():
@@ -65,3 +67,9 @@ class Attributes:
                         yield (root, name, attribute), value, part
             for name, parameter in module.named_parameters():
                 yield (root, name, "requires_grad"), parameter.requires_grad, parameter
+
+
+def _parts(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    """Modules and parameters by their names, which differ."""
+    yield from module.named_modules()
+    yield from module.named_parameters()

@@ -18,14 +18,15 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as torch_modules
 
-from rekindle_training.adapter.attributes import PLAIN
-from rekindle_training.adapter.copies import Moving, Updated, copied
+from rekindle_training.adapter.copies import LOOKS, Moving, Updated, copied, versions
 from rekindle_training.adapter.data_parallel import DataParallel, Flags
+from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sample import middle
+from rekindle_training.adapter.settings import Settings
 from rekindle_training.adapter.sharding import local, spread_as
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
@@ -36,8 +37,6 @@ SMALL = 1024 * 1024
 WATCHED = 32
 """Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One
 that fails in its middle has changed the first ones or the last ones."""
-
-_RESTORED = (*PLAIN, type(None))
 
 Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
@@ -58,11 +57,13 @@ class _Moment:
     options: list[list[dict[str, Any]]]
     small: dict[str, dict[str, Any]]
     modes: list[bool]
-    attributes: list[dict[str, Any]]
-    """Plain ones of modules of the script's own classes."""
     trains: list[bool]
     extra: list[tuple[torch.nn.Module, Any]]
     sample: list[torch.Tensor]
+    large: list[object]
+    """Values of large objects of `state`, and how often their tensors were changed."""
+    moments: list[int]
+    """How often the state of optimizers was changed, of the parameters that are watched."""
     flags: list[list[Flags]]
 
 
@@ -83,8 +84,11 @@ class Boundary:
     """Of some parameters ranks hold shards."""
     _keep_extra: list[torch.nn.Module] = field(default_factory=list)
     """Modules with state that is no tensor."""
-    _of_the_script: list[torch.nn.Module] = field(default_factory=list)
-    """Modules of other classes than torch's, which may count in their forward pass."""
+    _settings: Settings = field(default_factory=Settings)
+    _looks: int = 0
+    """Boundaries at which large buffers were compared with their copies."""
+    moments_changed: bool = False
+    """The state of an optimizer has changed in this step before its update."""
     _has_grown: bool = True
     _watched: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
@@ -94,7 +98,8 @@ class Boundary:
 
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
-        self._optimizers = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
+        given = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
+        self._optimizers = list(dict.fromkeys(one for optimizer in given for one in _with_inner(optimizer)))
         self._gradients = self.trained.gradients
         self._wrappers = [thing for thing in objects.values() if isinstance(thing, DataParallel | FullySharded)]
         self._scalers = [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
@@ -124,16 +129,19 @@ class Boundary:
             self._moving.remember(self._parameters)
         self._gradients.remember(self._parameters)
         self.trained.own_buffers.remember()
+        self._settings.remember()
+        self.moments_changed = False
         self._moment = _Moment(
             own=self.trained.take_own(),
             buffers=self._copy_buffers(before.buffers if before else []),
             options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
             small={name: copied(thing.state_dict()) for name, thing in self.small.items()},
             modes=[module.training for module in self._modules],
-            attributes=[_plain(module) for module in self._of_the_script],
             trains=[parameter.requires_grad for parameter in self._parameters],
             extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._keep_extra],
             sample=self._sample(),
+            large=self._large_values(),
+            moments=self._moment_versions(),
             flags=[wrappers.flags() for wrappers in self._wrappers],
         )
         return self._moment.own
@@ -148,6 +156,8 @@ class Boundary:
         assert moment is not None
         before = self._parameters
         self._find_parameters()
+        if self._moving is not None and not self._is_spread and (moved := self._moving.uncopied()) is not None:
+            raise CannotGoBack(f"the parameter {self._name_of(moved)} changed before the update")
         for copies in (self._updated, self._moving):
             if copies is not None:
                 copies.put_back()
@@ -170,6 +180,10 @@ class Boundary:
         now = self._sample()
         if len(now) != len(sample) or not all(map(torch.equal, now, sample)):
             raise CannotGoBack("parameters or a large object of `state` changed before the update")
+        if self._moment is not None and self._large_values() != self._moment.large:
+            raise CannotGoBack("a large object of `state` changed before the update")
+        if any(map(_is_written_uncounted, self._large_buffers)):
+            raise CannotGoBack("a large buffer was written by `.data` or as an array, where changes are not counted")
 
     @property
     def own(self) -> Own | None:
@@ -181,8 +195,7 @@ class Boundary:
             parameter.requires_grad_(trains)
 
     def _put_modules(self, then: _Moment) -> None:
-        for module, attributes in zip(self._of_the_script, then.attributes, strict=True):
-            _put_attributes(vars(module), attributes)
+        self._settings.put_back()
         for module, mode, buffers in zip(self._modules, then.modes, then.buffers, strict=True):
             module.training = mode
             _put_buffers(module._buffers, buffers)
@@ -223,6 +236,9 @@ class Boundary:
         """Whether the copies are those of this moment."""
         if any(buffer.tensor._version != buffer.version for buffer in self._large_buffers):
             return False
+        if self._looks < LOOKS:
+            self._looks += 1
+            self._find_uncounted()
         if not self._small_buffers:
             return True
         try:
@@ -234,13 +250,19 @@ class Boundary:
             return False
         return True
 
+    def _find_uncounted(self) -> None:
+        """Large buffers that a script writes by `.data` or an array are copied each time, as small ones are."""
+        uncounted = [buffer for buffer in self._large_buffers if _is_written_uncounted(buffer)]
+        self._small_buffers += uncounted
+        self._large_buffers = [buffer for buffer in self._large_buffers if not any(buffer is one for one in uncounted)]
+
     # ---- gradients
 
     def _look_again(self) -> None:
         """At the modules and their parameters, which do not change often."""
         roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
         self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
-        self._of_the_script = [module for module in self._modules if not type(module).__module__.startswith("torch.nn.")]
+        self._settings.look(self._modules)
         self._find_parameters()
         self._watched = self._to_watch([list(root.parameters()) for root in roots])
         self._is_spread = any(isinstance(parameter, DTensor) for parameter in self._watched)
@@ -284,9 +306,17 @@ class Boundary:
         Args:
             is_one_of_several: the step may have other updates.
         """
-        if self._moving is not None:
-            self._moving.notice()
+        self.notice_moving()
+        if not self.repeats_updates and self._moment is not None:
+            self.moments_changed = self._moment_versions() != self._moment.moments
         self._gradients.notice(self._parameters, is_one_of_several=is_one_of_several)
+
+    def notice_moving(self) -> bool:
+        """Called before the update; returns whether parameters have moved that are copied from the next step on."""
+        return self._moving is not None and not self._is_spread and self._moving.notice()
+
+    def _name_of(self, parameter: torch.nn.Parameter) -> str:
+        return next(name for name, one in zip(self.parameter_names(), self._parameters, strict=True) if one is parameter)
 
     def parameter_names(self) -> list[str]:
         """Name of each parameter, in the order in which they are kept here."""
@@ -314,12 +344,42 @@ class Boundary:
             by_device.setdefault(element.device, []).append(element)
         return [torch.cat(group) for group in by_device.values()]
 
+    def _large_values(self) -> list[object]:
+        found = (leaf for thing in self._large.values() for _, leaf in leaves(thing.state_dict(), ""))
+        return [versions([leaf])[0] if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
+
+    def _moment_versions(self) -> list[int]:
+        """Counted for the parameters that are watched: who changes moments changes those of all."""
+        if self.repeats_updates or self._is_spread:
+            return []
+        states = [optimizer.state for optimizer in self._optimizers]
+        held = (state[parameter] for parameter in self._watched for state in states if parameter in state)
+        return versions([moment for entry in held for moment in entry.values() if isinstance(moment, torch.Tensor)])
+
+    @property
+    def large(self) -> Mapping[str, Stateful]:
+        """Objects of `state` that are not copied."""
+        return self._large
+
     def _grown(self, _module: torch.nn.Module, _name: str, _part: object) -> None:
         self._has_grown = True
 
 
 def _is_known(thing: Stateful) -> bool:
     return isinstance(thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | DataParallel | FullySharded)
+
+
+def _with_inner(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """An optimizer, and those that it holds, as a container of several does."""
+    found, ahead = [optimizer], list(vars(optimizer).values())
+    for value in ahead:
+        if isinstance(value, torch.optim.Optimizer) and value not in found:
+            found += _with_inner(value)
+        elif isinstance(value, list | tuple):
+            ahead += [one for one in value if isinstance(one, torch.optim.Optimizer)]
+        elif isinstance(value, dict):
+            ahead += [one for one in value.values() if isinstance(one, torch.optim.Optimizer)]
+    return found
 
 
 def _size(thing: Stateful) -> int:
@@ -339,20 +399,15 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
             group[key] = value
 
 
-def _plain(module: torch.nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if type(value) in _RESTORED}
-
-
-def _put_attributes(attributes: dict[str, Any], then: Mapping[str, Any]) -> None:
-    for name in [name for name, value in attributes.items() if type(value) in _RESTORED and name not in then]:
-        del attributes[name]
-    attributes.update(then)
-
-
 def _copied(tensor: torch.Tensor) -> _Buffer:
     """Of a small one changes are not counted: BatchNorm changes its statistics without that."""
     version = tensor._version if tensor.nbytes > SMALL and not tensor.is_inference() else None
     return _Buffer(tensor, version, tensor.detach().clone())
+
+
+def _is_written_uncounted(buffer: _Buffer) -> bool:
+    """Whether a buffer is another one than its copy, and its counter says that it is not."""
+    return buffer.tensor._version == buffer.version and leaf_digest(buffer.tensor) != leaf_digest(buffer.content)
 
 
 def _put_buffers(slots: Slots, then: Mapping[str, _Buffer | None]) -> None:

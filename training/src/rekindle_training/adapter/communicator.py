@@ -351,10 +351,6 @@ class Communicator:
         finally:
             self.votes = False
 
-    def begun(self) -> int:
-        """Number of the collectives that this rank has begun in this generation, as `counted`."""
-        return sum(self.counted().values())
-
     def counted(self) -> dict[str, int]:
         """Collectives that this rank has begun in this generation, from any thread, by their group; votes and exchanges are
         together."""

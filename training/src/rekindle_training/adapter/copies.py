@@ -1,4 +1,4 @@
-"""Copies of what a step changes, besides what is copied at every boundary: parameters that a forward pass moves, and, where the
+"""Copies of what a step changes, besides what is copied at every boundary: parameters that move before the update, and, where the
 script asks for it, all parameters with the state of their optimizers."""
 
 import copy
@@ -19,7 +19,7 @@ LOOKS = 3
 class Copies:
     """Copies of tensors, in the same memory each time."""
 
-    _tensors: list[torch.Tensor] = field(default_factory=list)
+    _given: Sequence[torch.Tensor] = ()
     _copies: list[torch.Tensor] = field(default_factory=list)
 
     @property
@@ -28,35 +28,42 @@ class Copies:
         return self._copies
 
     def take(self, tensors: Sequence[torch.Tensor]) -> None:
-        if not tensors and not self._tensors:
+        if not tensors and not self._given:
             return
         held = [local(tensor).detach() for tensor in tensors]
         if not _alike(held, self._copies):
             self._copies = []  # before there are others: both would not fit
             self._copies = [torch.empty_like(tensor) for tensor in held]
-        self._tensors = held
+        self._given = list(tensors)
         if held:
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, held)
 
     def put_back(self) -> None:
-        if self._tensors:
+        """Into the tensors' memory of now: a script may have given them another one by `.data`."""
+        if self._given:
             with torch.no_grad():
-                torch._foreach_copy_(self._tensors, self._copies)
+                torch._foreach_copy_([local(tensor).detach() for tensor in self._given], self._copies)
 
 
 class Moving:
-    """Parameters that no given optimizer updates and that a forward pass moves, as in momentum encoders."""
+    """Parameters that a step changes before its update: momentum encoders, codebooks, embeddings that are renormalised. They are
+    copied from the step on that follows the one in which they were first seen to move."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
         self._still: dict[torch.nn.Parameter, torch.Tensor] = {}
-        """Parameters that were not seen to move, with one element of each as it was when the step began."""
+        """Parameters that no optimizer updates, with one element of each as it was when the step began: a script may write them
+        by `.data`, which is not counted."""
+        self._parameters: list[torch.nn.Parameter] = []
+        self._versions: list[int] = []
+        """Of these, when the step began."""
         self._moving: dict[torch.nn.Parameter, None] = {}
         self._looks = 0
+        self._copied: frozenset[torch.nn.Parameter] = frozenset()
         self._copies = Copies()
 
-    def remember(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def remember(self, parameters: list[torch.nn.Parameter]) -> None:
         self._still = {}
         if self._looks < LOOKS:
             self._looks += 1
@@ -69,14 +76,34 @@ class Moving:
             }
             still = [parameter for parameter in parameters if parameter not in updated and parameter not in self._moving]
             self._still = {parameter: _element(parameter) for parameter in still}
+        self._copied = frozenset(self._moving)
         self._copies.take(list(self._moving))
+        self._parameters, self._versions = parameters, versions(parameters)
 
-    def notice(self) -> None:
-        """Called before the update: what has moved is copied from the next step on."""
-        self._moving |= {parameter: None for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
+    def notice(self) -> bool:
+        """Called before the update; returns whether some have moved that are not copied yet."""
+        found = {parameter: None for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
+        if (now := versions(self._parameters)) != self._versions:
+            changes = zip(self._parameters, self._versions, now, strict=True)
+            found |= {parameter: None for parameter, then, version in changes if version != then}
+        self._moving |= found
+        return not self._copied.issuperset(found)
+
+    def uncopied(self) -> torch.nn.Parameter | None:
+        """Returns a parameter that has moved in this step, and cannot be put back."""
+        self.notice()
+        return next((parameter for parameter in self._moving if parameter not in self._copied), None)
 
     def put_back(self) -> None:
         self._copies.put_back()
+
+
+def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Returns how often each was changed; writes by `.data` and those of fused kernels are not counted."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:  # one was made in inference mode, which counts nothing
+        return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 class Updated:

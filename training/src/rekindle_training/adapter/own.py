@@ -68,6 +68,7 @@ _own: Own
 
 
 def put(own: Own, data: Stateful | None, module: str | None, *, random_numbers: bool = True) -> None:
+    global _numpy_moved
     if data is not None and own.data is not None:
         data.load_state_dict(pickle.loads(own.data))  # pickled by a rank of the same job
     if not random_numbers:
@@ -78,6 +79,7 @@ def put(own: Own, data: Stateful | None, module: str | None, *, random_numbers: 
         import numpy as np
 
         np.random.set_state(pickle.loads(own.numpy))
+        _numpy_moved = None  # a normal number drawn in advance is another one, beside the same twister
     if module is not None and own.accelerator is not None:
         getattr(torch, module).set_rng_state(_tensor(own.accelerator))
 

@@ -98,8 +98,9 @@ class Rehearsal:
                         yield (name if root == "model" else f"{root} {name}"), parameter.grad
 
     def _small(self) -> dict[str, bytes]:
-        """Small objects of `state`, and buffers."""
-        found = {name: digest(thing.state_dict()) for name, thing in self._boundary.small.items()}
+        """Objects of `state`, and buffers."""
+        given = {**self._boundary.small, **self._boundary.large}
+        found = {name: digest(thing.state_dict()) for name, thing in given.items()}
         for root, module in self._trained.own_buffers.roots.items():
             found |= {f"buffer {name} of {root}": leaf_digest(buffer) for name, buffer in module.named_buffers()}
         return found

@@ -317,7 +317,7 @@ class Attempts:
         number = self._now.number
         if not self.rehearsal.is_first_pass(number) or self._rank.gate.broken:
             return False
-        if not self._rank.wrappers.is_settled and self.rehearsal.postpone(number):
+        if (not self._rank.wrappers.is_settled or self._boundary.notice_moving()) and self.rehearsal.postpone(number):
             return False
         self.rehearsal.remember()
         self._now.rehearsed = True
@@ -480,11 +480,16 @@ class Attempts:
     def _all_say_so(self, own: bytes, kind: Kind) -> bool:
         if self._rank.gate.broken:
             return False
+        word = agreement.word(self._now.number, kind, gathers=self._now.gathers)
         try:
+            if (
+                not self._rank.wrappers.is_settled
+            ):  # who waits in the collectives of that cannot be told from who waits in its model's
+                self._rank.communicator.agree(word)
             self._rank.wrappers.settle()
             self._prove_repetition()
             self._rank.buddy.exchange(self._now.number, own)
-            self._rank.communicator.agree(agreement.word(self._now.number, kind, gathers=self._now.gathers))
+            self._rank.communicator.agree(word)
             if self._now.gathers:
                 self._compare_gradients()
         except Disagreement as error:
@@ -500,6 +505,11 @@ class Attempts:
     def _prove_repetition(self) -> None:
         """Raises Refused where a step that is done again has come to another state than in its first try."""
         number, own = self._now.number, self._now.own_before_update
+        if self._boundary.moments_changed and not self._places.accepts(UNREPEATABLE):
+            self.refuse(
+                f"the state of an optimizer changed in step {number} before its update, which a repeated step would do twice; "
+                "change it after `optimizer.step()`, or keep copies: session(repeat_updates=True)"
+            )
         if self.rehearsal.is_second_pass(number):
             self._differs(self.rehearsal.conclude())
             self._compare_gradients()

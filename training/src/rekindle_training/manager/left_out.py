@@ -9,9 +9,10 @@ The conductor then breaks off what goes on between the ranks, which repeat the s
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.roster import Doubted, Roster
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -23,26 +24,41 @@ QUIET_SECONDS, AGAIN_SECONDS = 2.0, 10.0
 LEARNT = 5
 """They may stand still this many times longer than they ever did and went on by themselves."""
 
-Progress = dict[int, tuple[int, int, bool]]
-"""The step that is executed, collectives and whether it waits in a vote, by rank."""
+
+class _At(NamedTuple):
+    """How far a rank is."""
+
+    step: int
+    """That is executed."""
+    groups: Mapping[str, int]
+    votes: bool
+
+    def is_behind(self, other: "_At") -> bool:
+        """Whether it waits in a vote, and the other one has begun a collective without it, of a group to which both belong."""
+        groups = self.groups.keys() & other.groups.keys()
+        in_step = self.votes and not other.votes and self.step == other.step
+        return in_step and any(self.groups[name] < other.groups[name] for name in groups)
 
 
 def left_out(roster: Roster, standing: Mapping[int, Standing]) -> str:
-    """Returns which ranks wait for which ones, and where; empty: nobody does.
+    """Returns which ranks wait for which ones, and where; empty: nobody does. A rank that has begun a further collective since
+    then had computed until then.
 
     Args:
         standing: what all that live say.
     """
-    generation, step = roster.doubted or (0, 0)
-    if generation != roster.generation or roster.vacant or any(at.reason or at.step != step - 1 for at in standing.values()):
+    doubted = roster.doubted
+    if doubted is None or doubted.generation != roster.generation or roster.vacant:
+        return ""
+    if any(at.reason or at.step != doubted.step - 1 for at in standing.values()):
         return ""
     voting = sorted(rank for rank, at in standing.items() if at.place == Standing.VOTES)
     others = sorted(rank for rank, at in standing.items() if at.place == Standing.BOUNDARY)
-    if not voting or not others:
+    if not voting or not others or any(roster.members[rank].groups != doubted.groups[rank] for rank in others):
         return ""
     return (
-        f"ranks {voting} have come to the end of step {step}, and ranks {others} wait for them in a collective of that step: all "
-        "ranks make the same collectives in a step, and a `break` or `continue` inside `with step:` may leave one out"
+        f"ranks {voting} have come to the end of step {doubted.step}, and ranks {others} wait for them in a collective of that "
+        "step: all ranks make the same collectives in a step, and a `break` or `continue` inside `with step:` may leave one out"
     )
 
 
@@ -52,7 +68,7 @@ class LeftOut:
     def __init__(self, roster: Roster, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         """`cut` breaks off what goes on between the ranks."""
         self._roster, self._cut, self._clock = roster, cut, clock
-        self._progress: Progress = {}
+        self._progress: dict[int, _At] = {}
         self._since = clock()
         self._longest = 0.0
         self._cuts = 0
@@ -61,7 +77,7 @@ class LeftOut:
 
     def look(self) -> None:
         members, now = self._roster.members, self._clock()
-        progress = {rank: (member.begun, member.collectives, member.votes) for rank, member in members.items()}
+        progress = {rank: _At(member.begun, member.groups, member.votes) for rank, member in members.items()}
         if not self._are_able():
             self._progress, self._since = {}, now
         elif progress != self._progress:
@@ -76,13 +92,9 @@ class LeftOut:
         return self._roster.complete and all(map(_is_able, members))
 
     def _in_which_some_wait(self) -> int:
-        """The step in which some wait in a vote, and others have begun more collectives without it; 0: there is none."""
-        voting = [(begun, collectives) for begun, collectives, votes in self._progress.values() if votes]
-        if not voting:
-            return 0
-        step, collectives = min(voting)
-        others = [(at, count) for at, count, votes in self._progress.values() if not votes]
-        return step if any(at == step and count >= collectives for at, count in others) else 0
+        """The step in which some wait in a vote, and others have begun more collectives without them; 0: there is none."""
+        ranks = list(self._progress.values())
+        return next((one.step for one in ranks if one.votes and any(map(one.is_behind, ranks))), 0)
 
     def _limit(self, step: int) -> float:
         """Doubles with each time: a job whose ranks often stand so is left alone in the end."""
@@ -93,12 +105,13 @@ class LeftOut:
         return max(least, LEARNT * self._longest) * (1 if step == self._cut_in else 2**self._cuts)
 
     def _break_off(self, step: int) -> None:
-        voting = sorted(rank for rank, (_, _, votes) in self._progress.items() if votes)
+        voting = sorted(rank for rank, at in self._progress.items() if at.votes)
         log.warning(
             "some ranks end a step and others do not, all are asked where they stand", extra={"step": step, "end": voting}
         )
         if step == self._cut_in:
-            self._roster.doubted = self._roster.generation, step
+            groups = {rank: at.groups for rank, at in self._progress.items()}
+            self._roster.doubted = Doubted(self._roster.generation, step, groups)
         self._cut_in, self._cuts = step, self._cuts + 1
         self._progress, self._since = {}, self._clock()
         self._cut()

@@ -48,7 +48,9 @@ class RankProcess:
         self.collectives = 0
         """Begun in this generation."""
         self.votes = False
-        """It waits for others in a vote, the last of them."""
+        """It waits for others in a vote."""
+        self.groups: dict[str, int] = {}
+        """Collectives by their group, without votes."""
         self.leaving: Leaving | None = None
         """What it said in this generation at the end of its loop."""
         self.paused = hello.paused
@@ -160,6 +162,7 @@ class RankProcess:
             case "heartbeat":
                 beat = message.heartbeat
                 self.step, self.begun, self.collectives, self.votes = beat.step, beat.begun, beat.collectives, beat.votes
+                self.groups = dict(beat.groups)
             case "leaving":
                 self.leaving = message.leaving
             case "paused":

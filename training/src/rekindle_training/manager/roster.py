@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from rekindle_training import names
 from rekindle_training.manager.rank_process import LOST_OTHERS, Outbox, RankProcess, StepFailed, launcher_of
@@ -21,6 +22,15 @@ TURNED_AWAY = "another pod has these ranks"
 
 Members = dict[int, RankProcess]
 """Processes by rank."""
+
+
+class Doubted(NamedTuple):
+    """A step that does not end, since ranks make other collectives in it."""
+
+    generation: int
+    step: int
+    groups: Mapping[int, Mapping[str, int]]
+    """Collectives that each rank had begun by then, by their group."""
 
 
 class Roster:
@@ -41,8 +51,8 @@ class Roster:
         self._took_over_at = 0.0
         self.torn = False
         """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
-        self.doubted: tuple[int, int] | None = None
-        """Generation and step that were broken off, again, since some ranks waited in a vote and others did not come to it."""
+        self.doubted: Doubted | None = None
+        """What was broken off since some ranks waited in a vote and others did not come to it, and had been before."""
         self.stepped = False
         """A step was completed since all began together."""
         self.on_first_step: Callable[[], None] = lambda: None
@@ -163,7 +173,7 @@ class Roster:
         self.members = dict(members)
         for process in members.values():
             process.generation, process.stepped, process.stands, process.stranded = self.generation, 0, False, False
-            process.leaving, process.collectives, process.votes = None, 0, False
+            process.leaving, process.collectives, process.votes, process.groups = None, 0, False, {}
             self._trained.add(process.identity)
             self._forget(process)
         self._change()

@@ -63,8 +63,8 @@ class _Communicator(Protocol):
     def cut(self, generation: int) -> None:
         """Ends what the loop waits for in it."""
 
-    def begun(self) -> int:
-        """Collectives."""
+    def counted(self) -> dict[str, int]:
+        """Collectives that were begun, by their group; votes and exchanges by the empty name."""
 
     @property
     def votes(self) -> bool:
@@ -100,7 +100,8 @@ class Processor:
         """Says that the loop is over, before this rank meets the others for the last time: some may not come."""
         with self._lock:
             gate = self._gate
-            self._leaving = Leaving(step=gate.completed, total=gate.total, collectives=self._communicator.begun())
+            begun = sum(self._communicator.counted().values())
+            self._leaving = Leaving(step=gate.completed, total=gate.total, collectives=begun)
             self._outbox.put(RankMessage(generation=self.generation, leaving=self._leaving))
 
     def end(self) -> None:
@@ -223,7 +224,10 @@ class Processor:
     def _heartbeat(self) -> RankMessage:
         gate, communicator = self._gate, self._communicator
         votes = communicator.votes  # before the rest: who begins a vote meanwhile has begun a collective more, and waits in none
-        beat = Heartbeat(step=gate.completed, collectives=communicator.begun(), begun=gate.begun, votes=votes)
+        counted = communicator.counted()
+        collectives = sum(counted.values())
+        counted.pop("", None)
+        beat = Heartbeat(step=gate.completed, collectives=collectives, begun=gate.begun, votes=votes, groups=counted)
         return RankMessage(generation=self.generation, heartbeat=beat)
 
     def _obey(self, message: ManagerMessage) -> None:
