@@ -55,6 +55,95 @@ class Momentum(nn.Module):
         return result
 
 
+class Codes(nn.Module):
+    """Adds a code to what it is given, and moves a row of its codebook a little from step 5 on. `HOW` says how it is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.how, self.number = os.environ["HOW"], 0
+        codes = torch.ones(32768 if self.how == "large buffer" else 64, 16)
+        if self.how == "parameter":
+            self.codes: torch.Tensor = nn.Parameter(codes, requires_grad=False)
+        else:
+            self.register_buffer("codes", codes)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        row = self.number % 8
+        if self.number > 4 and self.how == "parameter":
+            with torch.no_grad():
+                self.codes[row] *= 1.01
+        elif self.number > 4:
+            self.codes.data[row] *= 1.01
+        return data + self.codes[row]
+
+
+class Published(nn.Module):
+    """A momentum encoder as it is published: the keys begin as the queries, and are given other memory in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.keys = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.keys.load_state_dict(self.queries.state_dict())
+        self.keys.requires_grad_(False)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        for query, key in zip(self.queries.parameters(), self.keys.parameters(), strict=True):
+            key.data = key.data * 0.9 + query.data * 0.1
+        result: torch.Tensor = self.queries(data) + self.keys(data)
+        return result
+
+
+class Bank:
+    """A memory of more than a megabyte, of which each step fills a row before its update."""
+
+    def __init__(self) -> None:
+        self.rows, self.at = torch.zeros(32768, 16), 0
+
+    def push(self, row: torch.Tensor) -> None:
+        self.rows[self.at] = row
+        self.at += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows.copy_(state["rows"])
+        self.at = state["at"]
+
+
+class Container(torch.optim.Optimizer):
+    """An optimizer that holds another one, as trainers of large models do."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(trained, {"lr": 0.01})
+        self.inner, self.param_groups = [inner], inner.param_groups
+
+    def step(self, _closure: object = None) -> None:  # type: ignore[override]
+        self.inner[0].step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner[0].zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner[0].state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner[0].load_state_dict(state)
+
+
+class Lazy(nn.Module):
+    """A layer whose loudness begins as None, and one that it makes in its first forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loudness: float | None = None
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.loudness = 1.0 if self.loudness is None else self.loudness * 1.05
+        self.made = getattr(self, "made", 1.0) * 1.02
+        return data * self.loudness * self.made
+
+
 class Counting(nn.Module):
     """A layer that grows louder with each forward pass, as its counters say."""
 
@@ -76,10 +165,18 @@ if wishes("momentum encoder"):
     model = nn.Sequential(Momentum(), model)
 if wishes("counts in its forward pass"):
     model = nn.Sequential(Counting(), model)
+if wishes("begins as none"):
+    model = nn.Sequential(Lazy(), model)
+if wishes("codes"):
+    model = nn.Sequential(Codes(), model)
+if wishes("published momentum encoder"):
+    model = nn.Sequential(Published(), model)
 trained = list(model.parameters())  # as published trainers do, also of what needs no gradient
 optimizer: torch.optim.Optimizer = torch.optim.AdamW(trained, lr=0.01)
 if wishes("lbfgs"):
     optimizer = torch.optim.LBFGS(trained, lr=0.01, max_iter=3)
+if wishes("container"):
+    optimizer = Container(optimizer)
 critic = nn.Linear(4, 1)
 critics = torch.optim.SGD(critic.parameters(), lr=0.01, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
@@ -87,6 +184,9 @@ scaler = torch.amp.GradScaler("cpu", enabled=False)
 state: list[Any] = [scaler, critic, critics]
 if not wishes("forgotten scheduler"):
     state.append(scheduler)
+bank = Bank()
+if wishes("bank"):
+    state.append(bank)
 own_numbers = np.random.default_rng(rank)
 noise, seeded = torch.Generator(), torch.Generator()
 drawn = 0
@@ -108,6 +208,8 @@ def closure(wrapped: nn.Module, data: torch.Tensor) -> Any:
 
 torch.manual_seed(1000 + rank)
 carried = batch(0)
+passes: list[int] = []
+np.random.seed(rank)
 if wishes("barrier before the session"):
     rekindle_training.init_process_group()
     dist.barrier()
@@ -155,6 +257,8 @@ with rekindle_training.session(
         training.every(2, lambda _: scheduler.step())
     if wishes("every writes a parameter"):
         training.every(2, lambda _: nn.init.zeros_(trained[-1]))
+    if wishes("changes between session and loop"):
+        optimizer.param_groups[0]["lr"] = 0.02
     for step in training.steps(STEPS):
         with step if not wishes("no scope") else nullcontext():
             if wishes("evaluates through the wrapper"):
@@ -162,7 +266,22 @@ with rekindle_training.session(
                     wrapped(torch.ones(2, 16))
             if wishes("thaws"):
                 model.get_submodule("1").train(step > 2)
+            if wishes("codes"):
+                model[0].number = int(step)  # type: ignore[index]
+            if wishes("louder dropout") and step % 3 == 2:
+                model[2].p += 0.05  # type: ignore[index]
+            if wishes("scales moments"):
+                for entry in optimizer.state.values():
+                    entry["exp_avg"].mul_(0.5)
+            if wishes("fills a list"):
+                if passes:
+                    raise RuntimeError("not the first pass")
+                passes.append(int(step))
             data = batch(step)
+            if wishes("draws one number"):
+                data = data * float(np.random.randn())
+            if wishes("bank"):
+                bank.push(torch.full((16,), float(step)))
             critic.requires_grad_(True)
             if wishes("carries a batch"):
                 data, carried = carried, batch(step)
@@ -185,6 +304,7 @@ with rekindle_training.session(
             elif not (wishes("leaves out an update") and rank == 1 and step == 3):
                 scaler.step(optimizer)
             scaler.update()
+            passes.clear()
             optimizer.zero_grad()
             scheduler.step()
             if wishes("two updates"):

@@ -31,6 +31,8 @@ KINDS = [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind i
         ("every lowers the rate", "training.every(<lambda>): it has changed lr of optimizer after step 2"),
         ("every moves the scheduler", "it has changed "),
         ("every writes a parameter", "it has changed the parameter 3.bias after step 2"),
+        ("scales moments", "the state of an optimizer changed in step 2 before its update"),
+        ("bank", "cannot be repeated: a large object of `state` changed before the update"),
     ],
 )
 async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, words: str, alone: Standalone) -> None:
@@ -44,7 +46,7 @@ async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, w
     "wish",
     [
         *("", "evaluates through the wrapper", "momentum encoder", "compressing hook", "closure", "every", "thaws"),
-        "counts in its forward pass",
+        *("counts in its forward pass", "begins as none", "louder dropout", "published momentum encoder", "draws one number"),
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,6 +57,34 @@ async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH=wish, KIND=kind, FAULT="1:5")
     assert "repaired step=4" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH=wish))
+
+
+@pytest.mark.parametrize("how", ["parameter", "buffer", "large buffer"])
+async def test_a_codebook_of_which_rows_move_late_is_repaired(how: str, alone: Standalone, beside: Standalone) -> None:
+    """By whichever way it is written, and long after the first steps were looked at."""
+    printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="codes", HOW=how, FAULT="1:7")
+    assert "repaired step=6" in printed
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH="codes", HOW=how))
+
+
+async def test_what_a_replacement_changes_before_its_loop_is_refused(alone: Standalone) -> None:
+    """It has the state of training there, which the script would overwrite without a word."""
+    wish = "changes between session and loop"
+    printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH=wish, FAULT="1:5")
+    assert "lr of optimizer was changed between session() and the loop of a process that goes on behind step 4" in printed
+
+
+async def test_an_error_of_the_rehearsal_says_that_it_is_one(alone: Standalone) -> None:
+    """Such as of a list that the script clears after the update."""
+    printed = await alone.run(code=1, script=SCRIPT, ranks=1, WISH="fills a list")
+    assert "was done a second time on purpose, as after a fault (the rehearsal): RuntimeError: not the first pass" in printed
+
+
+async def test_an_optimizer_that_holds_another_one_is_copied_with_it(alone: Standalone, beside: Standalone) -> None:
+    """Its moments move once in a step that is repeated, and in the rehearsal, which would change training by itself."""
+    printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="container", FAULT="1:5", COPIES="1")
+    assert "repaired step=4" in printed
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH="container"))
 
 
 @pytest.mark.parametrize("wish", ["late collective", "lbfgs", "two updates"])

@@ -30,6 +30,7 @@ from rekindle_training.adapter.settings import Settings
 from rekindle_training.adapter.sharding import local, spread_as
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.uncounted import may_write_uncounted
 
 SMALL = 1024 * 1024
 """Bytes up to which a buffer, or what an object keeps, is copied at each boundary; of more it is watched whether it changes."""
@@ -85,6 +86,8 @@ class Boundary:
     _keep_extra: list[torch.nn.Module] = field(default_factory=list)
     """Modules with state that is no tensor."""
     _settings: Settings = field(default_factory=Settings)
+    _uncounted: set[torch.nn.Module] = field(default_factory=set)
+    """Modules that may write tensors of theirs in a way that is not counted."""
     _looks: int = 0
     """Boundaries at which large buffers were compared with their copies."""
     moments_changed: bool = False
@@ -221,7 +224,10 @@ class Boundary:
         if before and len(found) == len(self._buffers) and all(map(is_, found, self._buffers)) and self._refresh():
             return before
         copies = [
-            {name: None if tensor is None else _copied(tensor) for name, tensor in module._buffers.items()}
+            {
+                name: None if tensor is None else _copied(tensor, counts=module not in self._uncounted)
+                for name, tensor in module._buffers.items()
+            }
             if module._buffers
             else {}
             for module in self._modules
@@ -263,6 +269,10 @@ class Boundary:
         roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
         self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
         self._settings.look(self._modules)
+        self._uncounted = {module for module in self._modules if may_write_uncounted(module)}
+        if self._moving is not None:
+            owned = [parameter for module in self._uncounted for parameter in module.parameters(recurse=False)]
+            self._moving.look([list(part.parameters()) for root in roots for part in root.children()], owned)
         self._find_parameters()
         self._watched = self._to_watch([list(root.parameters()) for root in roots])
         self._is_spread = any(isinstance(parameter, DTensor) for parameter in self._watched)
@@ -399,9 +409,9 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
             group[key] = value
 
 
-def _copied(tensor: torch.Tensor) -> _Buffer:
+def _copied(tensor: torch.Tensor, *, counts: bool) -> _Buffer:
     """Of a small one changes are not counted: BatchNorm changes its statistics without that."""
-    version = tensor._version if tensor.nbytes > SMALL and not tensor.is_inference() else None
+    version = tensor._version if counts and tensor.nbytes > SMALL and not tensor.is_inference() else None
     return _Buffer(tensor, version, tensor.detach().clone())
 
 

@@ -2,7 +2,7 @@
 script asks for it, all parameters with the state of their optimizers."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,9 @@ import torch
 
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import put_together, taken_apart
+
+SUSPECTED = 16 * 1024 * 1024
+"""Bytes up to which a parameter is copied that moves perhaps: a frozen weight of a large layer is no codebook."""
 
 LOOKS = 3
 """Steps in which it is looked for parameters that move: with a large frozen model each look costs as much as a small step."""
@@ -58,23 +61,33 @@ class Moving:
         self._parameters: list[torch.nn.Parameter] = []
         self._versions: list[int] = []
         """Of these, when the step began."""
+        self._parts: Sequence[Sequence[torch.nn.Parameter]] = ()
         self._moving: dict[torch.nn.Parameter, None] = {}
         self._looks = 0
         self._copied: frozenset[torch.nn.Parameter] = frozenset()
         self._copies = Copies()
 
+    def look(self, parts: Sequence[Sequence[torch.nn.Parameter]], uncounted: Sequence[torch.nn.Parameter]) -> None:
+        """Called where the model has grown.
+
+        Args:
+            parts: parameters of each part of the model. Where one moves uncounted, others of its part may.
+            uncounted: what the code of its module may write in such a way. Small ones that no optimizer updates are copied.
+        """
+        self._parts = parts
+        small = (parameter for parameter in self._not_updated(uncounted) if parameter.nbytes <= SUSPECTED)
+        self._moving |= dict.fromkeys(small)
+
+    def _not_updated(self, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+        groups = (group["params"] for optimizer in self._optimizers for group in optimizer.param_groups)
+        updated = {one for held in groups for one in held if one.requires_grad}
+        return [parameter for parameter in parameters if parameter not in updated]
+
     def remember(self, parameters: list[torch.nn.Parameter]) -> None:
         self._still = {}
         if self._looks < LOOKS:
             self._looks += 1
-            updated = {
-                one
-                for optimizer in self._optimizers
-                for group in optimizer.param_groups
-                for one in group["params"]
-                if one.requires_grad
-            }
-            still = [parameter for parameter in parameters if parameter not in updated and parameter not in self._moving]
+            still = [parameter for parameter in self._not_updated(parameters) if parameter not in self._moving]
             self._still = {parameter: _element(parameter) for parameter in still}
         self._copied = frozenset(self._moving)
         self._copies.take(list(self._moving))
@@ -82,10 +95,15 @@ class Moving:
 
     def notice(self) -> bool:
         """Called before the update; returns whether some have moved that are not copied yet."""
-        found = {parameter: None for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
-        if (now := versions(self._parameters)) != self._versions:
-            changes = zip(self._parameters, self._versions, now, strict=True)
-            found |= {parameter: None for parameter, then, version in changes if version != then}
+        now = versions(self._parameters)
+        changes = zip(self._parameters, self._versions, now, strict=True) if now != self._versions else ()
+        found = {parameter: None for parameter, then, version in changes if version != then}
+        moved = {parameter for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
+        uncounted = moved - found.keys()
+        found |= dict.fromkeys(uncounted)
+        for part in self._parts:
+            if not uncounted.isdisjoint(part):
+                found |= dict.fromkeys(self._not_updated(part))
         self._moving |= found
         return not self._copied.issuperset(found)
 

@@ -67,8 +67,8 @@ class Training:
         self._called_at = 0
         """Step after which this rank called it last."""
         self._places = rank.communicator.places
-        self._random_numbers: Own | None = None
-        """With which a loop begins that goes on in the middle."""
+        self._arrived: tuple[Own, Untouched] | None = None
+        """State with which a loop begins that goes on in the middle."""
 
     @property
     def rank(self) -> int:
@@ -211,9 +211,9 @@ class Training:
         if not self._trains:
             self._attempts.generators.find(frames_of_script(), [self._trained.data, *self._attempts.small.values()])
             self._refuse_groups()
-        if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
-            own.put(self._random_numbers, None, self._trained.accelerator)
-            self._random_numbers = None
+        if self._arrived is not None:
+            self._put_arrived(*self._arrived)
+            self._arrived = None
         self._attempts.rehearsal.begin(self.step + 1, total)
         self._cross(end)
         while self.step < end:
@@ -264,8 +264,22 @@ class Training:
         self._wrappers.alone = self._membership.renewed
         self._places.begin_alone(replaces=self._membership.renewed)
         if self.step or self._membership.took_own:
-            self._random_numbers = self._trained.take_random_numbers()
+            self._arrived = self._trained.take_own(), Untouched(self._trained, self._attempts.small)
             self._attempts.leave_own(self.step)
+
+    def _put_arrived(self, here: Own, untouched: Untouched) -> None:
+        """What came between the session and its loop may have drawn random numbers, or begun the data anew.
+
+        Raises:
+            Refused: it has changed what is trained.
+        """
+        moved = here.data is not None and here.data != self._trained.take_own().data
+        own.put(here, self._trained.data if moved else None, self._trained.accelerator)
+        if changed := untouched.changed():
+            self._attempts.refuse(
+                f"{changed} was changed between session() and the loop of a process that goes on behind step {self.step}, which "
+                "has the state of training there; change it before the session, or only where `training.step == 0`"
+            )
 
     @contextmanager
     def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:

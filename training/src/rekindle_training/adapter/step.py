@@ -331,7 +331,9 @@ class Attempts:
         try:
             self._boundary.go_back()
         except CannotGoBack as error:
-            self._differs(f"{error}; only an update changes what the session does not copy")
+            self._differs(
+                f"{error}; only an update changes what the session does not copy. session(repeat_updates=True) copies it"
+            )
         else:
             self._differs(self._not_put_back())
 
@@ -482,10 +484,10 @@ class Attempts:
             return False
         word = agreement.word(self._now.number, kind, gathers=self._now.gathers)
         try:
-            if (
-                not self._rank.wrappers.is_settled
-            ):  # who waits in the collectives of that cannot be told from who waits in its model's
-                self._rank.communicator.agree(word)
+            if self._now.number == self._after_recovery and not self._rank.wrappers.is_settled:
+                self._rank.communicator.agree(
+                    word
+                )  # who has left a collective out would meet the others in those of the wrappers
             self._rank.wrappers.settle()
             self._prove_repetition()
             self._rank.buddy.exchange(self._now.number, own)
@@ -562,6 +564,8 @@ class Attempts:
             log.info("lost the other ranks in %s", where)
             return
         kept = "kept from before the last recovery: " if communicator.is_loss(error) else ""
+        if self.rehearsal.is_second_pass(self._now.number):
+            kept += f"step {self._now.number} was done a second time on purpose, as after a fault (the rehearsal): "
         self._now.reason, self._now.fault = kept + in_words(error), fault_of(error) if fault is None else fault
         if (found := (where, type(error), _origin(error))) == self._shown:
             log.error("failed again in %s, as before: %s", where, self._now.reason)
