@@ -36,8 +36,8 @@ BUSY = timedelta(seconds=5)
 PATIENCE = timedelta(hours=1)
 """How long such a job is waited for."""
 
-ABSENT = timedelta(seconds=1)
-"""Before a job is asked again that cannot be paused now."""
+ABSENT, LONGEST_ABSENT = timedelta(seconds=1), timedelta(seconds=20)
+"""Before a job is asked again that cannot be paused now, twice as long each time up to this: each try is an incident."""
 
 ABSENCE = timedelta(minutes=1)
 """How long such a job is waited for: its manager, or the gateway, may just have started again."""
@@ -52,11 +52,11 @@ WAITED_FOR = {
 
 
 class _NotMoved(Exception):
-    """Devices were not moved; says why."""
+    """Devices were not moved; says why, and whether to ask again may help."""
 
-    def __init__(self, reason: str, kind: str = ErrorTypes.REQUEST_REFUSED) -> None:
+    def __init__(self, reason: str, kind: str = ErrorTypes.REQUEST_REFUSED, *, passing: bool = True) -> None:
         super().__init__(reason)
-        self.kind = kind
+        self.kind, self.passing = kind, passing
 
 
 @workflow.defn(name=Workflows.LINK_FAILOVER, failure_exception_types=[Exception])
@@ -194,7 +194,8 @@ class LinkFailover:
         return verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
-        info, began, absence = workflow.info(), workflow.now(), min(patience, ABSENCE)
+        """The job's verdict. All limits begin with this wish, however often the job is asked."""
+        info, began, refusals = workflow.info(), workflow.now(), 0
         while True:
             if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
                 raise _NotMoved("a switchback was asked for before they were moved")
@@ -209,18 +210,19 @@ class LinkFailover:
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
             try:
                 await self._is_asked(asked)
-                began, patience = workflow.now(), PATIENCE
+                patience = PATIENCE
                 verdict = await steps.hold_request(asked)
                 if verdict.outcome is not Outcome.REFUSED:
                     return verdict
-                said = _NotMoved(verdict.reason)
+                said = _NotMoved(verdict.reason, passing=verdict.passing)
             except ActivityError as error:
                 said = await self._heard(_said(error), moves)
+            refusals += said.kind == ErrorTypes.REQUEST_REFUSED
             gap, limit = {
                 ErrorTypes.JOB_BUSY: (BUSY, patience),
-                ErrorTypes.REQUEST_REFUSED: (ABSENT, absence),
+                ErrorTypes.REQUEST_REFUSED: (min(ABSENT * 2 ** (refusals - 1), LONGEST_ABSENT), min(patience, ABSENCE)),
             }.get(said.kind, (BUSY, timedelta(0)))
-            if workflow.now() - began >= limit:
+            if not said.passing or workflow.now() - began >= limit:
                 raise said
             self._waits(str(said))
             await workflow.sleep(gap, summary=bounds.summary(str(said)))

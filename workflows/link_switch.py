@@ -52,7 +52,7 @@ class LinkSwitch(Operation):
         try:
             targets = await steps.resolve_links(request)
         except ActivityError as error:
-            raise Ends(Outcome.REFUSED, f"the cluster does not say who has these devices: {error.cause}") from error
+            raise Ends(Outcome.REFUSED, f"the cluster does not say who has these devices: {error.cause}", passing=True) from error
         self.move = links.ranks_of(targets.links)
         if problem := targets.problem or links.taken(self.context.links, self.move, self.context.front):
             raise Ends(Outcome.REFUSED, problem)

@@ -47,10 +47,16 @@ class Ends(Exception):
     """A mode ends before its last step. Raised by the procedures, turned into a verdict by `ModeWorkflow.conclude`."""
 
     def __init__(
-        self, outcome: Outcome, reason: str, *, next_mode: Mode | None = None, policy: SubHealthStrategy | None = None
+        self,
+        outcome: Outcome,
+        reason: str,
+        *,
+        next_mode: Mode | None = None,
+        policy: SubHealthStrategy | None = None,
+        passing: bool = False,
     ) -> None:
         super().__init__(reason)
-        self.outcome, self.reason, self.next_mode, self.policy = outcome, reason, next_mode, policy
+        self.outcome, self.reason, self.next_mode, self.policy, self.passing = outcome, reason, next_mode, policy, passing
 
 
 class ModeWorkflow(Dialogue):

@@ -30,7 +30,7 @@ class Operation(Concluding):
         if not await self.order(orders.pause_train(job.id, self.uuid, timeout), job.limits.order):
             why = self.lost_manager or "the training side could not be reached"
             if not self.touched:
-                raise Ends(Outcome.REFUSED, f"{why}; nothing was touched")
+                raise Ends(Outcome.REFUSED, f"{why}; nothing was touched", passing=True)
             raise self.cannot_go_on(f"{why}, and may have been told to pause")
         await self.until(
             lambda: self.has_report(ReportKind.STOP_COMPLETE) or self.is_over(), job.limits.pause_train, "wait for the pause"

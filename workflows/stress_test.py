@@ -66,7 +66,7 @@ class StressTest(Operation):
         try:
             answer = await steps.find_targets(request)
         except ActivityError as error:
-            raise Ends(Outcome.REFUSED, f"the cluster does not say which ranks are where: {error.cause}") from error
+            raise Ends(Outcome.REFUSED, f"the cluster does not say which ranks are where: {error.cause}", passing=True) from error
         if answer.problem:
             raise Ends(Outcome.REFUSED, answer.problem)
         self.targets = answer.asked
@@ -75,19 +75,11 @@ class StressTest(Operation):
 
     async def _test(self) -> tuple[StressResults | None, str]:
         """What the ranks say, or why they say nothing."""
-        job, limits = self.context.job, self.context.job.limits
-        self.failed = stress.NOT_SENT
-        if self.has_been_cancelled():
-            return None, CANCELLED
-        if self._speaks_mindio:
-            self.undo.append(("agents start processes again", self._release_agents))
-            if not await self.order(orders.hold_agents(job.id, self.new_uuid()), limits.order):
-                return None, self.untested(self.lost_manager or "its agents could not be told to wait")
-        if not await self.order(orders.stress_test(job.id, self.uuid, self.targets), limits.order):
-            self.stop_for_a_fault()
-            return None, self.untested(self.lost_manager or "its ranks could not be told in time")
+        self.failed, limit = stress.NOT_SENT, self.context.job.limits.stress_test
+        if failure := await self._failed_to_begin():
+            return None, failure
         self.failed = stress.FAULT_RECEIVED
-        await self.until(self.is_answered, limits.stress_test, "wait for what the ranks find")
+        await self.until(self.is_answered, limit, "wait for what the ranks find")
         self.stop_for_a_fault()
         if report := self.next_report(ReportKind.STRESS):
             if report.results and report.results.checks:
@@ -95,10 +87,23 @@ class StressTest(Operation):
             return None, self.untested(report.info or "the training side has no results")
         if self.has_been_cancelled():
             return None, CANCELLED
-        if said := self.said_instead():
-            return None, self.untested(said)
-        self.failed = stress.NEVER_REPORTED
-        return None, self.untested(f"no report of the test within {seconds(limits.stress_test)}")
+        said = self.said_instead()
+        self.failed = self.failed if said else stress.NEVER_REPORTED
+        return None, self.untested(said or f"no report of the test within {seconds(limit)}")
+
+    async def _failed_to_begin(self) -> str:
+        """Why no rank tests anything; empty: they are told to."""
+        job, limit = self.context.job, self.context.job.limits.order
+        if self.has_been_cancelled():
+            return CANCELLED
+        if self._speaks_mindio:
+            self.undo.append(("agents start processes again", self._release_agents))
+            if not await self.order(orders.hold_agents(job.id, self.new_uuid()), limit):
+                return self.untested(self.lost_manager or "its agents could not be told to wait")
+        if not await self.order(orders.stress_test(job.id, self.uuid, self.targets), limit):
+            self.stop_for_a_fault()
+            return self.untested(self.lost_manager or "its ranks could not be told in time")
+        return ""
 
     def is_answered(self) -> bool:
         return self.has_report(ReportKind.STRESS) or self.is_over() or self.has_been_cancelled()

@@ -323,7 +323,7 @@ class VerdictChanges(TypedDict, total=False):
     situation: Situation | None
 
 
-FEW = ("moved_links", "moved_by", "tested", "found", "handled", "left_behind", "unread", "situation")
+FEW = ("passing", "moved_links", "moved_by", "tested", "found", "handled", "left_behind", "unread", "situation")
 """Fields of a verdict that are written only where there is something in them."""
 
 
@@ -342,6 +342,9 @@ class Verdict(Value):
 
     look_at: Note = ""
     """Where a person should look."""
+
+    passing: bool = False
+    """What refused it may be over in a moment: to ask again may help."""
 
     switched: tuple[Switched, ...] = ()
     moved_links: RankLinks | None = None

@@ -129,6 +129,7 @@ class Container(torch.optim.Optimizer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.inner[0].load_state_dict(state)
+        self.param_groups = self.inner[0].param_groups
 
 
 class Lazy(nn.Module):

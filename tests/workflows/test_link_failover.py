@@ -5,7 +5,7 @@ import gc
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
@@ -18,14 +18,16 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotMoved, Refused
 from rekindle.maintenances import Maintenances
 from rekindle.model.job import Job
+from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.maintenance import Maintenance, Stage
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.recovery import Attachment, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
+from workflows import link_failover
 
 OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
 
@@ -221,6 +223,33 @@ async def _waits(handle: WorkflowHandle[object, object]) -> None:
         asked += event.HasField("timer_started_event_attributes")
         if asked == 2:
             return
+
+
+async def test_a_switchback_that_is_refused_again_and_again_ends(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit begins with the wish and not with each try: each is an incident, and they would push out all others."""
+    monkeypatch.setattr(link_failover, "ABSENCE", timedelta(seconds=3))
+    async with linked(temporal, a_job(limits=Limits(order=timedelta(seconds=0.6)))) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        await peer.cut()
+        await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=datetime.now(UTC)))
+        with pytest.raises(Refused, match="could not be reached; nothing was touched"):
+            await of(world).switch_back(maintenance)
+        assert 2 < (await world.status()).state.incidents < 6
+        assert (await of(world).status(maintenance)).on_backup
+
+
+async def test_a_refusal_that_waiting_does_not_mend_is_said_at_once(temporal: WorkflowEnvironment) -> None:
+    """The device is the job's no more: no further incident follows."""
+    async with linked(temporal, a_job()) as (world, _):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        world.cluster.pods_by_name.pop(world.cluster.holder(1).metadata.name)
+        with pytest.raises((Refused, NotMoved)):
+            await of(world).switch_back(maintenance)
+        assert (await world.status()).state.incidents == 2
 
 
 async def test_a_switchback_while_links_are_failed_over_is_refused(temporal: WorkflowEnvironment) -> None:
