@@ -13,6 +13,9 @@ import torch
 PLAIN = (bool, int, float, str, type(None))
 """Types of values that are carried, and put back where a step is repeated."""
 
+_OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
+"""Attributes by which torch keeps hooks and the like, which the script of a replacement registers itself."""
+
 Place = tuple[str, str, str]
 """Name that the session has for a module, path of a part of it, and an attribute."""
 
@@ -63,7 +66,7 @@ class Attributes:
         for root, module in self.roots.items():
             for name, part in module.named_modules():
                 for attribute, value in vars(part).items():
-                    if type(value) in PLAIN:
+                    if type(value) in PLAIN and attribute not in _OF_TORCH:
                         yield (root, name, attribute), value, part
             for name, parameter in module.named_parameters():
                 yield (root, name, "requires_grad"), parameter.requires_grad, parameter

@@ -18,6 +18,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as torch_modules
 
+from rekindle_training.adapter.attributes import PLAIN
 from rekindle_training.adapter.copies import LOOKS, Moving, Updated, copied, versions
 from rekindle_training.adapter.data_parallel import DataParallel, Flags
 from rekindle_training.adapter.digest import leaf_digest
@@ -62,7 +63,7 @@ class _Moment:
     extra: list[tuple[torch.nn.Module, Any]]
     sample: list[torch.Tensor]
     large: list[object]
-    """Values of large objects of `state`, and how often their tensors were changed."""
+    """Of large objects of `state`."""
     moments: list[int]
     """How often the state of optimizers was changed, of the parameters that are watched."""
     flags: list[list[Flags]]
@@ -355,8 +356,10 @@ class Boundary:
         return [torch.cat(group) for group in by_device.values()]
 
     def _large_values(self) -> list[object]:
-        found = (leaf for thing in self._large.values() for _, leaf in leaves(thing.state_dict(), ""))
-        return [versions([leaf])[0] if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
+        """Plain ones, and how often tensors were changed."""
+        found = [leaf for thing in self._large.values() for _, leaf in leaves(thing.state_dict(), "")]
+        changes = versions([leaf for leaf in found if isinstance(leaf, torch.Tensor)])
+        return [*changes, *(leaf for leaf in found if type(leaf) in PLAIN)]
 
     def _moment_versions(self) -> list[int]:
         """Counted for the parameters that are watched: who changes moments changes those of all."""

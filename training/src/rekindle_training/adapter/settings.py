@@ -24,6 +24,8 @@ class Settings:
         self._of_the_script: list[_Values] = []
         """Attributes of modules of the script's own classes, which may count in their forward pass."""
         self._of_torch: list[_Values] = []
+        self._constants: list[frozenset[str]] = []
+        """Names that torch gives each of these."""
         self._places: list[tuple[_Values, str]] = []
         self._sizes: list[int] = []
         """Of `_of_torch`, when `_places` were found."""
@@ -32,10 +34,9 @@ class Settings:
 
     def look(self, modules: Sequence[torch.nn.Module]) -> None:
         """Takes these modules from the next step on."""
-        own = [module for module in modules if not type(module).__module__.startswith("torch.nn.")]
-        self._of_the_script = [vars(module) for module in own]
-        self._of_torch = [vars(module) for module in modules if module not in set(own)]
-        self._constants = [_constants(module) for module in modules if module not in set(own)]
+        of_torch = [module for module in modules if type(module).__module__.startswith("torch.nn.")]
+        self._of_torch, self._constants = [vars(module) for module in of_torch], [_constants(module) for module in of_torch]
+        self._of_the_script = [vars(module) for module in modules if not type(module).__module__.startswith("torch.nn.")]
         self._find_places()
 
     def remember(self) -> None:

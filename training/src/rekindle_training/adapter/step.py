@@ -485,9 +485,8 @@ class Attempts:
         word = agreement.word(self._now.number, kind, gathers=self._now.gathers)
         try:
             if self._now.number == self._after_recovery and not self._rank.wrappers.is_settled:
-                self._rank.communicator.agree(
-                    word
-                )  # who has left a collective out would meet the others in those of the wrappers
+                # Who has left a collective out would meet the others in those of the wrappers.
+                self._rank.communicator.agree(word)
             self._rank.wrappers.settle()
             self._prove_repetition()
             self._rank.buddy.exchange(self._now.number, own)
