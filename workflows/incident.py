@@ -196,7 +196,7 @@ class IncidentRun:
             incarnation=state.progress.incarnation if state.progress else "",
             sessions=attachments.sessions(state),
             policy=state.policy,
-            avoid_nodes=nodes.to_avoid(everything, state.policy),
+            avoid_nodes=nodes.to_avoid(everything, state.policy, memory.refusing(state, now)),
             lost_nodes=nodes.lost(everything),
             holders=state.holders,
             links=state.links,

@@ -18,15 +18,17 @@ from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
     KEPT_INCIDENTS,
+    KEPT_REFUSING,
     KEPT_REPORTS,
     Answered,
     Downgrade,
     JobState,
     Pending,
+    Refusing,
     Registration,
     Remembered,
 )
-from rekindle.policy import drains, links
+from rekindle.policy import drains, links, nodes
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
 from rekindle.policy.modes import LAST, MODES
@@ -41,6 +43,9 @@ KEPT_PODS = 20
 
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH, FaultKind.PROCESS)
 """What a look finds at nodes, and not at the job's pods."""
+
+REFUSES = timedelta(minutes=10)
+"""So long new pods keep away from a node that has refused one: a device plugin comes within minutes after a node has started."""
 
 LONGEST_ID = 64
 """Characters of an update id that is remembered: a client that makes up a longer one is believed each time."""
@@ -121,8 +126,22 @@ def _owners_word(state: JobState) -> SubHealthStrategy:
 def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     told = _with_problems(state.with_(standbys=sighting.standbys), sighting.problems)
+    told = _with_refusing(told, nodes.refusing(sighting.faults), now)
     state = faults.seen(told, sighting, now, restarting=restarting)
     return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
+
+
+def _with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> JobState:
+    if not names:
+        return state
+    others = (one for one in state.refusing if one.node not in names)
+    known = (*others, *(Refusing(node=name, at=now) for name in names))
+    return state.with_(refusing=known[-KEPT_REFUSING:])
+
+
+def refusing(state: JobState, now: datetime) -> tuple[str, ...]:
+    """Nodes that have refused pods of the job, and may do so still."""
+    return tuple(one.node for one in state.refusing if now - one.at < REFUSES)
 
 
 def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:

@@ -17,6 +17,7 @@ from rekindle.model.standby import Standby, Upkeep
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
 KEPT_REPORTS = 20
+KEPT_REFUSING = 20
 MOST_INCIDENTS = 10**9
 """Incidents of a job that its object may tell of."""
 
@@ -27,6 +28,14 @@ class Downgrade(Value):
     reason: str
     since: datetime
     before: SubHealthStrategy
+
+
+class Refusing(Value):
+    """A node that has refused pods of the job, as one does whose device plugin is not there yet after a start."""
+
+    node: str
+    at: datetime
+    """By the workflow's clock."""
 
 
 class Told(Value):
@@ -131,6 +140,7 @@ class JobStateChanges(TypedDict, total=False):
     history: tuple[Incident, ...]
     restarts: tuple[datetime, ...]
     repairs: tuple[datetime, ...]
+    refusing: tuple[Refusing, ...]
     left_behind: tuple[PodRef, ...]
     links: tuple[OnBackup, ...]
     standbys: tuple[Standby, ...]
@@ -195,6 +205,9 @@ class JobState(Value):
 
     repairs: tuple[datetime, ...] = ()
     """When recoveries of its processes began that ended well, lately: too often leads to a restart."""
+
+    refusing: tuple[Refusing, ...] = ()
+    """Nodes that have refused its pods lately: new ones keep away from them for a while, whichever mode makes them."""
 
     left_behind: tuple[PodRef, ...] = ()
     """Pods that recoveries could not delete."""

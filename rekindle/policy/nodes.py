@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from rekindle.model.bounds import fitting
+from rekindle.model.cluster import PodStatus
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import SubHealthStrategy
 
@@ -12,14 +13,39 @@ ones come first."""
 
 MOST_BYTES = 48 * 1024
 
+REFUSALS = ("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "NodeName", "NodeUnschedulable", "TopologyAffinityError")
+"""Reasons of pods that the kubelet of their node has refused, besides `OutOfcpu` and the like."""
 
-def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy) -> tuple[str, ...]:
-    """Nodes that are sub-healthy, unless that is ignored, and then nodes that are lost. A failed pod or process says nothing of
-    its node: most of them fail by themselves, and a full cluster has no other node for them. A pod that is to keep off a cordoned
-    node could not be put there either when that is over: it is left to the scheduler, and to who makes the pod."""
+
+def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy, refusing: Iterable[str] = ()) -> tuple[str, ...]:
+    """Nodes that are sub-healthy, unless that is ignored, nodes that have just refused pods of the job, and nodes that are lost.
+
+    A pod or process that has run and failed says nothing of its node: most of them fail by themselves, and a full cluster has no
+    other node for them. A pod that is to keep off a cordoned node could not be put there either when that is over: it is left to
+    the scheduler, and to who makes the pod.
+
+    Args:
+        refusing: nodes that have refused pods, see `Refusing`.
+    """
     known = [fault for fault in faults if not fault.is_cordon]
     ill = [] if policy is SubHealthStrategy.IGNORE else _nodes(known, FaultKind.SUB_HEALTH)
-    return _some([*ill, *_nodes(known, FaultKind.NODE)])
+    return _some([*ill, *refusing, *_nodes(known, FaultKind.NODE)])
+
+
+def is_refusal(status: PodStatus) -> bool:
+    """Whether a pod failed since its node did not take it, and no container of it ever ran."""
+    return status.exit_code is None and _is_refusal(status.reason)
+
+
+def refusing(faults: Iterable[Fault]) -> tuple[str, ...]:
+    """Nodes that have refused pods, as these faults say."""
+    return tuple(
+        sorted({fault.node for fault in faults if fault.kind is FaultKind.POD and fault.node and _is_refusal(fault.code)})
+    )
+
+
+def _is_refusal(reason: str) -> bool:
+    return reason.startswith("OutOf") or reason in REFUSALS
 
 
 def lost(faults: Iterable[Fault]) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules, Then
 from rekindle.model.sizes import MOST_STANDBYS
 from rekindle.model.standby import Standby
+from rekindle.policy import nodes
 from rekindle.policy.device_names import shown
 from rekindle.policy.devices import Held, Struck, held_by_node, struck
 from rekindle.policy.filters import filters
@@ -230,30 +231,33 @@ def _wrong_standby(pod: Pod, node: Node | None, generation: str) -> str:
 
 
 def _failed(job: JobObject, pods: Iterable[RankedPod]) -> list[Fault]:
-    """One fault for all pods of a generation that failed with the same exit code."""
-    groups: dict[tuple[bool, str, str], list[RankedPod]] = {}
+    """One fault for all pods of a generation that failed with the same exit code; one for each node that has refused some."""
+    groups: dict[tuple[bool, str, str, str], list[RankedPod]] = {}
     for one in pods:
         if one.failed:
-            exit_code = one.pod.status.exit_code
-            code = "" if exit_code is None else f"exit {exit_code}"
-            groups.setdefault((one.backup, _generation(one), code), []).append(one)
+            status = one.pod.status
+            code = "" if status.exit_code is None else f"exit {status.exit_code}"
+            refused = nodes.is_refusal(status)
+            key = one.backup, _generation(one), status.reason if refused else code, one.pod.spec.node_name if refused else ""
+            groups.setdefault(key, []).append(one)
     found = [(key, _in_order(groups[key])) for key in sorted(groups)]
-    faults = [_failure(job, code, group) for (_, _, code), group in found[:MOST_FAULTS]]
+    faults = [_failure(job, code, node, group) for (_, _, code, node), group in found[:MOST_FAULTS]]
     return _with_the_rest(job, faults, [group for _, group in found[MOST_FAULTS:]], "exit codes")
 
 
-def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
+def _failure(job: JobObject, code: str, refusing: str, pods: Sequence[RankedPod]) -> Fault:
+    """`refusing`: the node that has refused them; empty: they have run."""
     first = pods[0]
-    nodes = {one.pod.spec.node_name for one in pods}
+    here = {one.pod.spec.node_name for one in pods}
     status = first.pod.status
     words = cut(status.message or status.reason or code, LONGEST_MESSAGE)
     pod_ranks = _pod_ranks(job, pods)
     return Fault(
-        id=f"{'backup-failed' if first.backup else 'failed'}/{_generation(first)}/{code}",
+        id=f"{'backup-failed' if first.backup else 'failed'}/{_generation(first)}/{code}{f'/{refusing}' if refusing else ''}",
         kind=FaultKind.POD,
         pod_ranks=pod_ranks,
         ranks=_ranks(job, pod_ranks),
-        node=first.pod.spec.node_name if len(nodes) == 1 else "",
+        node=first.pod.spec.node_name if len(here) == 1 else "",
         pod=first.pod.metadata.name,
         pod_uids=tuple(one.pod.metadata.uid for one in pods[:NAMED_PODS]),
         generation=_generation(first),

@@ -10,8 +10,8 @@ from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultTy
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import Attachment, PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
-from rekindle.model.state import JobState, Standing
-from rekindle.policy import cases
+from rekindle.model.state import KEPT_REFUSING, JobState, Standing
+from rekindle.policy import cases, nodes
 from workflows import attachments, faults, memory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -381,3 +381,28 @@ def test_words_alone_make_no_fault_a_new_one() -> None:
     warmer = LOST.model_copy(update={"message": "95 degrees"})
     wider = LOST.model_copy(update={"pod_ranks": (1, 2)})
     assert (not_among([warmer], [LOST]), not_among([wider], [LOST])) == ([], [wider])
+
+
+# ---- nodes that refuse pods
+
+REFUSED = FAILED.model_copy(update={"id": "failed/0/OutOfcpu/node-1", "code": "OutOfcpu", "node": "node-1"})
+
+
+def test_a_node_that_has_refused_a_pod_is_kept_away_from_for_a_while() -> None:
+    """Whichever mode makes the next one: otherwise a node without its devices swallows all restarts, beside one that is free."""
+    state = see(see(STATE), REFUSED)
+    assert memory.refusing(state, NOW) == ("node-1",)
+    later = see(state)
+    assert later.faults == ()
+    assert memory.refusing(later, NOW + memory.REFUSES - timedelta(seconds=1)) == ("node-1",)
+    assert memory.refusing(later, NOW + memory.REFUSES) == ()
+    assert nodes.to_avoid((), SubHealthStrategy.IGNORE, memory.refusing(later, NOW)) == ("node-1",)
+
+
+def test_nodes_that_refuse_are_remembered_up_to_a_number() -> None:
+    """The latest ones, each once."""
+    state = see(STATE)
+    for number in range(2 * KEPT_REFUSING):
+        state = see(state, REFUSED.model_copy(update={"node": f"node-{number // 2}"}))
+    names = [one.node for one in state.refusing]
+    assert names == [f"node-{number}" for number in range(KEPT_REFUSING)]

@@ -13,6 +13,7 @@ from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
 from rekindle.model.rule_file import plain
 from rekindle.model.sizes import MOST_PODS, MOST_STANDBYS
+from rekindle.policy import nodes
 from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, gone, matters, sight
 from tests.support.job_views import NOW, job, kept, manager, node, pod, view
 
@@ -106,6 +107,27 @@ def test_pods_that_fail_alike_are_one_fault() -> None:
     assert found[0].pod_uids == tuple(f"uid-{rank}" for rank in range(10))
     names = ", ".join(f"demo-worker-{rank}" for rank in range(10))
     assert found[0].message == f"12 pods failed: exit 1 ({names} and 2 more)"
+
+
+@pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "OutOfcpu", "TopologyAffinityError"])
+def test_pods_that_nodes_have_refused_are_a_fault_of_each_node(reason: str) -> None:
+    """No container of them ever ran: the next ones are not put there, as those are that failed by themselves."""
+    refused = [
+        pod(rank, f"uid-{rank}", phase=PodPhase.FAILED, node=f"node-{rank}", exit_code=None, reason=reason) for rank in range(2)
+    ]
+    found = faults(view(*refused, pod(2, phase=PodPhase.FAILED, node="node-2"), of=job(pods=3)))
+    assert [(fault.id, fault.code, fault.node) for fault in found] == [
+        (f"failed/0/{reason}/node-0", reason, "node-0"),
+        (f"failed/0/{reason}/node-1", reason, "node-1"),
+        ("failed/0/exit 1", "exit 1", "node-2"),
+    ]
+    assert nodes.refusing(found) == ("node-0", "node-1")
+
+
+def test_a_pod_that_was_evicted_was_not_refused() -> None:
+    """It has run there, and its node may take the next one."""
+    (fault,) = faults(view(pod(0, phase=PodPhase.FAILED, exit_code=None, reason="Evicted")))
+    assert (fault.code, nodes.refusing([fault])) == ("", ())
 
 
 def test_only_a_pod_that_was_not_told_to_end_can_fail() -> None:

@@ -38,7 +38,7 @@ def job(phase: JobPhase = JobPhase.RUNNING, *, pods: int = 2, each: int = 2, **w
 
 def pod(rank: int | str | None = 0, uid: str = "", **wishes: Any) -> Pod:
     """Runs on node-0, its rank as it is written. Wishes: name, node, phase, backup, standby, deleted, generation, role,
-    exit_code, message, started, devices and uuids."""
+    exit_code, reason, message, started, devices and uuids."""
     text = "" if rank is None else str(rank)
     kind = "backup" if wishes.get("backup") else "standby" if wishes.get("standby") else ""
     marks = {keys.POD_TYPE: kind} if kind else {}
@@ -58,6 +58,7 @@ def pod(rank: int | str | None = 0, uid: str = "", **wishes: Any) -> Pod:
         status=PodStatus(
             phase=phase,
             exit_code=exit_code,
+            reason=wishes.get("reason", ""),
             message=wishes.get("message", ""),
             start_time=wishes.get("started"),
             devices=wishes.get("devices", ()),
