@@ -14,9 +14,12 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
+from rekindle.model import bounds, stored
 from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
+from rekindle.model.bounds import few
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
+from rekindle.model.job import Job, JobId
 from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
@@ -34,6 +37,9 @@ from workflows.standbys import Standbys
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
 
+NOBODY = Job(id=JobId("unreadable"), name="unreadable", pods=1)
+"""In the place of a job whose state cannot be read, for what comes before the workflow ends."""
+
 COMES_BACK = timedelta(seconds=15)
 """For the stream of a job whose workflow was lost: a gateway with few streams offers each of them every 10 s."""
 
@@ -41,8 +47,10 @@ COMES_BACK = timedelta(seconds=15)
 @workflow.defn(name=Workflows.TRAINING_JOB)
 class TrainingJob:
     @workflow.init
-    def __init__(self, state: JobState) -> None:
-        self.known = Memory(state)
+    def __init__(self, given: object) -> None:
+        state, self._left_out = stored.read(JobState, given, needed=("job",))
+        self._is_readable = state is not None
+        self.known = Memory(state or JobState.of(NOBODY))
         self.incident: IncidentRun | None = None
         self.journal = Journal(self._to_remember)
         self._broom = Broom(self.known)
@@ -57,7 +65,19 @@ class TrainingJob:
     # ---- its life
 
     @workflow.run
-    async def run(self, state: JobState) -> str:
+    async def run(self, given: object) -> str:
+        """Args:
+        given: a `JobState`, as this version or an earlier one has written it.
+
+        Raises:
+            ApplicationError: it is none; the watcher registers the job anew.
+        """
+        if not self._is_readable:
+            raise ApplicationError(
+                f"the state of the job cannot be read: {bounds.note(repr(given))}",
+                type=ErrorTypes.REQUEST_INVALID,
+                non_retryable=True,
+            )
         living = asyncio.create_task(self._live())
         while True:
             try:
@@ -71,6 +91,9 @@ class TrainingJob:
     async def _live(self) -> str:
         incidents = self.state.incidents
         self._show()
+        if self._left_out:
+            words = f"an earlier version wrote the job's state otherwise; what cannot be read is left out: {few(self._left_out)}"
+            self.journal.soon(self.journal.record(self.state, "StateReadInPart", words, warning=True))
         while not self.state.ended:
             self._forget_what_is_over()
             case = cases.next_case(self.state, workflow.now())

@@ -4,12 +4,12 @@ Called by the watcher, which keeps the two values in memory for each job. Whatev
 the next look finds the same difference or none. docs/intake.md has the rule, the cases and an example.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 
-from pydantic import ValidationError
-
 from rekindle.errors import BadInput
+from rekindle.model import stored
 from rekindle.model.base import Value
 from rekindle.model.cluster import JobObject, JobView
 from rekindle.model.fault import Sighting
@@ -97,10 +97,10 @@ def _remembered(job: JobObject) -> Remembered:
     """What an earlier workflow of the job left on its object. People write there too, and copy another job's object: what
     cannot be read, or is of another one, is nothing."""
     try:
-        remembered = Remembered.model_validate_json(job.metadata.annotations[MEMORY])
-    except (KeyError, ValidationError):
+        remembered, _ = stored.read(Remembered, json.loads(job.metadata.annotations[MEMORY]), needed=("job",))
+    except (KeyError, ValueError):
         return Remembered()
-    return remembered if remembered.job == job.metadata.uid else Remembered()
+    return remembered if remembered and remembered.job == job.metadata.uid else Remembered()
 
 
 def due(now: Shown, acknowledged: Acknowledged) -> News | None:

@@ -1,0 +1,36 @@
+"""Values that outlive the code that wrote them: a job's state from run to run, and what stands on the job's object.
+
+Newer code reads what older code wrote. A field that means nothing any more is left out, so that the rest holds.
+"""
+
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+import pydantic_core
+from pydantic import ValidationError
+
+from rekindle.model.base import Value
+
+Kind = TypeVar("Kind", bound=Value)
+
+
+def read(kind: type[Kind], given: object, needed: Collection[str] = ()) -> tuple[Kind | None, tuple[str, ...]]:
+    """Returns the value, and the fields that were left out since they could not be read; None: there is nothing to be read.
+
+    Args:
+        given: as it was stored, decoded from JSON.
+        needed: fields without which there is nothing.
+    """
+    if not isinstance(given, dict):
+        return None, ()
+    known: dict[str, Any] = dict(given)
+    left_out: list[str] = []
+    while True:
+        try:
+            return kind.model_validate_json(pydantic_core.to_json(known)), tuple(left_out)
+        except ValidationError as error:
+            wrong = {str(one["loc"][0]) for one in error.errors() if one["loc"]} & known.keys()
+            if not wrong or not wrong.isdisjoint(needed):
+                return None, tuple(left_out)
+            left_out += sorted(wrong)
+            known = {name: value for name, value in known.items() if name not in wrong}

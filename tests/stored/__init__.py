@@ -1,0 +1,1 @@
+"""Formats that outlive the code which wrote them, each with an example of every version."""

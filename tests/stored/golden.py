@@ -1,0 +1,173 @@
+"""`python -m tests.stored.golden`: writes the examples of stored formats as this version writes them, where a format has changed.
+
+The files stay for ever: newer code reads what older code has written.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rekindle.model import maintenance, plan
+from rekindle.model.base import Value
+from rekindle.model.fault import Decided, Fault, FaultKind, FaultType, FaultyRanks
+from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.links import OnBackup, Placed
+from rekindle.model.maintenance import Maintenance
+from rekindle.model.plan import Upgrade
+from rekindle.model.recovery import (
+    Attachment,
+    Handled,
+    Incident,
+    Mode,
+    ModeRequest,
+    Outcome,
+    Phase,
+    PodRef,
+    Progress,
+    Switched,
+    Verdict,
+)
+from rekindle.model.standby import Standby, Upkeep
+from rekindle.model.state import Answered, Downgrade, JobState, Pending, Refusing, Remembered, Standing, Told
+
+FOLDER = Path(__file__).with_name("golden")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OLD, NEW = PodRef(name="gpt-worker-1", uid="old", node="node-1", rank=1), PodRef(name="gpt-worker-1-hot-0001", uid="new", rank=1)
+SLOW = Fault(
+    id="uid-of-node-1/plain/sub-healthy/0/1",
+    kind=FaultKind.SUB_HEALTH,
+    pod_ranks=(1,),
+    ranks=(2, 3),
+    node="node-1",
+    pod="gpt-worker-1",
+    pod_uids=("old",),
+    accepted_at=NOW,
+    decided=Decided(rule="plain/sub-healthy", saw="condition SubHealthy=True", since=NOW, settle=1.0, clear=60.0),
+    source="watcher",
+)
+CRASH = Fault(
+    id="processes",
+    kind=FaultKind.PROCESS,
+    ranks=(3,),
+    details=(FaultyRanks(ranks=(3,), type=FaultType.MEMORY, device="1", code="8C084E00"),),
+    accepted_at=NOW,
+    session="session-1",
+    source="training-side",
+)
+VERDICT = Verdict(
+    mode=Mode.HOT_SWITCH,
+    outcome=Outcome.RECOVERED,
+    reason="training goes on",
+    seconds=3.5,
+    phases=(Phase(name="training pauses", seconds=0.2),),
+    steps_lost=0,
+    switched=(Switched(pod_rank=1, before=OLD, after=NEW),),
+    handled=(Handled.of(CRASH),),
+    left_behind=(OLD,),
+    went_on_at=NOW,
+)
+REMEMBERED = Remembered(
+    job="job",
+    incidents=3,
+    recovery="recovery/job/3/hot-switch",
+    downgrade="no spare",
+    policy_before=SubHealthStrategy.HOT_SWITCH,
+    restarts=(NOW,),
+    left_behind=(OLD,),
+    moved=VERDICT.switched,
+    links=(OnBackup(ranks=(2, 3), maintenance="link-failover/default.gpt/node-1/1"),),
+)
+STATE = JobState(
+    job=Job(id=JobId("job"), name="gpt", pods=2, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH, standbys=1),
+    registered=True,
+    introduced=True,
+    attachment=Attachment(queue="gateway/gateway-0", session="session-1", since=NOW, client="10.0.0.5"),
+    replaced=("session-0",),
+    progress=Progress(incarnation="life-1", step=7, steps_lost=2, session="session-1", ranks=4),
+    downgrade=Downgrade(reason="no spare", since=NOW, before=SubHealthStrategy.HOT_SWITCH),
+    holders=("aaaaaaaa", "bbbbbbbb"),
+    faults=(
+        Standing(fault=SLOW, judged="ignored", well_since=NOW + timedelta(seconds=5)),
+        Standing(fault=CRASH, told=(Told(ranks=(3,), at=NOW),)),
+    ),
+    reports=("report-1",),
+    problems=("pods a and b both carry pod rank 1",),
+    request=Pending(id="request-2", request=ModeRequest(job="gpt", mode=Mode.HOT_SWITCH, pod_rank=1, requested_by="ada")),
+    answers=(Answered(id="request-1", verdict=VERDICT),),
+    incidents=3,
+    history=(
+        Incident(
+            number=3,
+            summary="sub-health node-1",
+            started_at=NOW,
+            seconds=4.0,
+            verdict=Outcome.RECOVERED,
+            ladder=(VERDICT,),
+            policy_after=SubHealthStrategy.HOT_SWITCH,
+            faults=(SLOW,),
+        ),
+    ),
+    restarts=(NOW,),
+    repairs=(NOW,),
+    refusing=(Refusing(node="node-3", at=NOW),),
+    left_behind=(OLD,),
+    links=REMEMBERED.links,
+    standbys=(Standby(name="gpt-standby-0", uid="standby", node="node-2", runs=True),),
+    upkeep=Upkeep(tried_at=NOW, tries=1),
+)
+
+MAINTENANCE = Maintenance(
+    job_id="job",
+    job="gpt",
+    stage=maintenance.Stage.ON_BACKUP,
+    on_backup=(Placed(node="node-1", devices=("0",), backup=True, ranks=((2, 3),)),),
+    since=NOW,
+    asked=1,
+    moves=(maintenance.Move(at=NOW, what="node-1: 0", outcome=Outcome.RECOVERED, reason="training goes on"),),
+)
+UPGRADE = Upgrade(
+    switch="spine-1",
+    stage=plan.Stage.FREE,
+    leaf=1,
+    leaves=("leaf-0", "leaf-1"),
+    moves=(),
+    stopped=True,
+    notes=MAINTENANCE.moves,
+)
+
+FORMATS: dict[str, Value] = {"job-state": STATE, "remembered": REMEMBERED, "maintenance": MAINTENANCE, "upgrade": UPGRADE}
+"""Examples as this version writes them, by the name of their format: what crosses the runs of workflows, or stands on a job."""
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Returns the format as JSON Schema, without its documentation."""
+    found: dict[str, Any] = _plain(type(FORMATS[name]).model_json_schema(mode="serialization"))
+    return found
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: _plain(value) for key, value in part.items() if key not in ("description", "title")}
+    return [_plain(value) for value in part] if isinstance(part, list) else part
+
+
+def versions(name: str) -> list[Path]:
+    """Returns the files of a format, the newest last."""
+    return sorted(FOLDER.glob(f"{name}-*.json"))
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, example in FORMATS.items():
+        known = versions(name)
+        if known and json.loads(known[-1].read_text())["schema"] == schema(name):
+            continue
+        file = FOLDER / f"{name}-{len(known) + 1:03d}.json"
+        content = {"schema": schema(name), "example": json.loads(example.model_dump_json())}
+        file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+        print(f"written: {file.relative_to(Path.cwd())}")
+
+
+if __name__ == "__main__":
+    main()

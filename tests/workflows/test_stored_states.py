@@ -1,0 +1,48 @@
+"""A job's workflow that begins with what an earlier version, or a person, has written."""
+
+import json
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.state import JobState, JobStatus
+from tests.support.harness import Harness, a_job, harness, register
+
+
+async def started_again(world: Harness, given: object) -> None:
+    """The job's workflow, with this input."""
+    await world.entity.terminate("a test")
+    await world.client.start_workflow(
+        ids.Workflows.TRAINING_JOB, given, id=world.entity.id, task_queue=ids.CONTROL_QUEUE, result_type=str
+    )
+
+
+async def test_a_state_of_which_a_part_cannot_be_read_is_gone_on_with(temporal: WorkflowEnvironment) -> None:
+    """The job stays protected, and an event names what was left out. Every task of the workflow failed, for good."""
+    async with harness(temporal, a_job()) as world:
+        state = json.loads(JobState.of(world.job).with_(incidents=7, registered=True).model_dump_json())
+        await started_again(world, {**state, "history": [{"number": 7, "ladder": [{"handled": ["an id"]}]}]})
+        status = await world.entity.query(ids.Queries.STATUS, result_type=JobStatus)
+        assert (status.state.incidents, status.state.history) == (7, ())
+        await world.settled(lambda _: any(event.reason == "StateReadInPart" for event in world.cluster.events))
+        (event,) = (event for event in world.cluster.events if event.reason == "StateReadInPart")
+        assert "what cannot be read is left out: history" in event.message
+
+
+@pytest.mark.parametrize("given", [{"job": "gpt"}, {"nonsense": 1}, "gpt", 3], ids=str)
+async def test_what_is_no_state_of_a_job_ends_at_once_and_the_job_is_registered_anew(
+    given: object, temporal: WorkflowEnvironment
+) -> None:
+    """Whoever started it in the UI or with the CLI: it kept the job from being registered for ever."""
+    async with harness(temporal, a_job()) as world:
+        await started_again(world, given)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await world.entity.result()
+        assert isinstance(failed.value.cause, ApplicationError)
+        assert failed.value.cause.message.startswith("the state of the job cannot be read: ")
+        await register(world.client, world.job)
+        status = await world.entity.query(ids.Queries.STATUS, result_type=JobStatus)
+        assert status.state.job == world.job
