@@ -117,7 +117,7 @@ class _Opening:
         """A fault that the report names, and that was not announced, came in between: it is recovered with the others."""
         report = await self._answer(ReportKind.STRATEGIES, self.job.limits.offers)
         self._take(report)
-        offers = opening.offers(report.strategies) if report else opening.PRESUMED
+        offers = opening.offers(report.strategies) if report else opening.presumed(self.situation)
         self.mode.situation = self.situation.with_(offered=True, offers=offers, presumed=report is None)
 
     # ---- orders and their answers

@@ -12,9 +12,6 @@ from rekindle.policy import faulty, orders
 HEALTHY = (FaultRank(rank=0, type=FaultType.NETWORK),)
 """What is announced where nothing is faulty after all: training has stopped, and repeats its step. Source: tried with MindIO."""
 
-PRESUMED = (Strategy.RECOVER,)
-"""What a MindIO client offers whatever its faults are, where its job recovers processes. Source: tried, with lost reports."""
-
 
 # ---- what is faulty
 
@@ -120,6 +117,12 @@ def unasked(job: Job, situation: Situation, attempt: str, strategy: Strategy) ->
     """The situation in which this strategy is ordered without a question; its order names all that is faulty."""
     announced = announcement(job, situation, leave=False)
     return situation.with_(attempt=attempt, announced=announced, offered=True, offers=(strategy,), presumed=True)
+
+
+def presumed(situation: Situation) -> tuple[Strategy, ...]:
+    """What a MindIO client offers whose report was lost, where its job recovers processes: where a repetition of the step was
+    announced it can do nothing else. Source: tried, with lost reports."""
+    return (Strategy.RETRY,) if faulty.is_retryable(situation.announced) else (Strategy.RECOVER,)
 
 
 def offers(strategies: Iterable[str]) -> tuple[str, ...]:

@@ -242,3 +242,17 @@ def test_orders_without_an_answer_ask_for_nothing() -> None:
     """`stop switch` and `kill` are answered by no report."""
     assert reports.answer_to(Order(job_id="j", uuid="u", signal_type="killMaster")) is None
     assert reports.answer_to(Order(job_id="j", uuid="u", signal_type="hot-switch", actions=("stop switch",))) is None
+
+
+@pytest.mark.parametrize(
+    ("announced", "strategy"),
+    [
+        (FaultRank(rank=3, type=MEMORY), Strategy.RETRY),
+        (FaultRank(rank=0, type=NETWORK), Strategy.RETRY),
+        (FaultRank(rank=3, type=OTHER), Strategy.RECOVER),
+    ],
+    ids=["memory", "network", "other"],
+)
+def test_offers_that_were_lost_are_those_that_the_announcement_allows(announced: FaultRank, strategy: Strategy) -> None:
+    """A client that was told of faults which a repetition mends bears no other strategy: any other one restarts the job."""
+    assert opening.presumed(Situation(announced=(announced,))) == (strategy,)
