@@ -15,6 +15,7 @@ from rekindle.ids import ErrorTypes, Updates, recovery_workflow
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
 from rekindle.policy.cases import describe
+from rekindle_wire import REPORT
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, harness, register, sub_health, training
@@ -105,7 +106,7 @@ async def test_a_fault_is_taken_although_its_stream_was_overtaken_meanwhile(monk
 
     monkeypatch.setattr(Jobs, "_update", update)
     jobs = Jobs(Mock(spec=Client))
-    assert (await jobs.report_faults("job-1", FaultReport(), overtaken)).info == "taken"
+    assert (await jobs.report_faults("job-1", FaultReport(), overtaken, "")).info == "taken"
 
 
 async def test_a_fault_of_a_job_that_nobody_knows_is_refused_at_once(temporal: WorkflowEnvironment) -> None:
@@ -128,3 +129,20 @@ async def _report_fault(world: Harness, rank: int) -> int:
     async with grpc.aio.insecure_channel(world.gateway.address) as channel:
         stub: Any = RecoverStub(channel)
         return int((await stub.ReportProcessFault(message)).code)
+
+
+async def test_a_report_of_ours_that_is_sent_again_is_one_fault(temporal: WorkflowEnvironment) -> None:
+    """Its first call timed out at a gateway that stored it all the same: the second one came when the fault was mended already,
+    and training was recovered twice."""
+    async with training(temporal, a_job(annotations={})) as (world, peer):
+        peer.broken[3] = "1"
+        message = wire.ProcessFaultRequest(jobId=world.job.id, faultRanks=[wire.FaultRank(rankId="3", faultType="1")])
+        async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+            stub = RecoverStub(channel)
+            first = await stub.ReportProcessFault(message, metadata=((REPORT, "report1"),))
+            assert (await world.incident()).verdict is Outcome.RECOVERED
+            second = await stub.ReportProcessFault(message, metadata=((REPORT, "report1"),))
+            assert (first.code, second.code) == (0, 0)
+            assert (await world.status()).state.incidents == 1
+            await stub.ReportProcessFault(message, metadata=((REPORT, "report2"),))
+        await world.incident(2)

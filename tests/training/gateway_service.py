@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from rekindle_wire import REPORT
 from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status, StressOpList, StressTestRankParams, SwitchRankList
 from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
 from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
@@ -38,6 +39,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         self._deciding: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self.metadata: dict[str, list[dict[str, str]]] = {}
+        self.ids: list[str] = []
+        """Of reports, in the order in which they came."""
         """Of ours, by the names of calls, in the order of arrival."""
         self._orders: asyncio.Queue[ProcessManageSignal | None] | None = None
         self._switches: asyncio.Queue[SwitchRankList] | None = None
@@ -259,6 +262,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
             for key, value in context.invocation_metadata()
             if key.startswith("rekindle-")
         }
+        self.ids.append(found.pop(REPORT))
         self.metadata.setdefault(name, []).append(found)
 
     async def ReportStopComplete(self, request: Any, context: Any) -> Status:

@@ -9,6 +9,8 @@ import pytest
 
 from rekindle.model.limits import Limits
 from rekindle_training.manager.gateway import REPORT_SECONDS
+from rekindle_training.manager.reports import Reports
+from rekindle_wire import REPORT
 from rekindle_wire.training_pb2 import Failed, Held, ManagerMessage, Paused, RankMessage, Standing
 from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.job import WORLD, Job
@@ -67,6 +69,16 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
     assert await gateway.status() == 0
     assert await job.codes() == {0}
     assert job.final() == reference
+
+
+async def test_a_report_has_an_id_of_its_own() -> None:
+    """It is the same each time that the report is sent, so that a control plane that has it takes it once."""
+    reports = Reports(JOB)
+    reports.process_fault({3: "1"})
+    reports.process_fault({3: "1"})
+    ids = [dict(metadata)[REPORT] for _, metadata in (reports.waiting.get_nowait(), reports.waiting.get_nowait())]
+    assert len(set(ids)) == 2
+    assert all(str(one).isalnum() and len(one) <= 64 for one in ids)
 
 
 def test_a_report_is_repeated_for_as_long_as_the_control_plane_waits_for_it() -> None:

@@ -121,18 +121,22 @@ class Jobs:
             raise _unknown(job_id)
         return contact
 
-    async def report(self, job_id: str, report: Report, recovery: str) -> Receipt:
+    async def report(self, job_id: str, report: Report, recovery: str, report_id: str) -> Receipt:
         """A report to the recovery that waits for it; at most one of a job is in flight, so that their order is kept.
 
         Args:
             recovery: workflow id of the one that gave the last order on the job's stream; empty: none did here.
+            report_id: by which it is taken once, however often it is sent; empty: who sends it does not say.
         """
-        return await self._kept(self._next_report(job_id, report, recovery))
+        return await self._kept(self._next_report(job_id, report, recovery, report_id or uuid.uuid4().hex))
 
-    async def report_faults(self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None) -> Receipt:
+    async def report_faults(
+        self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None, report_id: str
+    ) -> Receipt:
         """Faults, to the job's own workflow. Who told them tells nobody else, and training may stand.
 
         Args:
+            report_id: as of `report`.
             attach: tells of the job's stream, which is here, so that a workflow that does not run was lost, and will be
                 registered again; None: it is not here.
 
@@ -140,7 +144,7 @@ class Jobs:
             Rejected: with the workflow's reason, or `job.unknown`.
             Unavailable: Temporal did not answer in time.
         """
-        return await self._kept(self._report_faults(job_id, report, attach))
+        return await self._kept(self._report_faults(job_id, report, attach, report_id or uuid.uuid4().hex))
 
     async def settle(self, within: float) -> None:
         """Waits for messages that are being stored; ends those that are not stored in time."""
@@ -163,9 +167,9 @@ class Jobs:
         if not task.cancelled() and task.exception():
             logger.debug("not stored", extra={"error": str(task.exception())})
 
-    async def _next_report(self, job_id: str, report: Report, recovery: str) -> Receipt:
+    async def _next_report(self, job_id: str, report: Report, recovery: str, update_id: str) -> Receipt:
         async with self._reports.of(job_id):
-            return await self._report(job_id, report, recovery, uuid.uuid4().hex)
+            return await self._report(job_id, report, recovery, update_id)
 
     async def _report(self, job_id: str, report: Report, recovery: str, update_id: str) -> Receipt:
         """Straight to the recovery, which is the job's question only where that is not known or has ended."""
@@ -189,8 +193,10 @@ class Jobs:
                     raise
             await asyncio.sleep(0.1)
 
-    async def _report_faults(self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None) -> Receipt:
-        deadline, update_id = asyncio.get_running_loop().time() + (REGISTERED_AGAIN if attach else 0.0), uuid.uuid4().hex
+    async def _report_faults(
+        self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None, update_id: str
+    ) -> Receipt:
+        deadline = asyncio.get_running_loop().time() + (REGISTERED_AGAIN if attach else 0.0)
         is_missing = False
         while True:
             try:

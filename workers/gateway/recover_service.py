@@ -15,7 +15,7 @@ from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Progress, Receipt, Report
-from rekindle_wire import ATTEMPT, INFO, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle_wire import ATTEMPT, INFO, REPORT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
 from workers.gateway.attachments import Attachments
@@ -27,6 +27,9 @@ from workers.gateway.senders import address_of
 from workers.gateway.side_streams import Side
 
 logger = logging.getLogger("gateway")
+
+LONGEST_ID = 64
+"""Characters of a report's id."""
 
 
 class RecoverService(recover_pb2_grpc.RecoverServicer):
@@ -78,7 +81,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         async def stored() -> Receipt:
             report = read()
             stream = self._attachments.here(job_id)
-            receipt = await self._jobs.report(job_id, report, stream.recovery if stream else "")
+            receipt = await self._jobs.report(job_id, report, stream.recovery if stream else "", _report_id(context))
             logger.info("report", extra={"job": job_id, "kind": report.kind, "code": report.code})
             return receipt
 
@@ -89,7 +92,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             stream = self._attachments.here(request.jobId)
             fault = messages.process_fault(request, stream.session if stream else "", datetime.now(UTC))
             attach = partial(self._attachments.tell, stream) if stream else None
-            await self._jobs.report_faults(request.jobId, FaultReport(faults=(fault,)), attach)
+            await self._jobs.report_faults(request.jobId, FaultReport(faults=(fault,)), attach, _report_id(context))
             logger.info("process fault", extra={"job": request.jobId, "ranks": fault.ranks})
             return Receipt(info="receive ReportProcessFault")
 
@@ -164,6 +167,12 @@ class _Writer:
 
 def _status(receipt: Receipt) -> wire.Status:
     return wire.Status(code=receipt.code, info=receipt.info)
+
+
+def _report_id(context: Context) -> str:
+    """Of ours; empty: a client of the contract says none, and each call is a report."""
+    said = _metadata(context, REPORT)
+    return said if said.isalnum() and said.isascii() and len(said) <= LONGEST_ID else ""
 
 
 def _metadata(context: Context, key: str) -> str:

@@ -7,6 +7,9 @@ ATTEMPT = "rekindle-attempt"
 """Metadata of a status of ours, and of the result of a maintenance: the uuid of the order that it answers, for which the contract
 has no field."""
 
+REPORT = "rekindle-report"
+"""Metadata of each report of ours: its id, which is the same however often it is sent, and over whichever gateway."""
+
 INFO = "rekindle-info-bin"
 """Metadata of such a result of ours: what was done, or which rank failed and why, in words (UTF-8)."""
 

@@ -5,7 +5,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 
-from rekindle_wire import ATTEMPT, INFO, PROTOCOL
+from rekindle_wire import ATTEMPT, INFO, PROTOCOL, REPORT
 from rekindle_wire.recover_pb2 import (
     FaultRank,
     ProcessFaultRequest,
@@ -95,7 +95,7 @@ class Reports:
         self._tell(ProcessFaultRequest(jobId=self._job_id, faultRanks=_fault_ranks(faults)))
 
     def _tell(self, report: Report, metadata: Metadata = ()) -> None:
-        self.waiting.put_nowait((report, metadata))
+        self.waiting.put_nowait((report, ((REPORT, uuid.uuid4().hex), *metadata)))
 
     def progress(self, step: int, steps_lost: int, world_size: int) -> None:
         """Training advances. Said once in a manager's life."""
