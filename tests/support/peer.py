@@ -346,7 +346,10 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         async with grpc.aio.insecure_channel(self.address) as channel:
             stub: Any = ProgressStub(channel)
             message = training_pb2.ProgressReport(
-                job_id=self.job_id, protocol=PROTOCOL, **progress.model_dump(exclude={"session"})
+                job_id=self.job_id,
+                protocol=PROTOCOL,
+                world_size=progress.ranks,
+                **progress.model_dump(exclude={"session", "ranks"}),
             )
             return int((await stub.ReportProgress(message)).code)
 
