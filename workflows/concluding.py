@@ -14,7 +14,7 @@ class Concluding(ModeWorkflow):
     _cancelled_late = False
 
     def has_been_cancelled(self) -> bool:
-        """Whether somebody has asked to cancel when training may have stopped already: it has to go on first."""
+        """Tells whether a cancellation came when training may have stopped already: training has to go on first."""
         return self._cancelled_late
 
     def recovered(self, reason: str) -> Verdict:

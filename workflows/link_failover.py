@@ -37,7 +37,7 @@ PATIENCE = timedelta(hours=1)
 """How long such a job is waited for."""
 
 ABSENT, LONGEST_ABSENT = timedelta(seconds=1), timedelta(seconds=20)
-"""Before a job is asked again that cannot be paused now, twice as long each time up to this: each try is an incident."""
+"""Pause before a job is asked again that cannot be paused now; it doubles up to the second one, since each try is an incident."""
 
 ABSENCE = timedelta(minutes=1)
 """How long such a job is waited for: its manager, or the gateway, may just have started again."""

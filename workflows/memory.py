@@ -45,7 +45,7 @@ OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH, FaultKind.PROCESS)
 """What a look finds at nodes, and not at the job's pods."""
 
 REFUSES = timedelta(minutes=10)
-"""So long new pods keep away from a node that has refused one: a device plugin comes within minutes after a node has started."""
+"""Time in which new pods keep away from a node that has refused one: a device plugin starts minutes after its node."""
 
 LONGEST_ID = 64
 """Characters of an update id that is remembered: a client that makes up a longer one is believed each time."""

@@ -92,7 +92,7 @@ class StressTest(Operation):
         return None, self.untested(said or f"no report of the test within {seconds(limit)}")
 
     async def _failed_to_begin(self) -> str:
-        """Why no rank tests anything; empty: they are told to."""
+        """Orders the test. Returns why no rank tests anything; empty: all are told to."""
         job, limit = self.context.job, self.context.job.limits.order
         if self.has_been_cancelled():
             return CANCELLED
@@ -144,7 +144,7 @@ class StressTest(Operation):
         return info
 
     async def _release_agents(self) -> bool:
-        """Whether they were told. Whatever the test found: who is held starts no process of the recovery that follows."""
+        """Returns whether agents were told to go on, whatever the test found: held agents start no process of a recovery."""
         self.undo.clear()
         job = self.context.job
         written = await self.order(orders.release_agents(job.id, self.new_uuid()), job.limits.order)

@@ -38,7 +38,7 @@ LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
 
 NOBODY = Job(id=JobId("unreadable"), name="unreadable", pods=1)
-"""In the place of a job whose state cannot be read, for what comes before the workflow ends."""
+"""Placeholder for a job whose state cannot be read, until the workflow ends."""
 
 COMES_BACK = timedelta(seconds=15)
 """For the stream of a job whose workflow was lost: a gateway with few streams offers each of them every 10 s."""

@@ -162,7 +162,7 @@ class Progress(Value):
     """The training side's subscription when it told; empty: it had none."""
 
     ranks: int = 0
-    """Of the job, as its manager counts them; 0: it does not say."""
+    """Number of ranks of the job, as its manager counts them; 0: it does not say."""
 
 
 class Attachment(Value):
@@ -344,7 +344,7 @@ class Verdict(Value):
     """Where a person should look."""
 
     passing: bool = False
-    """What refused it may be over in a moment: to ask again may help."""
+    """A refusal may be over in a moment: another request may be accepted."""
 
     switched: tuple[Switched, ...] = ()
     moved_links: RankLinks | None = None

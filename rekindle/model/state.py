@@ -35,7 +35,7 @@ class Refusing(Value):
 
     node: str
     at: datetime
-    """By the workflow's clock."""
+    """Time of the latest refusal, by the workflow's clock."""
 
 
 class Told(Value):

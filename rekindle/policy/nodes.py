@@ -33,7 +33,7 @@ def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy, refusing: Itera
 
 
 def is_refusal(status: PodStatus) -> bool:
-    """Whether a pod failed since its node did not take it, and no container of it ever ran."""
+    """Tells whether the node of a pod has refused it, so that no container of it ever ran."""
     return status.exit_code is None and _is_refusal(status.reason)
 
 

@@ -120,8 +120,8 @@ def unasked(job: Job, situation: Situation, attempt: str, strategy: Strategy) ->
 
 
 def presumed(situation: Situation) -> tuple[Strategy, ...]:
-    """What a MindIO client offers whose report was lost, where its job recovers processes: where a repetition of the step was
-    announced it can do nothing else. Source: tried, with lost reports."""
+    """Returns the strategies of a MindIO client whose report of them was lost, where its job recovers processes. A client that
+    was told to repeat the step can do nothing else. Source: tried, with lost reports."""
     return (Strategy.RETRY,) if faulty.is_retryable(situation.announced) else (Strategy.RECOVER,)
 
 

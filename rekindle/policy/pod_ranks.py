@@ -136,8 +136,8 @@ def _claimed(rank: int, pods: Sequence[RankedPod]) -> str:
 
 
 def count_problem(job: Job, ranks: int) -> str:
-    """Why pods and ranks cannot be told from each other: the training side counts others than the job's pods say. Empty: it does
-    not.
+    """Returns why the ranks of pods are not known: the training side counts other ranks than the job's pods make. Empty: both
+    counts are equal.
 
     Args:
         ranks: as the training side counts them; 0: it does not say.
@@ -149,11 +149,11 @@ def count_problem(job: Job, ranks: int) -> str:
 
 
 def is_of_count(problem: str) -> bool:
-    """Whether a problem is that ranks are counted in two ways."""
+    """Tells whether a problem is that ranks are counted in two ways."""
     return problem.startswith(OF_COUNT)
 
 
 def ends_with_a_restart(problem: str) -> bool:
-    """Whether a problem does not matter where all pods of the job start anew: several carry one rank, or ranks are counted in two
-    ways."""
+    """Tells whether a restart of all pods may begin in spite of a problem: several pods carry one rank, or ranks are counted in
+    two ways."""
     return TWICE in problem or is_of_count(problem)

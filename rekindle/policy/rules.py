@@ -59,7 +59,7 @@ class Fact(NamedTuple):
 
     @property
     def is_condition(self) -> bool:
-        """It lasts until its status changes."""
+        """A condition of a node or a pod, which lasts until its status changes."""
         return self.source in ("condition", "podCondition")
 
 

@@ -231,7 +231,7 @@ def _wrong_standby(pod: Pod, node: Node | None, generation: str) -> str:
 
 
 def _failed(job: JobObject, pods: Iterable[RankedPod]) -> list[Fault]:
-    """One fault for all pods of a generation that failed with the same exit code; one for each node that has refused some."""
+    """Returns one fault for the pods of a generation with the same exit code, and one for each node that has refused pods."""
     groups: dict[tuple[bool, str, str, str], list[RankedPod]] = {}
     for one in pods:
         if one.failed:

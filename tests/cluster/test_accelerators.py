@@ -1,4 +1,4 @@
-"""Which resources of nodes and pods are accelerators: by them ranks are counted, and nodes on which nobody trains are told."""
+"""Accelerators among the resources of nodes and pods: ranks are counted by them, and nodes that train are known by them."""
 
 from collections.abc import Iterator
 

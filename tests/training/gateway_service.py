@@ -40,7 +40,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         self._changed = asyncio.Event()
         self.metadata: dict[str, list[dict[str, str]]] = {}
         self.ids: list[str] = []
-        """Of reports, in the order in which they came."""
+        """Ids of reports, in the order in which they came."""
         """Of ours, by the names of calls, in the order of arrival."""
         self._orders: asyncio.Queue[ProcessManageSignal | None] | None = None
         self._switches: asyncio.Queue[SwitchRankList] | None = None

@@ -1,4 +1,4 @@
-"""What a manager has heard of two ranks, and time that a test makes."""
+"""A manager's knowledge of two ranks, and time that a test makes."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

@@ -170,7 +170,7 @@ def _status(receipt: Receipt) -> wire.Status:
 
 
 def _report_id(context: Context) -> str:
-    """Of ours; empty: a client of the contract says none, and each call is a report."""
+    """Returns the id that our training side gives a report; empty: other clients give none, and each call is a report."""
     said = _metadata(context, REPORT)
     return said if said.isalnum() and said.isascii() and len(said) <= LONGEST_ID else ""
 

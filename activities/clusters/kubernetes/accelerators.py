@@ -1,4 +1,4 @@
-"""Which extended resources of nodes and pods are accelerators. Network devices and the like have the same form of name.
+"""Names of extended resources that are accelerators. Network devices and the like have names of the same form.
 
 Used by `objects.py`, which counts ranks by them.
 """
@@ -30,5 +30,5 @@ def count(amounts: dict[str, Any]) -> int:
 
 @cache
 def is_accelerator(resource: str) -> bool:
-    """Whether a resource of this name is one, by the list above or by the setting `accelerators` of the installation."""
+    """Tells whether a resource of this name is an accelerator, by the list above or by the setting `accelerators`."""
     return any(is_like(resource, pattern) for pattern in (*KNOWN, *read_settings().accelerators))

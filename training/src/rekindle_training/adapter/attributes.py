@@ -56,7 +56,7 @@ class Attributes:
             self._put(changed)
 
     def _put(self, values: Mapping[Place, Any]) -> None:
-        """Also attributes that a module does not have yet, since its forward pass makes them."""
+        """Sets attributes, also those that a module does not have yet since its forward pass makes them."""
         parts = {(root, name): part for root, module in self.roots.items() for name, part in _parts(module)}
         for (root, name, attribute), value in values.items():
             if (part := parts.get((root, name))) is not None:

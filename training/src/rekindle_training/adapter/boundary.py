@@ -63,9 +63,9 @@ class _Moment:
     extra: list[tuple[torch.nn.Module, Any]]
     sample: list[torch.Tensor]
     large: list[object]
-    """Of large objects of `state`."""
+    """Plain values of large objects of `state`, and change counters of their tensors."""
     moments: list[int]
-    """How often the state of optimizers was changed, of the parameters that are watched."""
+    """Change counters of the optimizers' state, for the parameters that are watched."""
     flags: list[list[Flags]]
 
 
@@ -323,7 +323,7 @@ class Boundary:
         self._gradients.notice(self._parameters, is_one_of_several=is_one_of_several)
 
     def notice_moving(self) -> bool:
-        """Called before the update; returns whether parameters have moved that are copied from the next step on."""
+        """Returns whether parameters have moved that are copied from the next step on. To be called before the update."""
         return self._moving is not None and not self._is_spread and self._moving.notice()
 
     def _name_of(self, parameter: torch.nn.Parameter) -> str:
@@ -356,13 +356,13 @@ class Boundary:
         return [torch.cat(group) for group in by_device.values()]
 
     def _large_values(self) -> list[object]:
-        """Plain ones, and how often tensors were changed."""
+        """Returns plain values of large objects, and change counters of their tensors."""
         found = [leaf for thing in self._large.values() for _, leaf in leaves(thing.state_dict(), "")]
         changes = versions([leaf for leaf in found if isinstance(leaf, torch.Tensor)])
         return [*changes, *(leaf for leaf in found if type(leaf) in PLAIN)]
 
     def _moment_versions(self) -> list[int]:
-        """Counted for the parameters that are watched: who changes moments changes those of all."""
+        """Returns change counters for the parameters that are watched: scripts change the moments of all parameters."""
         if self.repeats_updates or self._is_spread:
             return []
         states = [optimizer.state for optimizer in self._optimizers]
@@ -419,7 +419,7 @@ def _copied(tensor: torch.Tensor, *, counts: bool) -> _Buffer:
 
 
 def _is_written_uncounted(buffer: _Buffer) -> bool:
-    """Whether a buffer is another one than its copy, and its counter says that it is not."""
+    """Tells whether a buffer differs from its copy although its change counter does not."""
     return buffer.tensor._version == buffer.version and leaf_digest(buffer.tensor) != leaf_digest(buffer.content)
 
 

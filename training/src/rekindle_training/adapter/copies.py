@@ -43,7 +43,7 @@ class Copies:
                 torch._foreach_copy_(self._copies, held)
 
     def put_back(self) -> None:
-        """Into the tensors' memory of now: a script may have given them another one by `.data`."""
+        """Writes into the memory that the tensors have now: a script may have given them other memory by `.data`."""
         if self._given:
             with torch.no_grad():
                 torch._foreach_copy_([local(tensor).detach() for tensor in self._given], self._copies)
@@ -60,7 +60,7 @@ class Moving:
         by `.data`, which is not counted."""
         self._parameters: list[torch.nn.Parameter] = []
         self._versions: list[int] = []
-        """Of these, when the step began."""
+        """Change counters of `_parameters` when the step began."""
         self._parts: Sequence[Sequence[torch.nn.Parameter]] = ()
         self._moving: dict[torch.nn.Parameter, None] = {}
         self._looks = 0
@@ -68,7 +68,7 @@ class Moving:
         self._copies = Copies()
 
     def look(self, parts: Sequence[Sequence[torch.nn.Parameter]], uncounted: Sequence[torch.nn.Parameter]) -> None:
-        """Called where the model has grown.
+        """Takes the parameters of a model that has grown.
 
         Args:
             parts: parameters of each part of the model. Where one moves uncounted, others of its part may.
@@ -94,7 +94,7 @@ class Moving:
         self._parameters, self._versions = parameters, versions(parameters)
 
     def notice(self) -> bool:
-        """Called before the update; returns whether some have moved that are not copied yet."""
+        """Returns whether parameters have moved that are not copied yet. To be called before the update."""
         now = versions(self._parameters)
         changes = zip(self._parameters, self._versions, now, strict=True) if now != self._versions else ()
         found = {parameter: None for parameter, then, version in changes if version != then}

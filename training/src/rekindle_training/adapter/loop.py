@@ -268,7 +268,7 @@ class Training:
             self._attempts.leave_own(self.step)
 
     def _put_arrived(self, here: Own, untouched: Untouched) -> None:
-        """What came between the session and its loop may have drawn random numbers, or begun the data anew.
+        """Puts back random numbers and the data position, which the script may have moved between the session and its loop.
 
         Raises:
             Refused: it has changed what is trained.

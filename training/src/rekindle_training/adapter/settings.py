@@ -18,7 +18,7 @@ _KNOWN = frozenset(vars(torch.nn.Module()))
 
 
 class Settings:
-    """Of the modules of one rank."""
+    """Plain attributes of the modules of one rank."""
 
     def __init__(self) -> None:
         self._of_the_script: list[_Values] = []
@@ -28,7 +28,7 @@ class Settings:
         """Names that torch gives each of these."""
         self._places: list[tuple[_Values, str]] = []
         self._sizes: list[int] = []
-        """Of `_of_torch`, when `_places` were found."""
+        """Numbers of attributes in `_of_torch` when `_places` were found."""
         self._then: list[_Values] = []
         self._then_at_places: list[Any] = []
 

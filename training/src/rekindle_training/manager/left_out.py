@@ -18,15 +18,15 @@ from rekindle_wire.training_pb2 import Standing
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 30.0
-"""How long ranks may stand still before any of them has completed a step: they may compile."""
+"""Longest standstill before any rank has completed a step: ranks may compile."""
 QUIET_SECONDS, AGAIN_SECONDS = 2.0, 10.0
-"""Afterwards, at least, and in a step that was broken off before."""
+"""Least limits after the first step, and in a step that was broken off before."""
 LEARNT = 5
-"""They may stand still this many times longer than they ever did and went on by themselves."""
+"""Factor of the limit over the longest standstill from which ranks went on by themselves."""
 
 
 class _At(NamedTuple):
-    """How far a rank is."""
+    """Progress of a rank."""
 
     step: int
     """That is executed."""
@@ -34,7 +34,7 @@ class _At(NamedTuple):
     votes: bool
 
     def is_behind(self, other: "_At") -> bool:
-        """Whether it waits in a vote, and the other one has begun a collective without it, of a group to which both belong."""
+        """Tells whether this rank votes, and the other one has begun a collective without it, of a group to which both belong."""
         groups = self.groups.keys() & other.groups.keys()
         in_step = self.votes and not other.votes and self.step == other.step
         return in_step and any(self.groups[name] < other.groups[name] for name in groups)
@@ -63,7 +63,7 @@ def left_out(roster: Roster, standing: Mapping[int, Standing]) -> str:
 
 
 class LeftOut:
-    """Of one job. `look` is called every half a second."""
+    """Watch over the collectives of one job. `look` is called every half a second."""
 
     def __init__(self, roster: Roster, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         """`cut` breaks off what goes on between the ranks."""

@@ -76,7 +76,7 @@ class Recovery:
         """That is not answered yet."""
         self._repairs = False
         self._is_well = False
-        """Whether what failed is no part of training, such as the store of its checkpoints, or nothing did."""
+        """Training itself is well: nothing failed, or only the store of its checkpoints."""
         self._patience = means.order_timeout
 
     def order(self, order: Order) -> None:
@@ -107,7 +107,7 @@ class Recovery:
                 reports.status(FAILED, failure, RECOVER, order.attempt)
 
     def no_fault(self) -> None:
-        """It begins since this manager asks all ranks where they stand."""
+        """Notes that nothing failed: this manager asks all ranks where they stand."""
         self._is_well = True
 
     def failed(self, process: RankProcess) -> None:

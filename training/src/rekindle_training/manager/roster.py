@@ -52,7 +52,7 @@ class Roster:
         self.torn = False
         """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
         self.doubted: Doubted | None = None
-        """What was broken off since some ranks waited in a vote and others did not come to it, and had been before."""
+        """A step that was broken off twice, since some ranks waited in a vote and others did not come to it."""
         self.stepped = False
         """A step was completed since all began together."""
         self.on_first_step: Callable[[], None] = lambda: None
