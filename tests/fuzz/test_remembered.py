@@ -62,13 +62,19 @@ def test_any_text_is_read_or_is_nothing(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "written",
-    [{"restarts": ["2026-01-01T00:00:00"]}, {"incidents": -1}, {"incidents": 10**12}, {"job": "another"}],
-    ids=["a time without a zone", "a number below 0", "a number beyond all bounds", "of the job whose object was copied"],
+    ("field", "written"),
+    [("restarts", ["2026-01-01T00:00:00"]), ("incidents", -1), ("incidents", 10**12)],
+    ids=["a time without a zone", "a number below 0", "a number beyond all bounds"],
 )
-def test_what_no_workflow_wrote_is_nothing(written: dict[str, Any]) -> None:
-    """The job's workflow would stumble over it."""
-    assert remembered(json.dumps({**KEPT, **written})) == Remembered()
+def test_a_field_that_no_workflow_wrote_is_left_out(field: str, written: Any) -> None:
+    """The job's workflow would stumble over it; what else was remembered holds."""
+    without = {name: value for name, value in KEPT.items() if name != field}
+    assert remembered(json.dumps({**KEPT, field: written})) == remembered(json.dumps(without)) != Remembered()
+
+
+def test_what_is_remembered_of_another_job_is_nothing() -> None:
+    """The object was copied from that of another job."""
+    assert remembered(json.dumps({**KEPT, "job": "another"})) == Remembered()
 
 
 def test_a_text_that_is_too_long_is_cut() -> None:
