@@ -23,6 +23,13 @@ from workflows import steps
 
 T = TypeVar("T")
 
+COUNTED = timedelta(seconds=15)
+"""The most that one wait counts of the patience with our training side: a wait that lasts longer met an outage of ours."""
+
+OVERDUE, AFTER_AN_OUTAGE = timedelta(seconds=10), timedelta(minutes=1)
+"""A wait for the training side that ends so late ended in an outage of the control plane: how long clients then have to come back
+and to repeat what they had to say."""
+
 
 class Dialogue:
     """Orders, reports, and the stream that carries them."""
@@ -133,12 +140,18 @@ class Dialogue:
     def _speaks_mindio(self) -> bool:
         return self._context is not None and self.context.job.training_side is TrainingSide.MINDIO
 
+    @property
+    def patience(self) -> timedelta:
+        """How long an order is tried that the training side waits for."""
+        limits = self.context.job.limits
+        return limits.order if self._speaks_mindio else limits.absence
+
     async def order(self, order: Order, within: timedelta) -> bool:
         """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
         if answer := reports.answer_to(order):
             self.asked.append(answer)
         self.attempt.append(order)
-        return await self._deliver(workflow.now() + within, lambda: False)
+        return await self._deliver(within, lambda: False)
 
     def take_back_unwritten(self) -> None:
         """What no stream took in time is not told any more, and keeps no later order from it."""
@@ -149,28 +162,32 @@ class Dialogue:
         self.attempt.clear()
         self.delivered = 0
 
-    async def _deliver(self, deadline: datetime, needless: Callable[[], bool]) -> bool:
-        """Writes what the job's stream lacks of the open attempt, until its last order is written."""
+    async def _deliver(self, left: timedelta, needless: Callable[[], bool]) -> bool:
+        """Writes what the job's stream lacks of the open attempt, until its last order is written. The clock of MindIO, which
+        leaves, runs on in an outage of ours."""
 
         def in_vain() -> bool:
             return bool(self.lost_manager) or needless()
 
         while (index := self._next_order()) is not None and not in_vain():
-            here, left, pause = self.attachment, deadline - workflow.now(), self._pace()
+            here, pause, began = self.attachment, self._pace(), workflow.now()
             if left <= timedelta(0):
                 return False
+            now = left if self._speaks_mindio else min(left, COUNTED)
             if here is None:
                 await self._change_within(
-                    left, lambda: self.attachment is not None or in_vain(), "wait until the stream is attached"
+                    now, lambda: self.attachment is not None or in_vain(), "wait until the stream is attached"
                 )
             elif pause > timedelta(0):
                 await self._change_within(
-                    min(left, pause), lambda: self._pace() <= timedelta(0) or in_vain(), "the client keeps the newest order only"
+                    min(now, pause), lambda: self._pace() <= timedelta(0) or in_vain(), "the client keeps the newest order only"
                 )
-            elif await self._write(self.attempt[index], here, left, in_vain):
+            elif await self._write(self.attempt[index], here, now, in_vain):
                 self.delivered_on, self.delivered = here, index + 1
                 if self.delivered == len(self.attempt):
                     return True
+            took = workflow.now() - began
+            left -= took if self._speaks_mindio else min(took, now)
         return False
 
     def _next_order(self) -> int | None:
@@ -230,12 +247,14 @@ class Dialogue:
         deadline = workflow.now() + within if within is not None else None
         while not condition():
             left = deadline - workflow.now() if deadline else None
-            if left is not None and left <= timedelta(0):
-                return False
+            if within is not None and left is not None and left <= timedelta(0):
+                if left > -OVERDUE or within <= AFTER_AN_OUTAGE:
+                    return False
+                deadline, within = workflow.now() + AFTER_AN_OUTAGE, AFTER_AN_OUTAGE
+                continue
             if self._stream_lacks_orders():
-                limit = self.context.job.limits.order
-                here, patience = self.attachment, limit if left is None else min(left, limit)
-                written = await self._deliver(workflow.now() + patience, condition)
+                here, patience = self.attachment, self.patience if left is None else min(left, self.patience)
+                written = await self._deliver(patience, condition)
                 if not (written or condition()) and here == self.attachment:
                     self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
                 continue

@@ -16,7 +16,7 @@ from temporalio.workflow import ActivityHandle
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import Backup, BackupRequest
 from rekindle.model.fault import Fault, FaultKind, FaultType
-from rekindle.model.job import SubHealthStrategy, TrainingSide
+from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
     Attachment,
     Handled,
@@ -116,7 +116,7 @@ class HotSwitch(ModeWorkflow):
             self.undo.clear()
             raise Ends(Outcome.REFUSED, f"{why}; nothing was touched")
         if self.lost_manager:
-            raise _escalate(why)
+            raise self._left_alone(why)
         raise Ends(Outcome.IGNORED, f"{why}: its order may have been written all the same, and is taken back")
 
     async def _start_backup(self) -> Backup:
@@ -269,7 +269,8 @@ class HotSwitch(ModeWorkflow):
     async def _training_resumes(self, latest: datetime) -> Report:
         job = self.context.job
         first_tried_on = self.attachment
-        if not await self.order(orders.migrate(job.id, self.uuid), latest - workflow.now()):
+        within = latest - workflow.now() if self._speaks_mindio else self.patience
+        if not await self.order(orders.migrate(job.id, self.uuid), within):
             raise _escalate(f"resuming fails: {self.lost_manager or 'the order `migration` could not be delivered in time'}")
         report = await self._status(first_tried_on or self.delivered_on)
         if report.code != 0:
@@ -399,7 +400,14 @@ class HotSwitch(ModeWorkflow):
         if real_faults := self._real_faults():
             raise _fault_first(real_faults)
         if self.lost_manager:
-            raise _escalate(f"{self.lost_manager}, which knows nothing of the switch")
+            raise self._left_alone(f"{self.lost_manager}, which knows nothing of the switch")
+
+    def _left_alone(self, why: str) -> Ends:
+        """Of a switch whose manager is lost before training pauses: the owner says what becomes of such a job, in a switch as at
+        any other time."""
+        if self.context.job.manager_lost is ManagerLost.RESTART:
+            return Ends(Outcome.ESCALATE, why, next_mode=Mode.JOB_RESCHEDULING)
+        return Ends(Outcome.IGNORED, f"{why}; training goes on")
 
     def _backup_failure(self) -> str:
         uid = self.backup.backup.uid if self.backup else ""

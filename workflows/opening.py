@@ -129,7 +129,7 @@ class _Opening:
     async def _give(self, order: Order) -> None:
         """The training side leaves when it waits too long for an order; when it began to wait is not known after an outage."""
         self._must_be_answered()
-        within, answer_by = self.job.limits.order, self.situation.answer_by
+        within, answer_by = self.mode.patience, self.situation.answer_by
         if answer_by:
             within = min(within, answer_by - workflow.now())
         first_tried_on = self.mode.attachment

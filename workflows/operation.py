@@ -31,6 +31,8 @@ class Operation(Concluding):
             why = self.lost_manager or "the training side could not be reached"
             if not self.touched:
                 raise Ends(Outcome.REFUSED, f"{why}; nothing was touched", passing=True)
+            if not (self._speaks_mindio or self.lost_manager):
+                raise Ends(Outcome.IGNORED, f"{why}: it may have paused, and then goes on by itself", passing=True)
             raise self.cannot_go_on(f"{why}, and may have been told to pause")
         await self.until(
             lambda: self.has_report(ReportKind.STOP_COMPLETE) or self.is_over(), job.limits.pause_train, "wait for the pause"
@@ -52,8 +54,10 @@ class Operation(Concluding):
             Ends: it does not.
         """
         job = self.context.job
-        if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.order):
+        if not await self.order(orders.continue_train(job.id, self.uuid), self.patience):
             self.stop_for_a_fault()
+            if not (self._speaks_mindio or self.lost_manager):
+                return "training goes on by itself: the order `continue` could not be delivered in time"
             raise self.cannot_go_on(self.lost_manager or "the order `continue` could not be delivered in time")
         await self.until(self.is_over, job.limits.continue_train, "wait until training goes on")
         if report := self.next_report(ReportKind.STATUS):

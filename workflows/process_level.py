@@ -61,11 +61,10 @@ class ProcessLevel(Concluding):
         Raises:
             Ends: there is none.
         """
-        limits = self.context.job.limits
         ordered = (*self.situation.ordered, order.change_strategy)
         self.situation = self.situation.with_(ordered=ordered, answer_by=None)
         self.mended = self._told_by_others()
-        if not await self.order(order, limits.order):
+        if not await self.order(order, self.patience):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
         self.situation = self.situation.with_(stopped=True)
         await self.await_answer(within, f"wait for the report of {order.name}")

@@ -58,7 +58,7 @@ class ModeRow:
 
 IN_PLACE_TRIES = RESCHEDULING_TRIES = 3
 """Of one recovery, in which other ranks were lost meanwhile, or new pods failed."""
-OPENING = ("order", "stop", "settle", "release", "look", "order", "offers")
+OPENING = ("absence", "stop", "settle", "release", "look", "absence", "offers")
 REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
 
 LADDER: tuple[ModeRow, ...] = (
@@ -73,7 +73,7 @@ LADDER: tuple[ModeRow, ...] = (
         limits=(
             "order",  # three orders at most are waited for at length
             "order",
-            "order",
+            "absence",
             "backup_scheduled",
             "backup_start",
             "pause",
@@ -91,7 +91,7 @@ LADDER: tuple[ModeRow, ...] = (
         about=About.RANKS,
         serves=(FaultKind.PROCESS,),
         reasons_against=eligibility.online_retry,
-        limits=(*OPENING, "order", "retry"),
+        limits=(*OPENING, "absence", "retry"),
     ),
     ModeRow(  # faulty processes start again in their pods, and take their state from replicas
         mode=Mode.IN_PLACE,
@@ -101,7 +101,7 @@ LADDER: tuple[ModeRow, ...] = (
         about=About.RANKS,
         serves=(FaultKind.PROCESS,),
         reasons_against=eligibility.in_place,
-        limits=(*OPENING, "order", "repair") * IN_PLACE_TRIES,
+        limits=(*OPENING, "absence", "repair") * IN_PLACE_TRIES,
     ),
     ModeRow(  # other pods take over the ranks of faulty ones, on other nodes, and their state from replicas
         mode=Mode.PROCESS_RESCHEDULING,
@@ -112,7 +112,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=REAL,
         reasons_against=eligibility.process_rescheduling,
         limits=(
-            *(*OPENING, "replacement_scheduled", "backup_start", "order", "repair") * RESCHEDULING_TRIES,
+            *(*OPENING, "replacement_scheduled", "backup_start", "absence", "repair") * RESCHEDULING_TRIES,
             *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
     ),
@@ -139,7 +139,7 @@ OPERATIONS: tuple[ModeRow, ...] = (
         about=About.LINKS,
         serves=(),
         reasons_against=eligibility.operation,
-        limits=("look", "order", "pause_train", "order", "link_switch", "order", "continue_train"),
+        limits=("look", "order", "pause_train", "order", "link_switch", "absence", "continue_train"),
     ),
     ModeRow(  # nodes are tested while training pauses; those with a fault are isolated, and training goes on without them
         mode=Mode.STRESS_TEST,
@@ -149,7 +149,7 @@ OPERATIONS: tuple[ModeRow, ...] = (
         about=About.CHECKS,
         serves=(),
         reasons_against=eligibility.operation,
-        limits=("look", *("order",) * 5, "pause_train", "stress_test", "look", "continue_train"),
+        limits=("look", *("order",) * 4, "absence", "pause_train", "stress_test", "look", "continue_train"),
     ),
 )
 

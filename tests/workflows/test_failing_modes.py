@@ -72,7 +72,7 @@ async def test_a_last_mode_that_is_terminated_is_given_up_and_begun_again(tempor
 def _hurried() -> Job:
     """A hot switch that has 2 s, and half a second to clean up: the clock of a job whose recovery runs cannot be skipped."""
     short = timedelta(seconds=0.2)
-    names = ("order", "backup_scheduled", "backup_start", "pause", "resume", "old_pod_deleted", "migration_delivered")
+    names = ("order", "absence", "backup_scheduled", "backup_start", "pause", "resume", "old_pod_deleted", "migration_delivered")
     limits: dict[str, Any] = dict.fromkeys(names, short)
     return a_job(limits=Limits(**{**limits, "old_pod_deleted": short / 2, "clean_up": timedelta(seconds=0.5)}))
 
@@ -99,8 +99,8 @@ async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: Workflow
 
 
 def test_the_deadline_of_a_mode_is_the_sum_of_its_limits_and_its_clean_up() -> None:
-    """By default a hot switch has 44 minutes and 20 seconds; a job rescheduling lasts as long as an outage of the cluster."""
-    assert row_of(Mode.HOT_SWITCH).deadline(Limits()) == timedelta(minutes=44, seconds=20)
+    """By default a hot switch has 46 minutes and 55 seconds; a job rescheduling lasts as long as an outage of the cluster."""
+    assert row_of(Mode.HOT_SWITCH).deadline(Limits()) == timedelta(minutes=46, seconds=55)
     assert row_of(Mode.JOB_RESCHEDULING).deadline(Limits()) is None
 
 

@@ -11,7 +11,7 @@ from rekindle.ids import Updates
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.fault import WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.job import ManagerLost
-from rekindle.model.keys import MANAGER_LOST, REPLICA_TYPE
+from rekindle.model.keys import BACKUP_SOURCE, MANAGER_LOST, REPLICA_TYPE
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
@@ -77,15 +77,36 @@ async def _page(world: Harness) -> str:
     return metadata.current_details
 
 
-@pytest.mark.parametrize("moment", ["backup loads, training pauses", "training resumes"])
-async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment, moment: str) -> None:
-    """Its stream comes from the address of before, and proves nothing: the cluster tells what became of it."""
-    script = Script(pauses=moment == "training resumes", resumes=False)
-    async with training(temporal, a_mindio_job(), script) as (world, peer):
+@pytest.mark.parametrize(
+    ("choice", "outcome"),
+    [(ManagerLost.LEAVE, Outcome.IGNORED), (ManagerLost.RESTART, Outcome.ESCALATE)],
+)
+async def test_a_manager_that_is_lost_before_training_pauses_ends_a_switch_by_the_owners_rule(
+    temporal: WorkflowEnvironment, choice: ManagerLost, outcome: Outcome
+) -> None:
+    """The same holds as at any other time, and the policy stays: nothing is wrong with the switch."""
+    job = a_mindio_job(manager_lost=choice)
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
         await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
         await world.fault(sub_health())
-        await world.phase(moment)
-        await peer.until(lambda: moment != "training resumes" or "migration" in peer.carried_out)
+        await world.phase("backup loads, training pauses")
+        orders = list(peer.orders)
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-2/9:00"))
+        if choice is ManagerLost.RESTART:
+            await world.phase("training resumes from its last checkpoint")
+            await world.attached_as("127.0.0.9")
+        first = (await world.incident()).ladder[0]
+        assert (first.outcome, first.policy_after, peer.orders) == (outcome, None, orders)
+        assert "manager uid-2/9:00 is another process" in first.reason
+        assert not [pod for pod in world.cluster.pods_by_name.values() if BACKUP_SOURCE in pod.metadata.annotations]
+
+
+async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment) -> None:
+    """Its stream comes from the address of before, and proves nothing: the cluster tells what became of it."""
+    async with training(temporal, a_mindio_job(), Script(resumes=False)) as (world, peer):
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.carried_out)
         await world.tell(Updates.SIGHTING, Sighting(manager="uid-2/9:00"))
         await world.phase("training resumes from its last checkpoint")
         await world.attached_as("127.0.0.9")

@@ -341,7 +341,7 @@ async def test_an_order_that_cannot_be_delivered_ends_in_a_restart(temporal: Wor
         await world.settled(lambda status: status.state.attachment is None)
         await peer.report_offers()
         await world.phase("new pods take over the ranks")
-        await world.skip(timedelta(seconds=26))
+        await world.skip(timedelta(minutes=3, seconds=1))
         incident = await world.restarted()
         assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
         assert "the order `recover` could not be delivered in time" in incident.ladder[0].reason

@@ -1,0 +1,112 @@
+"""The control plane is away while our training side waits for an order, or has a report for it: no job is restarted for that."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio.client import WorkflowUpdateStage
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.ids import Updates
+from rekindle.model.job import Job
+from rekindle.model.links import NodeLinks
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome
+from rekindle.policy.orders import pause_train
+from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.peer import Script, ScriptedPeer
+from workflows.dialogue import COUNTED, Dialogue
+
+OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
+
+
+def _ours() -> Job:
+    """Whose owner says nothing: all is allowed."""
+    return a_job(annotations={})
+
+
+def _ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
+    return [(verdict.mode, verdict.outcome) for verdict in incident.ladder]
+
+
+async def _away(world: Harness, peer: ScriptedPeer) -> None:
+    await peer.cut()
+    await world.settled(lambda status: status.state.attachment is None)
+
+
+async def test_an_order_that_the_training_side_waits_for_is_tried_for_three_minutes(temporal: WorkflowEnvironment) -> None:
+    """Its manager mends itself after a minute, and carries out an order that comes later."""
+    async with training(temporal, _ours(), Script(pauses=False)) as (world, peer):
+        await _away(world, peer)
+        await peer.report_fault(3)
+        await world.phase("faulty processes start again")
+        await world.skip(timedelta(minutes=2, seconds=50))
+        await peer.attach()
+        assert _ladder(await world.incident()) == [(Mode.IN_PLACE, Outcome.RECOVERED)]
+
+
+class _Away(Dialogue):
+    """Whose job has no stream: each wait for one takes ten minutes, since nobody runs the timers meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.clock, self.waits = datetime(2026, 1, 1, tzinfo=UTC), 0
+
+    async def _change_within(self, left: timedelta | None, condition: Callable[[], bool], why: str) -> None:
+        self.clock += timedelta(minutes=10)
+        self.waits += 1
+
+
+async def test_an_outage_of_the_control_plane_counts_little_against_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each wait that lasts longer than it should, a quarter of a minute is the training side's."""
+    away = _Away()
+    monkeypatch.setattr("workflows.dialogue.workflow.now", lambda: away.clock)
+    away.attempt = [pause_train("job-1", "uuid-1")]
+    assert not await away._deliver(timedelta(minutes=3), lambda: False)
+    assert away.waits == timedelta(minutes=3) / COUNTED == 12
+
+
+async def test_a_report_has_a_minute_where_its_limit_passed_in_an_outage(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has something to say comes back, and says it again."""
+    monkeypatch.setattr("workflows.dialogue.OVERDUE", timedelta(0))  # each limit of this test passes in an outage
+    async with training(temporal, _ours(), Script(loses={"status"})) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "recover" in peer.carried_out)
+        await world.phase("faulty processes start again")
+        await world.skip(timedelta(minutes=15, seconds=50))
+        peer.script.loses.clear()
+        await peer.report_repair("recover", 0, peer.received[-1].uuid)
+        assert _ladder(await world.incident()) == [(Mode.IN_PLACE, Outcome.RECOVERED)]
+
+
+async def test_an_operation_ends_well_when_nobody_can_be_told_to_go_on(temporal: WorkflowEnvironment) -> None:
+    """The training side goes on by itself where no order comes: it is not restarted for the want of its answer."""
+    async with training(temporal, a_job(), Script(switches=False)) as (world, peer):
+        await peer.with_links()
+        request = ModeRequest(mode=Mode.LINK_SWITCH, links=OVER)
+        await world.entity.start_update(Updates.RECOVER, request, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        await peer.until(lambda: bool(peer.lists))
+        await _away(world, peer)
+        await peer.report_switched(result=True)
+        await world.phase("training goes on")
+        await world.skip(timedelta(minutes=3, seconds=1))
+        incident = await world.incident()
+        assert _ladder(incident) == [(Mode.LINK_SWITCH, Outcome.RECOVERED)]
+        assert "goes on by itself" in incident.ladder[0].reason
+        assert (await world.status()).state.links
+
+
+async def test_a_migration_is_tried_for_three_minutes(temporal: WorkflowEnvironment) -> None:
+    """Our manager gives a switch up after a minute, and says so to who orders the migration later: the job is not restarted."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await _away(world, peer)
+        await peer.pause()
+        await world.phase("training resumes")
+        await world.skip(timedelta(minutes=2, seconds=50))
+        peer.script.went_on = "continue"
+        await peer.attach()
+        incident = await world.incident()
+        assert _ladder(incident) == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
