@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
 from tests.support.durations import seconds_by_folder
@@ -20,6 +21,8 @@ def pytest_configure() -> None:
     """A run in the background ignores SIGINT, one under `nohup` SIGHUP, and so would every command that a test starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    settings.register_profile("busy", deadline=None)  # no test is about time: the machine may do other work
+    settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

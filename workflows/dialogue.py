@@ -48,6 +48,8 @@ class Dialogue:
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
         self.delivered = 0  # so many of them were written
         self.delivered_on: Attachment | None = None  # on this stream
+        self.ordered_on: Attachment | None = None
+        """The stream on which the last order was tried first."""
         self.touched = False  # an order may have reached the training side
         self.answered_at: datetime | None = None  # when a report was last taken
         self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
@@ -151,7 +153,16 @@ class Dialogue:
         if answer := reports.answer_to(order):
             self.asked.append(answer)
         self.attempt.append(order)
-        return await self._deliver(within, lambda: False)
+        self.ordered_on = self.attachment
+        written = await self._deliver(within, lambda: False)
+        self.ordered_on = self.ordered_on or self.delivered_on
+        return written
+
+    def may_be_lost(self) -> bool:
+        """Tells whether an outage came between the last order and its report, which MindIO never repeats.
+
+        It counts from the first try of the order: a gateway may have died that had written it, and told nobody."""
+        return self._speaks_mindio and self.attachment is not None and self.attachment != self.ordered_on
 
     def take_back_unwritten(self) -> None:
         """What no stream took in time is not told any more, and keeps no later order from it."""

@@ -330,10 +330,10 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
             return of_old_holders or (fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced)
         if restarted is not None and fault.id.startswith(LOST_MANAGER):
             return True  # also one that was seen behind it: a restart brings another manager
-        if not recovered:
-            return restarted is not None and fault.kind is FaultKind.PROCESS and _before(fault, restarted)
         if _adds_up(fault) and went_on is not None:
             return fault.accepted_at is not None and fault.accepted_at <= went_on
+        if not recovered:
+            return restarted is not None and fault.kind is FaultKind.PROCESS and _before(fault, restarted)
         left_its_place = fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved
         if left_its_place or Handled.of(fault) in handled or _occurrence(fault) in about:
             return True

@@ -31,9 +31,9 @@ from rekindle.model.recovery import (
     Verdict,
 )
 from rekindle.policy import faulty, orders
-from rekindle.policy.clients import Identity, identity
 from rekindle.policy.drains import BY_REQUEST, WENT_BACK
 from workflows import hand_over, steps
+from workflows.asked import asked_whether_it_trains
 from workflows.dialogue import cancel_and_forget
 from workflows.front import front
 from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, seconds, shielded, unless_cancelled
@@ -48,7 +48,7 @@ LOOK_AT_BACKUP = timedelta(minutes=1)
 @workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
 class HotSwitch(ModeWorkflow):
     MODE = Mode.HOT_SWITCH
-    EXPECTS = (ReportKind.STRATEGIES, ReportKind.STATUS)
+    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
@@ -268,11 +268,10 @@ class HotSwitch(ModeWorkflow):
 
     async def _training_resumes(self, latest: datetime) -> Report:
         job = self.context.job
-        first_tried_on = self.attachment
         within = latest - workflow.now() if self._speaks_mindio else self.patience
         if not await self.order(orders.migrate(job.id, self.uuid), within):
             raise _escalate(f"resuming fails: {self.lost_manager or 'the order `migration` could not be delivered in time'}")
-        report = await self._status(first_tried_on or self.delivered_on)
+        report = await self._status()
         if report.code != 0:
             raise await self._failure(f"resuming fails: the training side reports {report.code} {report.info}".rstrip())
         return report
@@ -291,20 +290,17 @@ class HotSwitch(ModeWorkflow):
             return Ends(Outcome.ESCALATE, reason, policy=IGNORE)
         return _fault_first(real_faults, f": {reason}")
 
-    async def _status(self, ordered_on: Attachment | None) -> Report:
-        """The report of the resumption. MindIO never repeats one: after an outage it may be lost while training runs on.
-
-        An outage counts from the first try of the order: a gateway may have died that had written it, and told nobody.
-        """
+    async def _status(self) -> Report:
+        """Returns the report of the resumption, which after an outage may be lost while training runs on."""
         job = self.context.job
         deadline = workflow.now() + job.limits.resume
         mindio = job.training_side is TrainingSide.MINDIO
         await self.until(
-            lambda: self._resumption_is_decided() or (self._is_renewed(ordered_on) if mindio else self._is_struck()),
+            lambda: self._resumption_is_decided() or (self.may_be_lost() if mindio else self._is_struck()),
             job.limits.resume,
             "wait for the report that training resumed",
         )
-        renewed = mindio and self._is_renewed(ordered_on)
+        renewed = self.may_be_lost()
         if renewed:
             within = min(job.limits.status_lost, deadline - workflow.now())
             await self.until(self._resumption_is_decided, within, "wait for a status that may be lost")
@@ -318,23 +314,21 @@ class HotSwitch(ModeWorkflow):
         if self.lost_manager:
             raise _escalate(f"resuming fails: {self.lost_manager}, which knows nothing of the switch")
         if renewed:
-            return await self._status_by_evidence(ordered_on)
+            return await self._status_by_evidence()
         raise _escalate(f"resuming fails: no report that training resumed within {seconds(job.limits.resume)}")
 
     def _resumption_is_decided(self) -> bool:
         return self.has_report(ReportKind.STATUS) or bool(self.lost_manager)
 
-    async def _status_by_evidence(self, ordered_on: Attachment | None) -> Report:
-        """A manager that lived through the outage has resumed training, or left with all of its pods. Another one would stand for
-        ever beside pods that run."""
-        here = self.attachment
-        if not (ordered_on and here and identity(ordered_on.client, here.client) is Identity.SAME):
-            raise _escalate(
-                "resuming fails: its report may be lost in an outage, and nothing shows that the manager is the same process"
-            )
+    async def _status_by_evidence(self) -> Report:
+        """Training that has resumed repeats a step when it is asked. Where pods have failed nobody is asked."""
         if not await self._runs_on():
             raise _escalate("resuming fails: its report may have been lost in an outage, and the pods do not run on")
-        return Report(kind=ReportKind.STATUS, info="the status was lost in an outage; the same manager is back, the pods run on")
+        try:
+            info = await asked_whether_it_trains(self, lambda fault: fault in self.met or self._is_left_behind(fault))
+        except Ends as end:
+            raise _escalate(f"resuming fails: {end.reason}") from end
+        return Report(kind=ReportKind.STATUS, info=info)
 
     async def _runs_on(self) -> bool:
         assert self.backup is not None

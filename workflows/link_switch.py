@@ -21,7 +21,7 @@ from workflows.operation import CANCELLED, Operation
 @workflow.defn(name=Workflows.LINK_SWITCH, failure_exception_types=[Exception])
 class LinkSwitch(Operation):
     MODE = Mode.LINK_SWITCH
-    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.LINKS, ReportKind.STATUS)
+    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.LINKS, ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:

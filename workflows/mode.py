@@ -68,10 +68,17 @@ class ModeWorkflow(Dialogue):
         self.situation = context.situation if context else Situation()
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.met = self.faults  # what was broken when it began
+        self.is_mended: Callable[[Fault], bool] = _is_nothing
+        """Tells whether a fault is over if training goes on, whoever shows it still."""
+        self.went_on_at: datetime | None = None  # by the training side's last word that it goes on
         self.progress: Progress | None = None
         self.phases: list[Phase] = []
         self.current = ""
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+
+    def standing_faults(self) -> tuple[Fault, ...]:
+        """What has to be recovered by now."""
+        return tuple(fault for fault in self.faults if not self.is_mended(fault))
 
     def new_faults(self) -> list[Fault]:
         """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
@@ -156,7 +163,9 @@ class ModeWorkflow(Dialogue):
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
         left = self.situation.with_(faults=(), unread=(), heard=tuple(self.taken))
         unread = tuple(report for report in self.inbox if report.results is None)  # which are large, and nobody else's
-        verdict = verdict.with_(seconds=seconds, phases=tuple(self.phases), unread=unread, situation=left)
+        verdict = verdict.with_(
+            seconds=seconds, phases=tuple(self.phases), went_on_at=self.went_on_at, unread=unread, situation=left
+        )
         workflow.upsert_search_attributes([Attributes.VERDICT.value_set(verdict.outcome), Attributes.SECONDS.value_set(seconds)])
         if verdict.outcome is Outcome.GIVEN_UP:
             raise ApplicationError(verdict.reason, verdict, type=ErrorTypes.GIVEN_UP, non_retryable=True)
@@ -192,6 +201,10 @@ def seconds(limit: timedelta) -> str:
 
 def _is_cancelled(error: BaseException) -> bool:
     return error.outcome is Outcome.CANCELLED if isinstance(error, Ends) else is_cancelled_exception(error)
+
+
+def _is_nothing(_: Fault) -> bool:
+    return False
 
 
 def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:

@@ -57,7 +57,7 @@ class _Opening:
     def told(self, report: Report | None = None) -> Situation:
         """The situation with what is broken by now, also by the training side's answer."""
         here, named = self.mode.delivered_on, report.fault_ranks if report else ()
-        situation = opening.updated(self.job, self.situation, self.mode.faults, named)
+        situation = opening.updated(self.job, self.situation, self.mode.standing_faults(), named)
         self.mode.situation = situation.with_(told_on=here.session if here else situation.told_on)
         return self.mode.situation
 
@@ -172,7 +172,7 @@ class _Opening:
         return self._is_cut() and self.mode.attachment is not None
 
     def _no_answer(self) -> str:
-        if faulty.is_nobody_left(self.job, self.mode.faults):
+        if faulty.is_nobody_left(self.job, self.mode.standing_faults()):
             return "every pod is lost"
         return self.mode.lost_manager
 

@@ -3,10 +3,14 @@
 The base class of their modes. A real fault meanwhile comes first: the operation ends, and what mends it follows.
 """
 
+from collections.abc import Callable
+from datetime import timedelta
+
 from temporalio import workflow
 
 from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
 from rekindle.policy import cases, orders
+from workflows.asked import asked_whether_it_trains
 from workflows.concluding import Concluding
 from workflows.mode import Ends, seconds
 
@@ -34,11 +38,13 @@ class Operation(Concluding):
             if not (self._speaks_mindio or self.lost_manager):
                 raise Ends(Outcome.IGNORED, f"{why}: it may have paused, and then goes on by itself", passing=True)
             raise self.cannot_go_on(f"{why}, and may have been told to pause")
-        await self.until(
+        await self._until_unless_lost(
             lambda: self.has_report(ReportKind.STOP_COMPLETE) or self.is_over(), job.limits.pause_train, "wait for the pause"
         )
         self.stop_for_a_fault()
         report = self.next_report(ReportKind.STOP_COMPLETE)
+        if report is None and self._is_lost():
+            raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {await self._asked()}", passing=True)
         if report is None:
             raise self.cannot_go_on(self.said_instead() or f"no report of the pause within {seconds(job.limits.pause_train)}")
         if report.code and self._speaks_mindio:
@@ -59,7 +65,7 @@ class Operation(Concluding):
             if not (self._speaks_mindio or self.lost_manager):
                 return "training goes on by itself: the order `continue` could not be delivered in time"
             raise self.cannot_go_on(self.lost_manager or "the order `continue` could not be delivered in time")
-        await self.until(self.is_over, job.limits.continue_train, "wait until training goes on")
+        await self._until_unless_lost(self.is_over, job.limits.continue_train, "wait until training goes on")
         if report := self.next_report(ReportKind.STATUS):
             if not report.code:
                 return report.info
@@ -67,9 +73,24 @@ class Operation(Concluding):
             self.stop_for_a_fault()
             raise self.cannot_go_on(f"training did not go on: {report.code} {report.info}".rstrip())
         self.stop_for_a_fault()
+        if self._is_lost():
+            return await self._asked()
         raise self.cannot_go_on(
             self.lost_manager or f"no report that training goes on within {seconds(job.limits.continue_train)}"
         )
+
+    async def _until_unless_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
+        """Waits for an answer, which MindIO never repeats: for a while only, when an outage has come since the order."""
+        until = workflow.now() + within
+        await self.until(lambda: condition() or self.may_be_lost(), within, why)
+        left = min(self.context.job.limits.status_lost, until - workflow.now())
+        await self.until(condition, left, f"{why}: the report may be lost")
+
+    def _is_lost(self) -> bool:
+        return self.may_be_lost() and not self.is_over()
+
+    async def _asked(self) -> str:
+        return await asked_whether_it_trains(self, lambda fault: fault in self.met)
 
     def is_over(self) -> bool:
         """There is nothing more to be done in this pause."""

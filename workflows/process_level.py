@@ -5,9 +5,12 @@ The base class of their workflows. A mode that fails leads to the next of the la
 
 from datetime import datetime, timedelta
 
-from rekindle.model.fault import TRAINING_SIDE, WATCHER
+from temporalio import workflow
+
+from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, not_among
 from rekindle.model.recovery import Handled, Mode, Order, Outcome, Report, ReportKind, Strategy, Verdict
 from rekindle.policy import faulty, opening
+from workflows.asked import asked_whether_it_trains
 from workflows.concluding import Concluding
 from workflows.mode import Ends, seconds
 from workflows.opening import open_recovery
@@ -23,8 +26,8 @@ TRY_AGAIN = 405
 class ProcessLevel(Concluding):
     """One of them. Its `carried_out` is the procedure behind the opening."""
 
-    went_on_at: datetime | None = None
-    """When the last answer to a strategy was taken."""
+    known: tuple[Fault, ...] = ()
+    """What was broken when the last strategy was ordered."""
 
     mended: tuple[Handled, ...] = ()
     """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""
@@ -61,17 +64,44 @@ class ProcessLevel(Concluding):
         Raises:
             Ends: there is none.
         """
+        self.mended = self._told_by_others()
+        ordered_at = await self._strategy(order)
+        await self.await_answer(within, f"wait for the report of {order.name}")
+        if self.may_be_lost():
+            left = min(self.context.job.limits.status_lost, ordered_at + within - workflow.now())
+            await self.until(self.is_answered, left, f"the report of {order.name} may be lost")
+        if self._reports_another_fault():
+            await self.until(lambda: self.has_report(ReportKind.STATUS), NEWS, "the status may cross the report of a fault")
+        if report := self._heard_status():
+            return report
+        if self._reports_another_fault():
+            self.went_on_at = ordered_at
+            return Report(kind=ReportKind.STATUS, info="its report was lost, and training went on: it reports another fault")
+        if self.may_be_lost() and not self.is_answered():
+            known = self.known
+            info = await asked_whether_it_trains(self, lambda fault: not not_among((fault,), known))
+            return Report(kind=ReportKind.STATUS, info=info)
+        raise self.no_answer(order.name, within)
+
+    async def _strategy(self, order: Order) -> datetime:
+        """Returns when it was written."""
         ordered = (*self.situation.ordered, order.change_strategy)
         self.situation = self.situation.with_(ordered=ordered, answer_by=None)
-        self.mended = self._told_by_others()
+        self.known = self.faults
         if not await self.order(order, self.patience):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
         self.situation = self.situation.with_(stopped=True)
-        await self.await_answer(within, f"wait for the report of {order.name}")
-        if report := self.next_report(ReportKind.STATUS):
+        return workflow.now()
+
+    def _heard_status(self) -> Report | None:
+        report = self.next_report(ReportKind.STATUS)
+        if report and not report.code:
             self.went_on_at = self.answered_at
-            return report
-        raise self.no_answer(order.name, within)
+        return report
+
+    def _reports_another_fault(self) -> bool:
+        """Tells whether MindIO has found one since its strategy was ordered: it says so only when training went on."""
+        return self._speaks_mindio and any(fault.source == TRAINING_SIDE for fault in not_among(self.faults, self.known))
 
     def _told_by_others(self) -> tuple[Handled, ...]:
         announced, job = {one.rank for one in self.situation.announced}, self.context.job
@@ -89,12 +119,12 @@ class ProcessLevel(Concluding):
         return f"nobody ordered {report.strategy}: the last strategy is {last or 'none yet'}"
 
     async def await_answer(self, within: timedelta, why: str) -> None:
-        """Returns when the training side has answered, or never will, or has not in time."""
-        await self.until(self.is_answered, within, why)
+        """Returns when the training side has answered, or never will, or has not in time, or its answer may be lost."""
+        await self.until(lambda: self.is_answered() or self.may_be_lost(), within, why)
 
     def is_answered(self) -> bool:
         """Or never will be."""
-        return self.has_report(ReportKind.STATUS) or bool(self.lost_manager)
+        return self.has_report(ReportKind.STATUS) or bool(self.lost_manager) or self._reports_another_fault()
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
         return self.ends_all(self.lost_manager or f"no report of {order} within {seconds(within)}")
@@ -145,7 +175,6 @@ class ProcessLevel(Concluding):
             outcome=Outcome.RECOVERED,
             reason=reason,
             steps_lost=0,
-            went_on_at=self.went_on_at,
             handled=self.mended,
         )
 

@@ -160,7 +160,9 @@ class JobRescheduling(ModeWorkflow):
             return "its first step is done"
         await self._until_unless_a_pod_is_lost(lambda: False, job.limits.pods_stay, "see that the pods stay")
         await self._look()
-        return f"all {job.pods} pods run and stay, and its manager is attached; MindIO tells no step"
+        return (
+            f"restarted, not seen to train: MindIO tells no step; all {job.pods} pods run and stay, and its manager is attached"
+        )
 
     def _trains(self) -> bool:
         """Our training side tells its first step; MindIO's says nothing, so a new stream of its manager has to do."""

@@ -27,7 +27,7 @@ SHOWN = 50
 @workflow.defn(name=Workflows.STRESS_TEST, failure_exception_types=[Exception])
 class StressTest(Operation):
     MODE = Mode.STRESS_TEST
-    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRESS, ReportKind.STATUS)
+    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRESS, ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:

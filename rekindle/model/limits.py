@@ -48,8 +48,9 @@ class Limits(Written):
     """How long an order is tried that our own training side waits for: it mends itself after a minute without orders, and bears
     one that comes late. Time in which the control plane itself is away does not count. Source: ours."""
 
-    status_lost: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
-    """After an outage behind `migration`: how long a MindIO job must run on until its lost status counts as 0."""
+    status_lost: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
+    """MindIO: after an outage in which the last report of a recovery may have been lost, until training is asked whether it goes
+    on. Nothing stands meanwhile but what was not mended; who is asked too soon may be in the middle of it. Source: ours."""
 
     stop: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Fault recovery: from `stop_train` until the report that training has stopped. Source: ClusterD, 15 minutes."""

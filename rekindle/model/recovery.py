@@ -309,6 +309,7 @@ class VerdictChanges(TypedDict, total=False):
     reason: str
     seconds: float
     phases: tuple[Phase, ...]
+    went_on_at: datetime | None
     next_mode: Mode | None
     policy_after: SubHealthStrategy | None
     look_at: str

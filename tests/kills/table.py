@@ -38,15 +38,16 @@ fallback."""
 
 RULES = {
     Mode.HOT_SWITCH: """Where the report of the pause is lost with the gateway, the rule is job rescheduling
-once `pause` is over, here 12 s instead of 15 minutes. Where the status is lost with it, the rule is job rescheduling after
-`statusLost`, here 2 s instead of a minute: nothing shows that the manager is the same process.""",
+once `pause` is over, here 12 s instead of 15 minutes. Where the status is lost with it, training is asked after `statusLost`,
+here 2 s instead of three minutes: it stops, is told that nobody is faulty, and repeats a step.""",
     Mode.ONLINE_RETRY: """Where a report of the opening is lost with the gateway, the rule is to go
 forward after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`, so that the
-next mode goes on. Where the status is lost with it, the rule is job rescheduling once `retry` is over, here 6 s instead of 15
-minutes.""",
+next mode goes on. Where the status is lost with it, training is asked after `statusLost`, here 2 s instead of three minutes: it
+stops, is told that nobody is faulty, and repeats a step.""",
     Mode.IN_PLACE: """Where a report of the opening is lost with the gateway, the rule is to go forward
 after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`. Where the status is
-lost with it, the rule is job rescheduling once `repair` is over, here 6 s instead of 15 minutes.""",
+lost with it, training is asked after `statusLost`, here 2 s instead of three minutes: it stops, is told that nobody is faulty,
+and repeats a step.""",
 }
 
 DOES = {

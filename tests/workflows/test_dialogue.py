@@ -168,17 +168,22 @@ async def test_migration_is_delivered_within_its_limit_or_resuming_fails(tempora
         assert "migration" not in peer.orders
 
 
-async def test_with_mindio_a_lost_status_counts_when_the_same_manager_is_back(temporal: WorkflowEnvironment) -> None:
-    """MindIO never repeats a report: after an outage behind `migration`, a manager that lived through it has resumed training."""
-    job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5)))
-    async with training(temporal, job, Script(resumes=False)) as (world, peer):
-        await world.attached_as("127.0.0.1 uid-1 2020-02-20T20:20:20Z")
+async def test_with_mindio_training_is_asked_whether_it_has_resumed_where_its_status_was_lost(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """MindIO never repeats a report: after an outage behind `migration`, training that has resumed repeats a step."""
+    job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5), settle=timedelta(0), release=timedelta(0)))
+    async with training(temporal, job, Script(loses={"status"})) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.carried_out)
-        await world.attached_as("127.0.0.1 uid-1 2020-02-20T20:20:20Z")
+        await world.phase("training resumes")
+        peer.script.loses.clear()
+        await peer.cut()
+        await peer.attach()
         incident = await world.incident()
         assert incident.verdict is Outcome.RECOVERED
-        assert "the status was lost in an outage" in incident.ladder[0].reason
+        assert "training was asked, and repeated a step" in incident.ladder[0].reason
+        assert peer.carried_out[-3:] == ["stop_train", "on_global_rank", "retry"]
 
 
 async def test_with_mindio_a_container_that_was_started_again_is_another_manager(temporal: WorkflowEnvironment) -> None:
@@ -192,9 +197,9 @@ async def test_with_mindio_a_container_that_was_started_again_is_another_manager
 
 
 async def test_with_mindio_nothing_is_recovered_that_is_not_seen(temporal: WorkflowEnvironment) -> None:
-    """The stream was renewed behind `migration`, by a manager that may be another process: running pods prove nothing."""
-    job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5)))
-    async with training(temporal, job, Script(resumes=False)) as (world, peer):
+    """The stream was renewed behind `migration`, and training does not say that it stops: running pods prove nothing."""
+    job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5), stop=timedelta(seconds=0.5)))
+    async with training(temporal, job, Script(resumes=False, stops=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.carried_out)
         await peer.cut()
@@ -204,7 +209,7 @@ async def test_with_mindio_nothing_is_recovered_that_is_not_seen(temporal: Workf
         await peer.attach()
         incident = await world.incident()
         assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
-        assert "nothing shows that the manager is the same process" in incident.ladder[0].reason
+        assert "no report of stop complete within 0.5 s" in incident.ladder[0].reason
 
 
 async def test_with_mindio_a_status_counts_whoever_brings_it(temporal: WorkflowEnvironment) -> None:

@@ -1,0 +1,110 @@
+"""A MindIO job whose last report of a recovery dies with the gateway: the client never repeats it, and training goes on."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+from temporalio.client import WorkflowUpdateStage
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.ids import Updates
+from rekindle.model.job import Job
+from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.links import NodeLinks
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome
+from tests.support.harness import Harness, a_mindio_job, training
+from tests.support.peer import MindioPeer, Script, ScriptedPeer
+
+ASKED = ["stop_train", "on_global_rank", "retry"]
+
+
+def _job() -> Job:
+    limits = Limits(settle=timedelta(0), release=timedelta(0))
+    return a_mindio_job(annotations={RECOVER_STRATEGY: "retry,recover-in-place,recover"}, limits=limits)
+
+
+async def _loses_its_status(world: Harness, peer: ScriptedPeer, strategy: str, phase: str) -> None:
+    """The client comes back, and says nothing of what it did."""
+    await peer.until(lambda: strategy in peer.carried_out)
+    await world.phase(phase)
+    await peer.cut()
+    await peer.attach()
+    peer.script.loses.clear()
+    assert isinstance(peer, MindioPeer)
+    await peer.until(lambda: peer.orders.count(strategy) == 2 and peer._slot is None)  # told again, and read
+
+
+def _ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
+    return [(verdict.mode, verdict.outcome) for verdict in incident.ladder]
+
+
+CASES = [
+    ("0", "retry", "the step is repeated", Mode.ONLINE_RETRY),
+    ("1", "recover", "faulty processes start again", Mode.IN_PLACE),
+]
+
+
+@pytest.mark.parametrize(("kind", "strategy", "phase", "mode"), CASES)
+async def test_training_is_asked_whether_it_goes_on(
+    temporal: WorkflowEnvironment, kind: str, strategy: str, phase: str, mode: Mode
+) -> None:
+    """It stops and repeats a step, which proves it; it was restarted after 15 minutes, although it trained."""
+    async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
+        await peer.report_fault(3, kind=kind)
+        await _loses_its_status(world, peer, strategy, phase)
+        await world.skip(timedelta(minutes=3, seconds=1))
+        incident = await world.incident()
+        assert _ladder(incident) == [(mode, Outcome.RECOVERED)]
+        assert "training was asked, and repeated a step" in incident.ladder[0].reason
+        assert peer.carried_out[-3:] == ASKED
+        assert (await world.status()).state.faults == ()
+
+
+async def test_training_that_repeats_no_step_is_restarted(temporal: WorkflowEnvironment) -> None:
+    """A client whose repair has failed leaves when it is asked anything else."""
+    async with training(temporal, _job(), Script(loses={"status"}, statuses=[0, 499])) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        await _loses_its_status(world, peer, "retry", "the step is repeated")
+        await world.skip(timedelta(minutes=3, seconds=1))
+        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
+
+
+@pytest.mark.parametrize(("kind", "strategy", "phase", "mode"), CASES)
+async def test_another_fault_says_that_the_repair_before_it_is_done(
+    temporal: WorkflowEnvironment, kind: str, strategy: str, phase: str, mode: Mode
+) -> None:
+    """Only training that goes on finds one: it is recovered as usual, at once. It was ignored."""
+    async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
+        await peer.report_fault(3, kind=kind)
+        await _loses_its_status(world, peer, strategy, phase)
+        await peer.report_fault(1, kind=kind)
+        first, second = await world.incident(), await world.incident(2)
+        assert _ladder(first) == _ladder(second) == [(mode, Outcome.RECOVERED)]
+        assert "it reports another fault" in first.ladder[0].reason
+        assert _announced(peer) == [(3,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("lost", "order", "outcome"),
+    [("stop complete", "pause_train", Outcome.IGNORED), ("status", "continue", Outcome.RECOVERED)],
+)
+async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
+    temporal: WorkflowEnvironment, lost: str, order: str, outcome: Outcome
+) -> None:
+    """Without the report of its pause nothing is switched; without that of its end the switch is done all the same."""
+    async with training(temporal, _job(), Script(loses={lost})) as (world, peer):
+        await peer.with_links()
+        request = ModeRequest(mode=Mode.LINK_SWITCH, links=(NodeLinks(node="node-1", devices=("0",), backup=True),))
+        await world.entity.start_update(Updates.RECOVER, request, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        phase = "training pauses" if order == "pause_train" else "training goes on"
+        await _loses_its_status(world, peer, order, phase)
+        await world.skip(timedelta(minutes=3, seconds=1))
+        incident = await world.incident()
+        assert _ladder(incident) == [(Mode.LINK_SWITCH, outcome)], incident.ladder[0].reason
+        assert "training was asked, and repeated a step" in incident.ladder[0].reason
+
+
+def _announced(peer: ScriptedPeer) -> list[Sequence[int]]:
+    announcements = [order for order in peer.received if order.signalType == "globalFault"]
+    return [tuple(int(fault.rankId) for fault in order.faultRanks) for order in announcements]
