@@ -5,6 +5,7 @@ Used by `TrainingJob` and its incidents. Nothing here may cost a recovery: a rec
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 
 from temporalio import workflow
 
@@ -13,6 +14,7 @@ from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault
 from rekindle.model.job import ManagerLost
 from rekindle.model.state import JobState
+from rekindle.policy.clients import UNSURE
 from workflows import steps
 
 TOLD_AT_ONCE = 5
@@ -84,6 +86,12 @@ class Journal:
         then = "the job is restarted" if state.job.manager_lost is ManagerLost.RESTART else "training goes on"
         self.soon(self.record(state, "ManagerLost", f"{how}; {then}", warning=True))
         return True
+
+    def unsure(self, state: JobState, before: datetime | None) -> None:
+        """An event where a fault that MindIO reported may be lost, once until it has spoken."""
+        if state.unsure_since and before is None:
+            words = f"{UNSURE}; `rekindle recover {state.job.name} --mode online-retry` asks whether it trains"
+            self.soon(self.record(state, "FaultMayBeLost", words, warning=True))
 
     def problems(self, state: JobState, before: tuple[str, ...]) -> None:
         """Events about what keeps the job from being recovered, as far as it is new."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.activity_values import Survey
-from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.links import OnBackup
@@ -183,8 +183,10 @@ def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> Job
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
     """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
     knows none of its ranks."""
-    before = state.manager_lost
+    before, was_here = state.manager_lost, state.introduced and state.attachment != attachment
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
+    if was_here and not restarting and state.job.training_side is TrainingSide.MINDIO:
+        state = state.with_(unsure_since=now)
     if state.manager_lost in ("", before):
         return state
     return _manager_is_lost(state, state.manager_lost, attachment.session, now)
@@ -211,6 +213,8 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
         return state
     if 0 < len(update_id) <= LONGEST_ID:
         state = state.with_(reports=(*state.reports, update_id)[-KEPT_REPORTS:])
+    if any(fault.source == TRAINING_SIDE for fault in report.faults):
+        state = state.with_(unsure_since=None)
     return faults.reported(state, report, now, recovering=recovering)
 
 
@@ -377,6 +381,8 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     )
     if restarts:
         state = attachments.restarted(state)
+    if restarts or repairs:
+        state = state.with_(unsure_since=None)
     last = incident.ladder[-1]
     if last.outcome is Outcome.RECOVERED:
         return state

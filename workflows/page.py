@@ -9,6 +9,7 @@ from rekindle.model.recovery import Incident, Mode
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases, standbys
 from rekindle.policy.cases import Case
+from rekindle.policy.clients import doubts
 from rekindle.policy.phases import phase
 
 SHOWN_INCIDENTS = 5
@@ -38,8 +39,7 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
     lines.append(f"- sub-health policy: {state.policy}")
     if state.downgrade:
         lines.append(f"  (downgraded {_moment(state.downgrade.since)}: {state.downgrade.reason})")
-    if state.manager_lost:
-        lines.append(f"- its manager was lost: {state.manager_lost}")
+    lines.extend(f"- {doubt}" for doubt in doubts(state.manager_lost, state.unsure_since is not None))
     if standing_by := standbys.words(state):
         lines.append(f"- {standing_by}")
     lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")

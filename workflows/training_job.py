@@ -317,9 +317,10 @@ class TrainingJob:
     @workflow.update(name=Updates.ATTACH)
     def attach(self, attachment: Attachment) -> Receipt:
         """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
-        before, lost = self.state.attachment, self.state.manager_lost
+        before, lost, unsure = self.state.attachment, self.state.manager_lost, self.state.unsure_since
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
         self.journal.lost_manager(self.state, lost)
+        self.journal.unsure(self.state, unsure)
         self._tell_faults()
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")

@@ -24,6 +24,7 @@ from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.model.stress import Code, Tested
 from rekindle.policy import standbys
 from rekindle.policy.cases import describe
+from rekindle.policy.clients import doubts
 from rekindle.policy.phases import phase
 
 NO_STEP = "reports 406 no step was completed"
@@ -119,8 +120,8 @@ def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Se
         _line(f"  [red]cannot be recovered:[/red] {escape(problem)}")
     _show_pods(state, pods)
     _line(f"  stream: {state.attachment.queue if state.attachment else 'not attached'}")
-    if state.manager_lost:
-        _line(f"  [yellow]its manager was lost:[/yellow] {escape(state.manager_lost)}")
+    for doubt in doubts(state.manager_lost, state.unsure_since is not None):
+        _line(f"  [yellow]{escape(doubt)}[/yellow]")
     for link in state.links:
         _line(f"  on the backup link: {escape(numbered('rank', link.ranks))}, moved by {escape(link.maintenance or 'a client')}")
     _line(f"  sub-health policy: {state.policy}")

@@ -126,6 +126,7 @@ class JobStateChanges(TypedDict, total=False):
     former: tuple[str, ...]
     client: str
     manager_lost: str
+    unsure_since: datetime | None
     progress: Progress | None
     downgrade: Downgrade | None
     holders: tuple[str, ...]
@@ -175,6 +176,10 @@ class JobState(Value):
 
     manager_lost: str = ""
     """How the manager of a MindIO job was lost, until the job starts anew; empty: it was not."""
+
+    unsure_since: datetime | None = None
+    """When the client of a MindIO job came back after an outage: a fault that it reported meanwhile is lost, since it repeats
+    nothing. None: it has said since that it trains, or what is faulty."""
 
     progress: Progress | None = None
     downgrade: Downgrade | None = None

@@ -7,8 +7,21 @@ as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Who fills it in leaves out what it does
 
 from enum import StrEnum
 
+UNSURE = "its stream was away, and MindIO repeats no report: a fault that it told meanwhile is lost"
+"""What is said of a client that came back."""
+
 WORDS = 3
 """A client of which all is known."""
+
+
+def doubts(manager_lost: str, unsure: bool) -> list[str]:
+    """Returns in words what keeps the training side's silence from meaning that all is well.
+
+    Args:
+        manager_lost: how a MindIO job's manager was lost; empty: it was not.
+        unsure: its client came back after an outage, and has not spoken since.
+    """
+    return [*([f"its manager was lost: {manager_lost}"] if manager_lost else []), *([UNSURE] if unsure else [])]
 
 
 class Identity(StrEnum):

@@ -219,7 +219,7 @@ def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:
     checks = {
         RECOVERY_OFF: not recovery_is_on(job),
         f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": not faulty.allows(job, strategy),
-        "nothing of it is known to be faulty": not _faulty(state),
+        "nothing of it is known to be faulty": not (_faulty(state) or _is_to_be_asked(state, strategy)),
         "every pod is lost": faulty.is_nobody_left(job, real_faults(state)),
         "its training side has never attached to a gateway": not state.introduced,
         "no training step was completed yet": not ready.completed_a_step,
@@ -229,6 +229,11 @@ def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:
         ),
     }
     return tuple(reason for reason, holds in checks.items() if holds)
+
+
+def _is_to_be_asked(state: JobState, strategy: str) -> bool:
+    """Tells whether a fault may be lost: training that is well repeats a step, and says so."""
+    return strategy == Strategy.RETRY and state.unsure_since is not None
 
 
 def _faulty(state: JobState) -> list[FaultRank]:

@@ -7,13 +7,13 @@ import pytest
 from temporalio.client import WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.ids import Updates
+from rekindle.ids import Updates, Workflows
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome
-from tests.support.harness import Harness, a_mindio_job, training
+from tests.support.harness import Harness, a_job, a_mindio_job, training
 from tests.support.peer import MindioPeer, Script, ScriptedPeer
 
 ASKED = ["stop_train", "on_global_rank", "retry"]
@@ -108,3 +108,27 @@ async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
 def _announced(peer: ScriptedPeer) -> list[Sequence[int]]:
     announcements = [order for order in peer.received if order.signalType == "globalFault"]
     return [tuple(int(fault.rankId) for fault in order.faultRanks) for order in announcements]
+
+
+async def test_a_client_that_comes_back_may_have_told_a_fault_in_vain(temporal: WorkflowEnvironment) -> None:
+    """It is shown until training has spoken: whoever asks for a retry has it asked, although nothing is known to be faulty."""
+    async with training(temporal, _job()) as (world, peer):
+        assert (await world.status()).state.unsure_since is None
+        await peer.cut()
+        await peer.attach()
+        await world.settled(lambda status: status.state.unsure_since is not None)
+        assert "repeats no report" in (await world.event("FaultMayBeLost")).message
+        verdict = await (await world.front(None, mode=Workflows.ONLINE_RETRY)).result()
+        assert verdict.outcome is Outcome.RECOVERED, verdict.reason
+        assert peer.carried_out == ASKED
+        assert (await world.status()).state.unsure_since is None
+
+
+async def test_our_own_client_that_comes_back_repeats_what_it_had_to_tell(temporal: WorkflowEnvironment) -> None:
+    """Nothing is shown."""
+    async with training(temporal, a_job()) as (world, peer):
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await peer.attach()
+        await world.settled(lambda status: status.state.attachment is not None)
+        assert (await world.status()).state.unsure_since is None
