@@ -9,17 +9,21 @@ from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowFailureError,
+    WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
+from temporalio.common import QueryRejectCondition
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import heartbeating
-from rekindle.ids import ErrorTypes, Updates, Workflows, job_workflow, runs_mode
+from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, runs_mode
 from rekindle.model.activity_values import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Outcome, Receipt, Verdict
+from rekindle.model.state import JobStatus
 from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes, living
 
@@ -84,6 +88,26 @@ class JobActivities:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     raise unknown_job(asked.job_id, "accepted is the id or the name of a registered job") from error
                 raise
+
+    @activity.defn
+    async def links_now(self, job_id: str) -> tuple[OnBackup, ...]:
+        """Returns which ranks the job's workflow knows to be on their backup links.
+
+        Raises: `job.unknown`, which no retry mends.
+        """
+        handle = self._client.get_workflow_handle(job_workflow(job_id))
+        async with heartbeating():
+            try:
+                status: JobStatus = await handle.query(
+                    Queries.STATUS, result_type=JobStatus, reject_condition=QueryRejectCondition.NOT_OPEN
+                )
+            except WorkflowQueryRejectedError as error:
+                raise unknown_job(job_id, "its workflow has ended") from error
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise unknown_job(job_id, "accepted is the id or the name of a registered job") from error
+                raise
+        return status.state.links
 
     @activity.defn
     async def hold_request(self, asked: AskRequest) -> Verdict:

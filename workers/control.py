@@ -87,6 +87,7 @@ def activities_of(
         pods.remember,
         jobs.find_job,
         jobs.ask,
+        jobs.links_now,
         jobs.hold_request,
         jobs.withdraw_request,
         jobs.await_recovery_end,

@@ -194,8 +194,9 @@ class LinkFailover:
         return verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
-        """The job's verdict. All limits begin with this wish, however often the job is asked."""
-        info, began, refusals = workflow.info(), workflow.now(), 0
+        """The job's verdict. All limits begin with this wish, however often the job is asked. What it accepted and did not answer
+        is unknown: its state says whether it was done."""
+        info, began, refusals, accepted = workflow.info(), workflow.now(), 0, False
         while True:
             if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
                 raise _NotMoved("a switchback was asked for before they were moved")
@@ -210,13 +211,16 @@ class LinkFailover:
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
             try:
                 await self._is_asked(asked)
-                patience = PATIENCE
+                patience, accepted = PATIENCE, True
                 verdict = await steps.hold_request(asked)
                 if verdict.outcome is not Outcome.REFUSED:
                     return verdict
+                accepted = False
                 said = _NotMoved(verdict.reason, passing=verdict.passing)
             except ActivityError as error:
                 said = await self._heard(_said(error), moves)
+            if accepted and await self._is_done(moves):
+                return Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason=f"the job has done it: {describe(moves)}")
             refusals += said.kind == ErrorTypes.REQUEST_REFUSED
             gap, limit = {
                 ErrorTypes.JOB_BUSY: (BUSY, patience),
@@ -226,6 +230,13 @@ class LinkFailover:
                 raise said
             self._waits(str(said))
             await workflow.sleep(gap, summary=bounds.summary(str(said)))
+
+    async def _is_done(self, moves: Sequence[Placed]) -> bool:
+        """Nobody knows while the job's workflow is lost."""
+        try:
+            return links.are_done(moves, await steps.links_now(self.known.job_id))
+        except ActivityError:
+            return False
 
     async def _heard(self, said: _NotMoved, moves: Sequence[Placed]) -> _NotMoved:
         """A job whose workflow was lost is registered again, as long as the cluster has it: it is as one that is busy."""

@@ -59,6 +59,7 @@ from rekindle.model.activity_values import (
 )
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.explained import NodesNow, NodesRequest
+from rekindle.model.links import OnBackup
 from rekindle.model.maintenance import FailoverRequest
 from rekindle.model.plan import FailOver, Leaf, LeafView, MoveBack, Moved, SurveyLeafRequest
 from rekindle.model.recovery import Order, PodRef, Verdict
@@ -364,6 +365,12 @@ async def find_job(job: str) -> str:
 
 async def ask(request: AskRequest) -> None:
     return await workflow.execute_activity_method(JobActivities.ask, request, **named(READ, f"ask for a {request.request.mode}"))
+
+
+async def links_now(job_id: str) -> tuple[OnBackup, ...]:
+    return await workflow.execute_activity_method(
+        JobActivities.links_now, job_id, **named(LOOK, "look which ranks are on their backup links")
+    )
 
 
 async def hold_request(request: AskRequest) -> Verdict:

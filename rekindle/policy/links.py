@@ -119,6 +119,12 @@ def after(before: Sequence[Placed], moves: Iterable[Placed]) -> tuple[Placed, ..
     return tuple(_placed(node, devices) for node, devices in left.items() if devices)
 
 
+def are_done(moves: Iterable[Placed], on_backup: Iterable[OnBackup]) -> bool:
+    """Tells whether all ranks of these movements are where they were to go, as their job knows it."""
+    wanted, there = ranks_of(moves), {rank for one in on_backup for rank in one.ranks}
+    return there.issuperset(wanted.backup) and there.isdisjoint(wanted.first)
+
+
 def of_ranks(on_backup: Sequence[Placed], ranks: Iterable[int]) -> tuple[Placed, ...]:
     """The movement back of the devices of these ranks."""
     gone = set(ranks)
