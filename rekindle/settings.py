@@ -32,6 +32,10 @@ class Settings(BaseSettings):
     gateway_instance: str = Field(default="gateway-0", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     """Stable name of this gateway: a restarted one polls its old queue. A pod's ordinal name on Kubernetes."""
 
+    gateways: int = Field(default=1, ge=1, le=100)
+    """How many gateways stand behind one address. One of several that does not reach Temporal for ten seconds sends its clients
+    to the others; one alone keeps them."""
+
     state_dir: Path = Path(".rekindle")
     """Where the local cluster keeps jobs and logs, and the embedded Temporal server its database."""
 

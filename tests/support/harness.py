@@ -136,6 +136,7 @@ class GatewayProcess:
     name: str
     keep_alive: float = KEEP_ALIVE
     offer_again: float = ROUND
+    gateways: int = 1
     address: str = ""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: asyncio.Task[None] | None = None
@@ -153,7 +154,7 @@ class GatewayProcess:
 
     async def start(self) -> "GatewayProcess":
         port = int(self.address.rsplit(":", 1)[1]) if self.address else 0
-        settings = Settings(gateway_port=port, gateway_instance=self.name)
+        settings = Settings(gateway_port=port, gateway_instance=self.name, gateways=self.gateways)
         self._gateway = gateway = Gateway(self.client, settings, self.keep_alive, offer_again=self.offer_again)
         self.address = f"127.0.0.1:{await gateway.start()}"
         self._stop = asyncio.Event()

@@ -19,6 +19,7 @@ from rekindle.ids import gateway_queue
 from rekindle.settings import Settings
 from rekindle_wire import pubfault_pb2, pubfault_pb2_grpc, recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
+from workers.gateway.cut_off import CutOff
 from workers.gateway.desk import Desk
 from workers.gateway.introductions import Introductions
 from workers.gateway.job_workflows import Jobs
@@ -65,7 +66,7 @@ class Gateway:
         desk = Desk(senders)
         self._sides = SideStreams(desk)
         self._streams = Streams(MAX_STREAMS, keep_alive, self._sides)
-        self._settings = settings
+        self._client, self._settings = client, settings
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
         self._jobs = jobs = Jobs(client)
@@ -112,7 +113,10 @@ class Gateway:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Carries out orders until told to stop; then clients are sent away, and calls in flight end."""
-        regularly = [asyncio.create_task(work) for work in (self._streams.keep_alive(), self._attachments.keep_told())]
+        works = [self._streams.keep_alive(), self._attachments.keep_told()]
+        if self._settings.gateways > 1:
+            works.append(CutOff(self._client, self._streams, self._health).watch())
+        regularly = [asyncio.create_task(work) for work in works]
         async with self._worker:
             await stop.wait()
             await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)

@@ -1,0 +1,66 @@
+"""A gateway that cannot reach Temporal, beside others that may: it sends its clients to them, and new ones away.
+
+Orders for a job go to the queue of the gateway that holds its stream, and this one hears of none. Its clients would wait until
+they give up, while another gateway behind the same address could serve them.
+"""
+
+import asyncio
+import logging
+
+from grpc_health.v1 import health, health_pb2
+from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from workers.gateway.streams import Streams
+
+LOOK_SECONDS = 2.0
+"""Between two looks, and for each of them."""
+
+LONG_SECONDS = 10.0
+"""Without an answer, after which clients are sent away. Source: the wire contract, outages: an outage of 10 s is borne by all."""
+
+WORDS = "this gateway cannot reach Temporal; another one may"
+
+logger = logging.getLogger("gateway")
+
+
+class CutOff:
+    def __init__(self, client: Client, streams: Streams, status: health.aio.HealthServicer) -> None:
+        self._client, self._streams, self._status = client, streams, status
+        self._since: float | None = None
+        """When Temporal was first not reached; None: it answers."""
+        self._is_cut_off = False
+
+    async def watch(self) -> None:
+        """Looks again and again, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if await self._answers():
+                await self._reached()
+            else:
+                await self._not_reached(asyncio.get_running_loop().time())
+
+    async def _reached(self) -> None:
+        self._since = None
+        if self._is_cut_off:
+            self._is_cut_off = False
+            logger.info("Temporal reached again")
+            await self._status.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    async def _not_reached(self, now: float) -> None:
+        self._since = now if self._since is None else self._since
+        if self._is_cut_off or now - self._since < LONG_SECONDS:
+            return
+        self._is_cut_off = True
+        logger.warning("Temporal not reached, clients sent away", extra={"streams": len(self._streams.all())})
+        await self._status.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._streams.end_all(WORDS)
+
+    async def _answers(self) -> bool:
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._client.workflow_service.get_system_info(GetSystemInfoRequest(), retry=False)
+        except (RPCError, TimeoutError):
+            return False
+        return True
