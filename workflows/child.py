@@ -83,7 +83,7 @@ class Child:
         attributes: list[SearchAttributePair[Any]] = [
             SearchAttributePair(Attributes.JOB, self._job.name),
             SearchAttributePair(Attributes.MODE, self.mode.value),
-            SearchAttributePair(Attributes.PHASE, self._row.begins),
+            SearchAttributePair(Attributes.PHASE, self._row.first_phase(self._job.training_side)),
             SearchAttributePair(Attributes.NODE, bounds.keywords(sorted({fault.node for fault in faults if fault.node}))),
             SearchAttributePair(Attributes.FAULT, bounds.keyword(self._case.summary)),
         ]

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import Enum
 
 from rekindle.model.fault import FaultKind
+from rekindle.model.job import TrainingSide
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState
@@ -48,6 +49,13 @@ class ModeRow:
     limits: tuple[str, ...] | None
     """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline. None: it has no
     deadline as a whole."""
+
+    begins_unasked: str = ""
+    """The same where our own training side is told at once what to do, without a question."""
+
+    def first_phase(self, side: TrainingSide) -> str:
+        """The first phase of its procedure with this training side."""
+        return self.begins_unasked if self.begins_unasked and side is TrainingSide.REKINDLE else self.begins
 
     def deadline(self, limits: Limits) -> timedelta | None:
         """How long the mode may take until it is ended; None: until it ends by itself."""
@@ -92,6 +100,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=(FaultKind.PROCESS,),
         reasons_against=eligibility.online_retry,
         limits=(*OPENING, "absence", "retry"),
+        begins_unasked="the step is repeated",
     ),
     ModeRow(  # faulty processes start again in their pods, and take their state from replicas
         mode=Mode.IN_PLACE,
@@ -102,6 +111,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=(FaultKind.PROCESS,),
         reasons_against=eligibility.in_place,
         limits=(*OPENING, "absence", "repair") * IN_PLACE_TRIES,
+        begins_unasked="faulty processes start again",
     ),
     ModeRow(  # other pods take over the ranks of faulty ones, on other nodes, and their state from replicas
         mode=Mode.PROCESS_RESCHEDULING,

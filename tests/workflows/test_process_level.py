@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates, Workflows
@@ -81,6 +82,20 @@ async def test_a_process_that_died_starts_again_in_its_pod(
         assert list(order.nodeRankIds) == ["1"]
         assert world.cluster.writes == []
         await _stands_no_more(world, peer)
+
+
+@pytest.mark.parametrize("kind", ["0", "1"])
+@pytest.mark.parametrize("job", [ours, mindio])
+async def test_a_recovery_is_started_with_the_name_of_its_first_phase(
+    temporal: WorkflowEnvironment, job: Callable[[], Job], kind: str
+) -> None:
+    """Nothing is written for it before the first order."""
+    async with training(temporal, job()) as (world, peer):
+        await peer.report_fault(3, kind=kind)
+        await world.incident()
+        kinds = [event.event_type for event in (await world.recovery.fetch_history()).events]
+        ordered = kinds.index(EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED)
+        assert EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES not in kinds[:ordered]
 
 
 async def test_ours_is_told_of_the_ranks_that_are_faulty_alone(temporal: WorkflowEnvironment) -> None:
