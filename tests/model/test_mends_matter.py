@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from temporalio import workflow
 
+from rekindle.model.recovery import Verdict
 from rekindle.policy import ladder
 from tests.model.test_entity import EXAMPLES, SEEDS
 from tests.support.model_walk import Walk, kinds
@@ -13,7 +14,7 @@ from workflows import attachments, faults, hot_switch
 from workflows.broom import Broom
 from workflows.hot_switch import HotSwitch
 from workflows.incident import IncidentRun
-from workflows.mode import Ends
+from workflows.mode import Ends, ModeWorkflow
 from workflows.process_level import ProcessLevel
 from workflows.process_rescheduling import ProcessRescheduling
 from workflows.rescheduling import JobRescheduling
@@ -76,10 +77,13 @@ def a_second_fault_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def a_repair_is_over_with_its_workflow(patch: pytest.MonkeyPatch) -> None:
     """Also for what was told behind the word that training goes on."""
-    original = ProcessLevel.recovered
-    patch.setattr(
-        ProcessLevel, "recovered", lambda mode, why: original(mode, why).model_copy(update={"went_on_at": workflow.now()})
-    )
+    original = ModeWorkflow.close
+
+    async def close(mode: ModeWorkflow, verdict: Verdict, *, cancelled: bool) -> Verdict:
+        mode.went_on_at = mode.went_on_at and workflow.now()
+        return await original(mode, verdict, cancelled=cancelled)
+
+    patch.setattr(ModeWorkflow, "close", close)
 
 
 def a_rank_is_told_of_once(patch: pytest.MonkeyPatch) -> None:
