@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
 from rekindle.ids import Signals
+from rekindle.model import bounds
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
 from rekindle.model.links import OnBackup
@@ -116,6 +117,8 @@ class IncidentRun:
         verdicts: list[Verdict] = []
         while mode := self._next_mode(verdicts):
             verdict = await self._run_mode(mode)
+            if not verdicts and self.case.plan.passed_over and verdict.outcome is Outcome.RECOVERED:
+                verdict = verdict.with_(reason=bounds.reason(f"{verdict.reason}; {self.case.plan.passed_over}"))
             verdicts.append(drains.decided(self.case, self._known.state, workflow.now(), verdict))
             await self._apply(verdicts[-1])
             is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted

@@ -17,6 +17,9 @@ class Plan(Value):
     provided: tuple[str, ...] = ()
     """What would have to hold for the first mode, where that cannot be known."""
 
+    passed_over: str = ""
+    """Where only a restart of the whole job is left: what speaks against each cheaper mode, in words."""
+
     refused: str = ""
     ignored: str = ""
 
@@ -34,7 +37,10 @@ def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
     rows = [row for row in LADDER if set(kinds) <= set(row.serves)]
     if blocker := blocked(state, LAST.mode):
         return Plan(refused=blocker)
-    return Plan(modes=tuple(row.mode for row in rows if row is LAST or not row.reasons_against(state, None)))
+    against = {row.mode: reasons for row in rows if row is not LAST and (reasons := row.reasons_against(state, None))}
+    modes = tuple(row.mode for row in rows if row.mode not in against)
+    why = "; ".join(f"no {mode}: {reasons[0]}" for mode, reasons in against.items()) if modes == (LAST.mode,) else ""
+    return Plan(modes=modes, passed_over=why)
 
 
 def for_what_is_faulty(state: JobState) -> Plan:

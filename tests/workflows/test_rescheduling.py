@@ -10,6 +10,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.model.cluster import JobPhase
 from rekindle.model.job import SubHealthStrategy
+from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
@@ -282,7 +283,14 @@ async def test_a_job_that_trains_to_its_end_while_its_first_step_is_awaited_reco
         await world.tell(ids.Updates.END, "the job succeeded")
         await world.entity.result()
         verdict = (await world.incident()).ladder[-1]
-        assert (verdict.outcome, verdict.reason) == (
-            Outcome.RECOVERED,
-            "the job was started again and has trained to its end",
-        )
+        assert verdict.outcome is Outcome.RECOVERED
+        assert verdict.reason.startswith("the job was started again and has trained to its end")
+
+
+async def test_a_restart_says_why_nothing_cheaper_was_tried(temporal: WorkflowEnvironment) -> None:
+    """Such as that the owner of the job allows no more than a dump."""
+    async with training(temporal, a_job(annotations={RECOVER_STRATEGY: "dump,exit"})) as (world, peer):
+        await peer.report_fault(3)
+        reason = (await world.restarted()).ladder[0].reason
+        assert "no in-place recovery: its owner does not allow recover-in-place" in reason
+        assert "no process rescheduling: its owner does not allow recover " in reason
