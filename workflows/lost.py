@@ -83,9 +83,17 @@ def _of_incident(state: JobState, incident: int) -> list[str]:
 
 
 async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
-    """None: the job has ended meanwhile."""
-    waiting = steps.await_recovery_end(recovery)
-    await workflow.wait_condition(lambda: waiting.done() or bool(known.state.ended))
+    """None: the job has ended meanwhile. One that outlives the deadline of its mode is ended, as its parent would have."""
+    waiting, row = steps.await_recovery_end(recovery), next(row for row in MODES if runs_mode(recovery, row.mode))
+    try:
+        await workflow.wait_condition(
+            lambda: waiting.done() or bool(known.state.ended),
+            timeout=row.deadline(known.state.job.limits),
+            timeout_summary=f"deadline of the {row.mode}",
+        )
+    except TimeoutError:
+        await steps.terminate(recovery, "its job's workflow was lost, and it outlives its deadline")
+        return await waiting
     if waiting.done():
         return await waiting
     cancel_and_forget(waiting)

@@ -21,10 +21,12 @@ from rekindle.model.recovery import Mode, Outcome, Progress
 from rekindle.model.state import Registration, Remembered
 from rekindle.policy import intake
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health
+from tests.support.modes import DeafHotSwitch
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher.job_workflows import register
 from workflows.in_place import InPlaceRecovery
+from workflows.rescheduling import JobRescheduling
 
 OFTEN = 0.2
 """Seconds in which the gateway offers its attachment again."""
@@ -285,6 +287,25 @@ async def test_a_recovery_that_was_terminated_with_its_job_is_swept(temporal: Wo
         await world.control.start()
         await _register(world)
         await _is_swept(world, recovery)
+
+
+async def test_a_lost_recovery_that_outlives_its_deadline_is_ended_and_swept(temporal: WorkflowEnvironment) -> None:
+    """It does not even cancel: the job would be without protection for ever."""
+    names = ("order", "absence", "backup_scheduled", "backup_start", "pause", "resume", "migration_delivered", "clean_up")
+    limits = Limits(**dict.fromkeys(names, timedelta(seconds=0.2)), old_pod_deleted=timedelta(seconds=0.1))
+    modes = (DeafHotSwitch, JobRescheduling)
+    async with harness(temporal, a_job(limits=limits), modes=modes, offer_again=OFTEN) as world, world.peer():
+        await world.first_step()
+        await world.fault(sub_health())
+        recovery = await world.running()
+        await _noted(world, lambda known: known.recovery == recovery.id)
+        await world.control.stop()  # its parent would end it
+        await world.entity.terminate("by mistake")
+        await world.control.start()
+        await _register(world)
+        message = (await world.event("RecoveryFound")).message
+        assert "what it left behind is swept" in message
+        assert (await recovery.describe()).status is WorkflowExecutionStatus.TERMINATED
 
 
 async def _is_swept(world: Harness, recovery: WorkflowHandle[Any, Any]) -> None:
