@@ -68,8 +68,8 @@ class SwitchUpgrade:
         self.known = request.known or Upgrade(switch=request.plan.switch)
         self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
         """None: it is not known yet."""
-        self._returned = False
-        """Devices have that were moved, since somebody looked at the leaf last."""
+        self._returned = request.known is not None
+        """Devices have that were moved, since somebody looked at the leaf last; an earlier run may have been told in its end."""
         self._soon = False
         """A job that was moved is on the leaf again, and cannot leave it now."""
 

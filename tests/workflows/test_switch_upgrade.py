@@ -290,6 +290,23 @@ async def test_a_job_that_somebody_switched_back_leaves_the_free_leaf_again_at_o
         assert ((await this.handle.result()).stage, this.one.on_backup) == (Stage.DONE, set())
 
 
+async def test_a_leaf_is_looked_at_when_an_upgrade_goes_on_as_another_run(temporal: WorkflowEnvironment) -> None:
+    """The word that devices have returned may have come between the two."""
+    async with two_jobs(temporal) as this:
+        await this.plans.start(this.plan([FIRST]))
+        known = await free(this, "a")
+        await this.handle.terminate("it goes on as another run")
+        await this.maintenances.switch_back(known.moves[0].maintenance)
+        await this.first.client.start_workflow(
+            ids.Workflows.SWITCH_UPGRADE,
+            UpgradeRequest(plan=this.plan([FIRST]), known=known),
+            id=this.handle.id,
+            task_queue=ids.CONTROL_QUEUE,
+        )
+        await until(this, lambda known: known.stage is Stage.FREE and len(this.one.lists) == 3)
+        assert this.one.on_backup == {2, 3}
+
+
 async def test_a_leaf_that_cannot_be_looked_at_stops_the_upgrade(temporal: WorkflowEnvironment) -> None:
     """What it has moved stays where it is, until somebody resumes it; before the begin it is a refusal."""
     async with two_jobs(temporal) as this:
