@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from rekindle.errors import BadInput, NotFound
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
-from rekindle.model import bounds
+from rekindle.model import bounds, stored
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
 from rekindle.model.links import LinksReset, NodeLinks, Placed, describe, named
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
@@ -63,6 +63,7 @@ class _NotMoved(Exception):
 class LinkFailover:
     @workflow.init
     def __init__(self, given: object = None) -> None:
+        given, self._left_out = stored.with_known(Maintenance, given, ("job_id", "on_backup", "stage"))
         self.request, self._misread = _read(given)
         request = self.request
         self.known = request.known or Maintenance(job=request.name or request.job)
@@ -91,6 +92,8 @@ class LinkFailover:
     async def _live(self) -> Maintenance:
         if self.request.dry_run:
             return await self._look()
+        if self._left_out:
+            self._note(f"{stored.IN_PART} {bounds.few(self._left_out)}", None, "")
         self._show()
         if self.known.stage is Stage.FAILING_OVER:
             await self._fail_over()

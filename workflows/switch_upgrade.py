@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, PlanUpdates, Queries, Signals, Workflows
-from rekindle.model import bounds
+from rekindle.model import bounds, stored
 from rekindle.model.links import NodeLinks
 from rekindle.model.maintenance import FailoverRequest, Move
 from rekindle.model.plan import (
@@ -62,6 +62,7 @@ class SwitchUpgrade:
         """Args:
         given: an `UpgradeRequest` as the client wrote it.
         """
+        given, self._left_out = stored.with_known(Upgrade, given, ("stage", "leaf", "moves"))
         self.request, self._misread = _read(given)
         request = self.request
         self.plan = request.plan
@@ -79,6 +80,8 @@ class SwitchUpgrade:
         return await finished(self._live(), lambda: self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation")))
 
     async def _live(self) -> Upgrade:
+        if self._left_out:
+            self._note(f"{stored.IN_PART} {bounds.few(self._left_out)}")
         self._show()
         if self.known.stage is Stage.CHECKING:
             await self._check()

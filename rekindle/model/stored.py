@@ -11,6 +11,9 @@ from pydantic import ValidationError
 
 from rekindle.model.base import Value
 
+IN_PART = "what an earlier version stored was read in part, without"
+"""What is said where fields were left out."""
+
 Kind = TypeVar("Kind", bound=Value)
 
 
@@ -34,3 +37,16 @@ def read(kind: type[Kind], given: object, needed: Collection[str] = ()) -> tuple
                 return None, tuple(left_out)
             left_out += sorted(wrong)
             known = {name: value for name, value in known.items() if name not in wrong}
+
+
+def with_known(kind: type[Kind], given: object, needed: Collection[str]) -> tuple[object, tuple[str, ...]]:
+    """Returns an input whose field `known`, which an earlier run wrote, holds what can be read of it, and what was left out.
+
+    Args:
+        given: the input as it was stored, decoded from JSON; what is no such input is returned as it is.
+        needed: as of `read`.
+    """
+    if not isinstance(given, dict):
+        return given, ()
+    known, left_out = read(kind, given.get("known"), needed)
+    return ({**given, "known": known.model_dump(mode="json")}, left_out) if known and left_out else (given, ())
