@@ -38,6 +38,13 @@ class OnlineRetry(ProcessLevel):
             await self._routes_settle()
             return await self._repeat()
 
+    async def await_answer(self, within: timedelta, why: str) -> None:
+        """Nothing has to load: a report that may be lost is not waited for as long as others."""
+        until = workflow.now() + within
+        await self.until(lambda: self.is_answered() or self.may_be_lost(), within, why)
+        left = min(self.context.job.limits.status_lost, until - workflow.now())
+        await self.until(self.is_answered, left, f"{why}, which may be lost")
+
     async def _routes_settle(self) -> None:
         of_network = any(one.type is FaultType.NETWORK for one in self.situation.announced)
         if of_network and self.context.job.training_side is TrainingSide.MINDIO:

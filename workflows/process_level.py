@@ -67,9 +67,6 @@ class ProcessLevel(Concluding):
         self.mended = self._told_by_others()
         ordered_at = await self._strategy(order)
         await self.await_answer(within, f"wait for the report of {order.name}")
-        if self.may_be_lost():
-            left = min(self.context.job.limits.status_lost, ordered_at + within - workflow.now())
-            await self.until(self.is_answered, left, f"the report of {order.name} may be lost")
         if self._reports_another_fault():
             await self.until(lambda: self.has_report(ReportKind.STATUS), NEWS, "the status may cross the report of a fault")
         if report := self._heard_status():
@@ -119,8 +116,8 @@ class ProcessLevel(Concluding):
         return f"nobody ordered {report.strategy}: the last strategy is {last or 'none yet'}"
 
     async def await_answer(self, within: timedelta, why: str) -> None:
-        """Returns when the training side has answered, or never will, or has not in time, or its answer may be lost."""
-        await self.until(lambda: self.is_answered() or self.may_be_lost(), within, why)
+        """Returns when the training side has answered, or never will, or has not in time."""
+        await self.until(self.is_answered, within, why)
 
     def is_answered(self) -> bool:
         """Or never will be."""

@@ -50,7 +50,7 @@ class Limits(Written):
 
     status_lost: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
     """MindIO: after an outage in which the last report of a recovery may have been lost, until training is asked whether it goes
-    on. Nothing stands meanwhile but what was not mended; who is asked too soon may be in the middle of it. Source: ours."""
+    on; behind `recover` that is the end of `repair`. Who is asked too soon may be in the middle of it. Source: ours."""
 
     stop: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Fault recovery: from `stop_train` until the report that training has stopped. Source: ClusterD, 15 minutes."""

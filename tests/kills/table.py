@@ -46,7 +46,7 @@ next mode goes on. Where the status is lost with it, training is asked after `st
 stops, is told that nobody is faulty, and repeats a step.""",
     Mode.IN_PLACE: """Where a report of the opening is lost with the gateway, the rule is to go forward
 after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`. Where the status is
-lost with it, training is asked after `statusLost`, here 2 s instead of three minutes: it stops, is told that nobody is faulty,
+lost with it, training is asked at the end of `repair`, here 6 s instead of 15 minutes: it stops, is told that nobody is faulty,
 and repeats a step.""",
 }
 

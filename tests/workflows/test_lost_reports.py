@@ -53,7 +53,7 @@ async def test_training_is_asked_whether_it_goes_on(
     async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
         await peer.report_fault(3, kind=kind)
         await _loses_its_status(world, peer, strategy, phase)
-        await world.skip(timedelta(minutes=3, seconds=1))
+        await world.skip(timedelta(minutes=3 if mode is Mode.ONLINE_RETRY else 15, seconds=1))
         incident = await world.incident()
         assert _ladder(incident) == [(mode, Outcome.RECOVERED)]
         assert "training was asked, and repeated a step" in incident.ladder[0].reason
