@@ -70,6 +70,9 @@ class PodSpec(Resource):
     tolerates: tuple[str, ...] = ()
     """Keys of the taints of nodes that the pod tolerates by name."""
 
+    gates: tuple[str, ...] = ()
+    """Scheduling gates: no scheduler looks at the pod until others have removed them."""
+
     termination_grace_period_seconds: int = Field(default=10, ge=0)
 
 

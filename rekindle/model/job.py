@@ -149,5 +149,5 @@ def no_restart(queue: str) -> str:
     """Why a job is not restarted whose pods somebody else lets run, and what works."""
     return (
         f"the job is not restarted: {queue} decides when its pods run, starts again by itself what a restart suspends, and may "
-        "bring the pods back where they were; a hot switch works where the quota has room for one pod more"
+        "bring the pods back where they were; a hot switch works"
     )

@@ -318,6 +318,26 @@ async def test_a_standby_has_no_rank_and_is_not_counted(setting: Setting, kind: 
     assert not WITHHELD[kind] & labels_of(await setting.raw(standby)).keys()
 
 
+async def test_what_others_have_written_on_a_pod_is_not_cloned(setting: Setting) -> None:
+    """A backup, a standby and the replacement of a lost pod are what the owner said: a network plugin has written an address on
+    the pod since, and that is the pod's own."""
+    workers = replicated_job("workers", pod_template(labels={"team": "blue"}), pods=4)
+    uid = await setting.running(await submit(job_sets_path, setting.namespace, ASKS, {"replicatedJobs": [workers]}))
+    old = await setting.holder(uid, "3")
+    for pod in await setting.cluster.pods(uid):
+        change = {"labels": {"cni/zone": "a"}, "annotations": {"cni/address": "10.0.0.7"}}
+        await setting.namespace.api.patch(setting.namespace.path("pods", pod.metadata.name), {"metadata": change})
+    (standby,) = await setting.cluster.ensure_standbys(uid, 1, NODES)
+    backup = await setting.cluster.ensure_backup(old, "backup", ())
+    await setting.cluster.ensure_no_backups(uid, 0)
+    made = await tried(lambda: setting.cluster.ensure_replacement(uid, 3, "replacement", (old.spec.node_name,)))
+    for clone in (standby, backup, made.backup):
+        written = {**clone.metadata.labels, **clone.metadata.annotations}
+        assert written["team"] == "blue"
+        assert not {"cni/zone", "cni/address"} & written.keys()
+    assert made.backup.metadata.annotations[keys.RANK_INDEX] == "3"
+
+
 @every_kind
 async def test_a_backup_is_deleted_with_its_job(setting: Setting, kind: str) -> None:
     """One that was not promoted is no orphan: the garbage collector takes it."""

@@ -64,8 +64,8 @@ class ScriptedCluster:
         self.backup_node = ""
         """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
-        self.backup_waits = ""
-        """Why a container of it has not started."""
+        self.backup_waits = self.backup_gate = ""
+        """Why a container of it has not started; a scheduling gate that somebody puts on it."""
         self.refuses_backups = self.refuses_standbys = self.refuses_annotations = ""
         self.forgets_to_answer, self.making = False, _Making()
         """That standbys are made."""
@@ -210,10 +210,12 @@ class ScriptedCluster:
         rank = int(old.metadata.annotations[RANK_INDEX])
         used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(avoid_nodes)
         free = [node for node in self.node_names if node not in used]
-        node = self.backup_node or (free[0] if free and self.spare else "")
+        node = self.backup_node or (free[0] if free and self.spare and not self.backup_gate else "")
         phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
         pod = self._pod(name, rank, node, phase, old.metadata.labels[GENERATION])
-        pod = pod.model_copy(update={"status": pod.status.model_copy(update={"waiting": self.backup_waits})})
+        status = pod.status.model_copy(update={"waiting": self.backup_waits})
+        gates = (self.backup_gate,) if self.backup_gate else ()
+        pod = pod.model_copy(update={"status": status, "spec": pod.spec.model_copy(update={"gates": gates})})
         return self._annotated(pod, {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name})
 
     def _taken(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod | None:

@@ -147,7 +147,8 @@ async def _make_backup(hands: Hands, job: Workload, old: Object, name: str, avoi
     here = old["spec"].get("nodeName")
     same, avoid = await hands.topology(job, old), {*avoid_nodes, *([here] if here else [])}
     affinity = made.placed(old["spec"].get("affinity", {}), avoid, same)
-    body = made.backup_of(old, job, name, rank_of(job, old, hands.settings.rank_keys), affinity)
+    rank = rank_of(job, old, hands.settings.rank_keys)
+    body = made.backup_of(await hands.as_made(job, old), job, name, rank, affinity)
     taken = await hands.taken(job, body, avoid)
     return taken or await hands.create(job.namespace, body, lambda found: _is_backup_of(found, old))
 
@@ -168,6 +169,7 @@ async def _make_replacement(hands: Hands, job: Workload, lost: LostRank, name: s
     assert template
     same = await hands.topology(job, lost.neighbour or template)
     affinity = made.placed(template["spec"].get("affinity", {}), avoid_nodes, same)
+    template = await hands.as_made(job, template) if template["metadata"].get("uid") else template
     body = made.backup_of(template, job, name, str(lost.rank), affinity)
     taken = await hands.taken(job, body, avoid_nodes)
     return taken or await hands.create(job.namespace, body, lambda found: is_backup(found) and job_id_of(found) == job.uid)

@@ -126,6 +126,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             accelerators=sum(accelerators.count(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
+            gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
             tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
