@@ -241,6 +241,9 @@ class JobObject(Resource):
     suspended: bool = False
     """Its owner or a queue has stopped it; a restart of ours, which does so for a moment, is none of that."""
 
+    failure: str = ""
+    """Why its controller has given it up for good, in words; empty: it has not. Nobody brings such a job back."""
+
     queue: str = ""
     """Who else decides when its pods run, in words; empty: nobody does. Such a job is not restarted."""
 

@@ -46,6 +46,9 @@ class Restart(Protocol):
 
     async def ensure_pods(self, hands: "Hands", job: "Workload", generation: str, places: Places) -> list[Object]: ...
 
+    async def let_go(self, hands: "Hands", job: "Workload") -> None:
+        """Takes back what a restart has done to the object of a job that is not started again."""
+
 
 class Count(Protocol):
     """Who counts a job's pods, and how one of them takes another's place in his eyes. Every call may be repeated."""
@@ -132,6 +135,10 @@ def _of_the_object(job: "Workload") -> list[tuple[str, str]]:
     return [(job.path, job.uid)]
 
 
+def _fails_with_none(_job: "Workload", _pod: Object) -> str:
+    return ""
+
+
 def _annotated_side(job: "Workload") -> object:
     return job.annotation(TRAINING_SIDE)
 
@@ -156,6 +163,10 @@ class Kind:
 
     restart: Restart
     count: Count
+
+    fails_with: "Callable[[Workload, Object], str]" = _fails_with_none
+    """Why the failure of this pod is that of the whole job, where its controller marks no pod that it has counted; empty: it is
+    not, or the controller is waited for."""
 
     indexing: Indexing = Indexing()
     made_of: "Kind | None" = None

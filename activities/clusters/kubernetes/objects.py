@@ -38,7 +38,8 @@ from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
-FAILED = ("Failed",)
+FAILED = ("Failed", "FailureTarget")
+"""`FailureTarget`: a Job whose pods are ended before it says that it failed."""
 
 NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "lastHeartbeatTime")
 """Fields of nodes and of their conditions."""
@@ -277,7 +278,7 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
     if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
-    known = {"kind": job.kind.name, "traits": job.kind.traits, "status": status, "observe": observe}
+    known = {"kind": job.kind.name, "traits": job.kind.traits, "status": status, "observe": observe, "failure": failure_of(job)}
     return read.model_copy(update={**known, "suspended": job.is_held, "queue": queue_of(job), "managed": is_managed(job)})
 
 
@@ -387,4 +388,12 @@ def failure_of(job: Workload) -> str:
     failed = (
         one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one.get("status") == "True"
     )
-    return next((str(one.get("message") or one.get("reason") or "no reason is given") for one in failed), "")
+    why = next((str(one.get("message") or one.get("reason") or "no reason is given") for one in failed), "")
+    return cut(why, LONGEST_TEXT) or given_up_indexes(job)
+
+
+def given_up_indexes(job: Workload) -> str:
+    """Indexes of a Job that failed as often as their own limit allows, in words; empty: there is none. The Job lives on, and no
+    restart brings them back."""
+    indexes = job.object.get("status", {}).get("failedIndexes", "")
+    return f"index {cut(indexes, LONGEST_NOTE)} has failed for good (backoffLimitPerIndex)" if indexes else ""

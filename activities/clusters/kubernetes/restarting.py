@@ -11,7 +11,6 @@ from activities.clusters.kubernetes import pod_objects as made
 from activities.clusters.kubernetes.hands import CONTROLLER_LIMIT, Hands, generation_of, is_on, side_by_side
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.lost_rank import is_active, is_standby, is_terminating
-from activities.clusters.kubernetes.objects import failure_of
 from rekindle.errors import Conflict, Invalid
 from rekindle.model import keys
 
@@ -34,8 +33,6 @@ class ByOurHand:
             await side_by_side(hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
 
     async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
-        if problem := failure_of(job):
-            raise Invalid(f"{job.kind.name} {job.name} has failed for good: {problem}")
         there = await hands.reader.pods(job)
         if job.was_resumed:
             await hands.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
@@ -47,6 +44,9 @@ class ByOurHand:
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """What has to be before its pods end."""
+
+    async def let_go(self, hands: Hands, job: Workload) -> None:
+        """Its object is as its owner wrote it."""
 
     @abstractmethod
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
@@ -69,9 +69,13 @@ class Suspending(ByOurHand):
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         _refuse_held(job)
         await self._suspend(hands, job)
-        if not failure_of(job):  # then its controller does nothing any more
-            await _given_up(hands, job)
+        await _given_up(hands, job)
         await hands.delete_all(await hands.reader.managers(job), grace_seconds)
+
+    async def let_go(self, hands: Hands, job: Workload) -> None:
+        if job.annotation(keys.STOPPED):
+            metadata = {"uid": job.uid, "annotations": {keys.STOPPED: None}}
+            await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, False)})
 
     async def _suspend(self, hands: Hands, job: Workload) -> None:
         """Of this very spec: an attempt that was overtaken, and wakes when the job was resumed, would leave it suspended for

@@ -376,6 +376,7 @@ class TrainJob(Shape):
 
 class Replica(Shape):
     replicas: Count = 1
+    restart_policy: str = ""
     template: Template
 
 
@@ -414,6 +415,7 @@ class JobStatus(Shape):
     phase: str = ""
     message: str = ""
     conditions: list[Condition] = []
+    failed_indexes: str = ""
 
 
 Spec = TypeVar("Spec", bound=Shape)
