@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from activities.clusters.port import Replacement, Snapshot
-from rekindle.errors import ClusterUnavailable, Invalid, NotFound
+from rekindle.errors import ClusterUnavailable, Invalid, NotFound, Refused, Withheld
 from rekindle.model.cluster import (
     ClusterEvent,
     Condition,
@@ -66,7 +66,7 @@ class ScriptedCluster:
         self.backup_starts = True
         self.backup_waits = self.backup_gate = ""
         """Why a container of it has not started; a scheduling gate that somebody puts on it."""
-        self.refuses_backups = self.refuses_standbys = self.refuses_annotations = ""
+        self.refuses_backups = self.refuses_standbys = self.refuses_annotations = self.refuses_stops = self.withholds_pods = ""
         self.forgets_to_answer, self.making = False, _Making()
         """That standbys are made."""
         self.pods_start = True
@@ -286,6 +286,8 @@ class ScriptedCluster:
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         self._answers(job_id)
+        if self.refuses_stops:
+            raise Refused(self.refuses_stops)
         return await self._delete(list(self.pods_by_name.values()), grace_seconds, lost_nodes)
 
     async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
@@ -298,6 +300,8 @@ class ScriptedCluster:
         self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
     ) -> list[Pod]:
         self._answers(job_id)
+        if self.withholds_pods:
+            raise Withheld(self.withholds_pods)
         may = [node for node in self.node_names if node not in avoid_nodes]
         free = [node for node in may if node not in shun_nodes] or may
         for rank in range(self.job_model.pods):

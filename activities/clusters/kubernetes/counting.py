@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.asking import words_of_controllers
 from activities.clusters.kubernetes.hands import (
     CONTROLLER_LIMIT,
     Hands,
@@ -22,7 +23,7 @@ from activities.clusters.kubernetes.hands import (
 )
 from activities.clusters.kubernetes.kind import Workload, number, rank_of
 from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup, is_terminating, lost_rank
-from rekindle.errors import Conflict, Invalid, NotFound
+from rekindle.errors import Conflict, Invalid, NotFound, Withheld
 from rekindle.model import keys
 from rekindle.settings import Settings
 
@@ -182,6 +183,8 @@ async def _filled(hands: Hands, job: Workload, lost: LostRank, lost_nodes: Seque
         return lost_rank(lost.rank, [(number(rank_of(job, pod, hands.settings.rank_keys)), pod) for pod in pods], lost_nodes)
 
     found = seen(await hands.reader.until(job, lambda pods: seen(pods).is_shown, CONTROLLER_LIMIT))
+    if not found.is_shown and (words := await words_of_controllers(hands, job)):
+        raise Withheld(f"{job.kind.name} {job.name} has no pod of rank {lost.rank}: {words}")
     if not found.is_shown:
         raise Conflict(f"{job.kind.name} {job.name} has no pod of rank {lost.rank}, and its controller has made none yet")
     return found

@@ -85,7 +85,7 @@ class Hands:
         if not job.kind.has_object:
             return pod
         with suppress(NotFound):
-            whole = await self.api.get(path_of(pod))
+            whole = pod if "managedFields" in pod["metadata"] else await self.api.get(path_of(pod))
             if whole["metadata"]["uid"] == pod["metadata"]["uid"]:
                 since = made.written_since(whole["metadata"])
                 return made.without(pod, {key for key in since if not self._is_needed(job, key)})

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.asking import may_pass, refuse_what_is_refused, words_of_controllers
 from activities.clusters.kubernetes.hands import CONTROLLER_LIMIT, Hands, generation_of, is_on, side_by_side
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.lost_rank import is_active, is_standby, is_terminating
-from rekindle.errors import Conflict, Invalid
+from rekindle.errors import Conflict, Forbidden, Invalid, Withheld
 from rekindle.model import keys
+
+SAYS_WHY = 2.0
+"""Seconds after which a controller that has not made all pods is asked why. It tries at once."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class ByOurHand:
     async def ensure_stopped(
         self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
+        if not job.annotation(keys.STOPPED):
+            await refuse_what_is_refused(hands, job, pods)
         await hands.delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
         await self.prepare(hands, job, pods, grace_seconds)
         # Managers last: one that goes while workers train is made anew by the controller of our own jobs.
@@ -40,7 +46,12 @@ class ByOurHand:
         await hands.delete_all(late, 0)  # somebody made them while the job was stopped
         if left := [pod for pod in there if not _is_new(pod, job, generation)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
-        return await self.make(hands, job, there, generation, places)
+        try:
+            return await self.make(hands, job, there, generation, places)
+        except Forbidden as error:
+            if may_pass(error):
+                raise Withheld(str(error)) from error
+            raise
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """What has to be before its pods end."""
@@ -157,10 +168,15 @@ async def _made_by_the_controller(hands: Hands, job: Workload, generation: str) 
     def new(pods: Sequence[Object]) -> list[Object]:
         return [pod for pod in pods if _is_new(pod, job, generation)]
 
-    pods = new(await hands.reader.until(job, lambda pods: len(new(pods)) >= expected, CONTROLLER_LIMIT))
-    if len(pods) < expected:
-        raise Conflict(f"{len(pods)} of {expected} pods of {job.kind.name} {job.name} are there")
-    return pods
+    there = "no pods are there"
+    for limit in (SAYS_WHY, CONTROLLER_LIMIT - SAYS_WHY):
+        pods = new(await hands.reader.until(job, lambda pods: len(new(pods)) >= expected, limit))
+        if len(pods) >= expected:
+            return pods
+        there = f"{len(pods)} of {expected} pods of {job.kind.name} {job.name} are there"
+        if words := await words_of_controllers(hands, job):
+            raise Withheld(f"{there}: {words}")
+    raise Conflict(there)
 
 
 def _as_read(job: Workload) -> Object:
