@@ -247,6 +247,9 @@ class JobObject(Resource):
     queue: str = ""
     """Who else decides when its pods run, in words; empty: nobody does. Such a job is not restarted."""
 
+    unmovable: str = ""
+    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
+
     observe: bool = False
     """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""
 

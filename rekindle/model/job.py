@@ -115,6 +115,9 @@ class Job(Value):
     queue: Note = ""
     """Who else decides when its pods run, in words; empty: nobody does."""
 
+    unmovable: Note = ""
+    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
+
     observe: bool = False
     """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
 

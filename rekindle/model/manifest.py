@@ -281,6 +281,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         drain=drain,
         standbys=spec.standbys,
         queue=job.queue,
+        unmovable=job.unmovable,
         observe=job.observe,
     )
 

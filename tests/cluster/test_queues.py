@@ -128,3 +128,24 @@ def test_the_gates_of_a_pod_are_read() -> None:
     waiting = pod("uid-of-job", "one")
     waiting["spec"] |= GATED
     assert pod_of(waiting, Workload(BATCH_JOB, JOBS[BATCH_JOB]), ()).spec.gates == ("example.com/quota",)
+
+
+# ---- JobSet's placement
+
+
+EXCLUSIVE = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}}
+BY_NODE_SELECTOR = {"annotations": {**EXCLUSIVE["annotations"], "alpha.jobset.sigs.k8s.io/node-selector": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("of_set", "of_jobs", "moves"),
+    [({}, {}, True), (EXCLUSIVE, {}, False), ({}, EXCLUSIVE, False), (BY_NODE_SELECTOR, {}, True), (EXCLUSIVE, EXCLUSIVE, False)],
+)
+def test_a_set_whose_jobs_are_placed_exclusively_moves_no_pod(of_set: Object, of_jobs: Object, *, moves: bool) -> None:
+    """JobSet's webhook refuses clones of its pods, and says so too late; with nodes labelled beforehand it does not look."""
+    body = copy.deepcopy(JOBS[JOB_SET])
+    body["metadata"] |= of_set
+    body["spec"]["replicatedJobs"][0]["template"] |= {"metadata": of_jobs}
+    unmovable = job_object_of(Workload(JOB_SET, body), observe=False).unmovable
+    assert (unmovable == "") is moves
+    assert moves or "exclusive-topology" in unmovable

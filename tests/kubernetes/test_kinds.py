@@ -186,6 +186,16 @@ async def test_a_job_that_is_written_wrongly_is_told_so(setting: Setting, kind: 
     assert keys.LIMITS in told["message"]
 
 
+async def test_a_set_whose_pods_cannot_be_moved_is_told_so_at_its_registration(setting: Setting) -> None:
+    """It is registered all the same: it can be restarted, and its processes be mended."""
+    exclusive = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "kubernetes.io/hostname"}}
+    await submit_job_set(setting.namespace, {**ASKS, **exclusive})
+    (job,) = (await setting.snapshot()).jobs
+    told = await setting.namespace.until_event("HotSwitchesRefused")
+    assert told["involvedObject"]["uid"] == job.metadata.uid
+    assert "exclusive-topology" in told["message"]
+
+
 async def first(news: AsyncIterator[Change], wanted: Callable[[Change], bool]) -> Change:
     async for change in news:
         if wanted(change):

@@ -139,6 +139,10 @@ def _fails_with_none(_job: "Workload", _pod: Object) -> str:
     return ""
 
 
+def _can_be_moved(_job: "Workload") -> str:
+    return ""
+
+
 def _annotated_side(job: "Workload") -> object:
     return job.annotation(TRAINING_SIDE)
 
@@ -167,6 +171,9 @@ class Kind:
     fails_with: "Callable[[Workload, Object], str]" = _fails_with_none
     """Why the failure of this pod is that of the whole job, where its controller marks no pod that it has counted; empty: it is
     not, or the controller is waited for."""
+
+    unmovable: "Callable[[Workload], str]" = _can_be_moved
+    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
 
     indexing: Indexing = Indexing()
     made_of: "Kind | None" = None

@@ -279,7 +279,8 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
     known = {"kind": job.kind.name, "traits": job.kind.traits, "status": status, "observe": observe, "failure": failure_of(job)}
-    return read.model_copy(update={**known, "suspended": job.is_held, "queue": queue_of(job), "managed": is_managed(job)})
+    known |= {"queue": queue_of(job), "unmovable": job.kind.unmovable(job)}
+    return read.model_copy(update={**known, "suspended": job.is_held, "managed": is_managed(job)})
 
 
 def foreign(job: Workload) -> JobObject:

@@ -343,6 +343,7 @@ class BatchJob(Shape):
 
 
 class PartTemplate(Shape):
+    metadata: Described = Described()
     spec: BatchJob
 
 
