@@ -112,6 +112,21 @@ async def test_what_prepares_a_train_job_has_no_rank(setting: Setting) -> None:
     assert Counter(rank_of(pod) for pod in found.pods) == Counter([None, *RANKS])
 
 
+@pytest.mark.parametrize("are_jobs_watched", [True, False])
+async def test_the_trainer_of_a_train_job_is_known_by_its_mark(setting: Setting, *, are_jobs_watched: bool) -> None:
+    """Its runtime may call it what it likes, and marks the Job; the pod that takes a rank over has the mark too. Of a Job that
+    was not seen before its pods it is asked."""
+    spec = train_spec({"numNodes": 4, "resourcesPerNode": {}}, initializer={"dataset": {}}, runtimeRef={"name": "marked"})
+    uid = await setting.running(await submit(train_jobs_path, setting.namespace, ASKS, spec), pods=5)
+    if are_jobs_watched:
+        found = await setting.snapshot()
+        assert Counter(rank_of(pod) for pod in found.pods) == Counter([None, *RANKS])
+    assert Counter(rank_of(pod) for pod in await setting.cluster.pods(uid)) == Counter([None, *RANKS])
+    await setting.hot_switch(uid, "3", "spare")
+    ranks = {pod.metadata.name: rank_of(pod) for pod in await setting.cluster.pods(uid)}
+    assert ranks["spare"] == "3"
+
+
 @every_kind
 @pytest.mark.parametrize(
     ("annotations", "container", "ranks"),

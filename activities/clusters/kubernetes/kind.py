@@ -112,7 +112,10 @@ class Indexing:
     """The number of its group, where a template is for several of them; numbers begin with 0 in each."""
 
     carries_ranks: str = ""
-    """The only template whose pods have ranks; empty: all have."""
+    """The only template whose pods have ranks, where nothing is marked; empty: all have."""
+
+    mark: tuple[str, str] = ("", "")
+    """Label of the objects that make the pods, and its value where their pods have ranks. `Reader` hands it down to the pods."""
 
     also: tuple[str, ...] = ()
     """Further labels and annotations that no other pod of the job may have."""
@@ -335,10 +338,18 @@ def rank_of(job: Workload, pod: Object, keys: Sequence[str]) -> str:
     own = job.kind.indexing
     if found := _first(pod, keys):
         return found
-    if own.carries_ranks and pod["metadata"].get("labels", {}).get(own.type_label, own.carries_ranks) != own.carries_ranks:
+    labels = pod["metadata"].get("labels", {})
+    if not _carries_a_rank(own, labels):
         return ""
     index = _first(pod, own.keys)
-    return index if (place := number(index)) is None else str(place + _before(job, pod["metadata"].get("labels", {})))
+    return index if (place := number(index)) is None else str(place + _before(job, labels))
+
+
+def _carries_a_rank(own: Indexing, labels: dict[str, str]) -> bool:
+    key, wanted = own.mark
+    if key and key in labels:
+        return labels[key] == wanted
+    return not own.carries_ranks or labels.get(own.type_label, own.carries_ranks) == own.carries_ranks
 
 
 def _first(pod: Object, keys: Sequence[str]) -> str:
