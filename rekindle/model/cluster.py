@@ -250,6 +250,9 @@ class JobObject(Resource):
     unmovable: str = ""
     """Why no other pod can take the place of one of its pods, in words; empty: one can."""
 
+    admitted: bool = False
+    """Its backups are pods that we make, and that somebody may refuse."""
+
     observe: bool = False
     """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""
 

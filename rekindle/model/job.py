@@ -118,6 +118,9 @@ class Job(Value):
     unmovable: Note = ""
     """Why no other pod can take the place of one of its pods, in words; empty: one can."""
 
+    admitted: bool = False
+    """Its backups are pods that we make, and that somebody may refuse."""
+
     observe: bool = False
     """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
 

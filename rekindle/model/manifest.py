@@ -282,6 +282,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         standbys=spec.standbys,
         queue=job.queue,
         unmovable=job.unmovable,
+        admitted=job.admitted,
         observe=job.observe,
     )
 

@@ -95,3 +95,13 @@ async def made(setting: Setting, uid: str) -> list[object]:
                 return list(await setting.cluster.ensure_pods(uid, "second", ()))
             except (Conflict, Withheld):
                 await asyncio.sleep(0.1)
+
+
+@every_kind
+async def test_a_backup_that_would_be_refused_is_known_before_one_is_needed(setting: Setting, kind: str) -> None:
+    """Nothing is made for the answer."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    assert await setting.cluster.refusal_of_backup(uid) == ""
+    await secure(setting.namespace, "restricted")
+    assert "violates PodSecurity" in await setting.cluster.refusal_of_backup(uid)
+    assert len(await setting.cluster.pods(uid)) == len((await setting.namespace.api.list(setting.namespace.path("pods"))).items)

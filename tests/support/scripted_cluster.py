@@ -85,7 +85,7 @@ class ScriptedCluster:
         self.phase: JobPhase | None = JobPhase.RUNNING
         """Of the job object; None: there is none."""
         self.unreachable = False
-        self.refused_calls = 0
+        self.refused_calls = self.asked_for_backups = 0
         """Since it is unreachable."""
         self._versions = itertools.count(1)
         self._followers: set[asyncio.Event] = set()
@@ -251,6 +251,10 @@ class ScriptedCluster:
         if plan.new and self.forgets_to_answer:
             await asyncio.Event().wait()
         return self.standbys()
+
+    async def refusal_of_backup(self, job_id: str) -> str:
+        self.asked_for_backups += 1
+        return self.refuses_backups
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         self._answers(job_id)

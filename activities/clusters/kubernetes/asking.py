@@ -19,6 +19,9 @@ from rekindle.model.sizes import LONGEST_TEXT
 NO_DRY_RUN = "does not support dry run"
 """A webhook with side effects; whether it would refuse the pod nobody can ask."""
 
+DRY_RUN = "dry-run-"
+"""What the names of pods begin with that are asked about and not made."""
+
 DENIED = ("admission webhook", "denied request")
 """Words of a webhook, and of a ValidatingAdmissionPolicy, which answer with other codes than 403."""
 
@@ -55,12 +58,12 @@ async def refuse_what_is_refused(hands: Hands, job: Workload, pods: Sequence[Obj
         try:
             await hands.api.create(pods_path(job.namespace), body, dry_run=True)
         except (Forbidden, Invalid) as error:
-            if _is_refusal(error) and not _has_room_later(str(error)):
+            if is_refusal(error) and not _has_room_later(str(error)):
                 raise Refused(f"the cluster would refuse the new pods: {error}") from error
 
 
-def _is_refusal(error: ClusterError) -> bool:
-    """Whether a policy or a webhook refuses the pod. What else is wrong with it is wrong with the question: the pod runs."""
+def is_refusal(error: ClusterError) -> bool:
+    """Tells whether a policy or a webhook refuses the pod. What else is wrong is wrong with the question: the pod runs."""
     words = str(error)
     return NO_DRY_RUN not in words and (may_pass(error) or any(one in words for one in DENIED))
 
@@ -85,7 +88,7 @@ def _probe(pod: Object) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**kept, "generateName": "dry-run-", "ownerReferences": owners},
+        "metadata": {**kept, "generateName": DRY_RUN, "ownerReferences": owners},
         "spec": spec,
     }
 

@@ -9,11 +9,12 @@ from contextlib import aclosing, suppress
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget, ensure_none_left, known_budgets
+from activities.clusters.kubernetes.counting import refusal_of_backup
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.hands import AT_ONCE, Hands
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
 from activities.clusters.kubernetes.kinds import KINDS
-from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
+from activities.clusters.kubernetes.lost_rank import is_active, is_backup, lost_rank
 from activities.clusters.kubernetes.objects import (
     PodsOf,
     is_managed,
@@ -198,6 +199,17 @@ class KubernetesCluster:
         raw = await self._raw(job, old.metadata.name, old.metadata.uid)
         (backup,) = self._read(job, [await job.kind.count.ensure_backup(self._hands, job, raw, name, avoid_nodes)])
         return backup
+
+    async def refusal_of_backup(self, job_id: str) -> str:
+        job = await self._reader.job(job_id)
+        pods = await self._reader.pods(job)
+        living = (
+            (rank, raw)
+            for raw, pod in zip(pods, self._read(job, pods), strict=True)
+            if is_active(raw) and raw["spec"].get("nodeName") and (rank := rank_of(pod)) is not None
+        )
+        _, last = max(living, key=lambda one: one[0], default=(0, None))
+        return await refusal_of_backup(self._hands, job, last) if last else ""
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         job, pods = await self._decided(job_id)
