@@ -194,7 +194,8 @@ class PodActivities:
             return Scheduled(node="", message=f"pod {target.name} is gone")
         condition = condition_of(pods[0].status.conditions, "PodScheduled")
         message = condition.message if condition else "the scheduler said nothing"
-        return Scheduled(node=pods[0].spec.node_name, sub_healthy=await self._is_sub_healthy(pods[0]), message=message)
+        gate = next(iter(pods[0].spec.gates), "")
+        return Scheduled(node=pods[0].spec.node_name, sub_healthy=await self._is_sub_healthy(pods[0]), message=message, gate=gate)
 
     async def _is_sub_healthy(self, pod: Pod) -> bool:
         """The scheduler of a cluster may know nothing of it."""

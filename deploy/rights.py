@@ -87,7 +87,7 @@ OWN: Mapping[str, Sequence[Right]] = {
     "control": (
         Right("", "pods", ("get", "list", "watch", "create", "patch", "delete")),
         Right("", "nodes", ("get", "list", "patch")),
-        EVENTS,
+        Right("", "events", ("list", "create")),
     ),
     "gateway": (Right("", "pods", ("list",)), Right("authentication.k8s.io", "tokenreviews", ("create",)), EVENTS),
     "watcher": (

@@ -11,6 +11,7 @@
         |-- NotFound         no such object
         |-- Conflict         the object is not what the request assumed
         |-- Invalid          the cluster refuses the object; trying again does not help
+        |-- Withheld         somebody refuses what was asked for, says why, and may do it later
         |-- Forbidden        our identity may not do this; the message names verb, resource and namespace
         |-- ClusterUnavailable   no answer; trying again may help
         `-- WatchExpired     the watch broke: list again, watch again
@@ -76,6 +77,12 @@ class Conflict(ClusterError):
 
 class Invalid(ClusterError):
     type = "cluster.invalid"
+
+
+class Withheld(ClusterError):
+    """Who waits for it decides how long: the call is not repeated by itself, so that what was said is heard at once."""
+
+    type = "cluster.withheld"
 
 
 class Forbidden(ClusterError):

@@ -9,6 +9,7 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig, WorkflowRunner
 
+from activities.admission import AdmissionActivities
 from activities.clusters.port import Cluster
 from activities.jobs import JobActivities
 from activities.nodes import NodeActivities
@@ -57,7 +58,7 @@ MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workfl
 
 
 def activities_of(
-    pods: PodActivities, jobs: JobActivities, plans: PlanActivities, nodes: NodeActivities
+    pods: PodActivities, jobs: JobActivities, plans: PlanActivities, nodes: NodeActivities, admission: AdmissionActivities
 ) -> Sequence[Callable[..., Any]]:
     """Every activity of the control worker."""
     return (
@@ -98,6 +99,7 @@ def activities_of(
         nodes.look_at_nodes,
         nodes.mark_nodes,
         nodes.cordon_nodes,
+        admission.try_backup,
     )
 
 
@@ -118,7 +120,11 @@ def control_worker(
         task_queue=CONTROL_QUEUE,
         workflows=[TrainingJob, LinkFailover, SwitchUpgrade, Nodes, *modes],
         activities=activities_of(
-            PodActivities(cluster), JobActivities(client), PlanActivities(client, cluster), NodeActivities(cluster)
+            PodActivities(cluster),
+            JobActivities(client),
+            PlanActivities(client, cluster),
+            NodeActivities(cluster),
+            AdmissionActivities(cluster),
         ),
         max_concurrent_activities=SLOTS,
         max_concurrent_workflow_tasks=TASKS,

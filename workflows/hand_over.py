@@ -19,6 +19,13 @@ def put_wrong(scheduled: Scheduled, avoid: Collection[str]) -> str:
     return ""
 
 
+def gated(scheduled: Scheduled, within: str) -> str:
+    """Why a backup pod has no node though nobody has looked for one; empty: no gate is the reason."""
+    if not scheduled.gate or scheduled.node:
+        return ""
+    return f"the backup pod waits behind the scheduling gate {scheduled.gate}, which was not removed within {within}"
+
+
 async def is_gone(job: Job, pod: PodRef) -> bool:
     """False also where the cluster does not say."""
     try:

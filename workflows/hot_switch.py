@@ -135,6 +135,8 @@ class HotSwitch(ModeWorkflow):
             raise Ends(Outcome.IGNORED, f"no spare: {error.cause}", policy=IGNORE) from error
         until = workflow.now() + job.limits.backup_scheduled
         scheduled = await self._unless_in_vain(steps.await_scheduled(job.id, backup.backup, until))
+        if held := hand_over.gated(scheduled, seconds(job.limits.backup_scheduled)):
+            raise Ends(Outcome.IGNORED, held)  # whether there is a spare nobody knows
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,

@@ -377,6 +377,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         left_behind=_left_behind(state, incident.ladder),
         links=_links(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
+        asked=state.asked and not restarts,
         faults=tuple(faults.left(state, case, incident)),
     )
     if restarts:

@@ -148,6 +148,8 @@ class ProcessRescheduling(TheirPods):
             raise _PodFails(f"the new pod {backup.backup.name} failed before it had a node: {found.message}")
         if not found.node:
             limit = seconds(self.context.job.limits.replacement_scheduled)
+            if held := hand_over.gated(found, limit):
+                raise self.fails(held)
             raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
         if wrong := hand_over.put_wrong(found, (*avoid, *self.leaves.get(backup.backup.rank, ()))):
             raise self.fails(wrong)

@@ -12,11 +12,11 @@ from typing import ClassVar, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from rekindle.errors import ClusterUnavailable
+from rekindle.errors import ClusterUnavailable, Refused, Withheld
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import PodCount, Restart
 from rekindle.model.bounds import few
-from rekindle.model.cluster import JobPhase
+from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Progress, RecoveryContext, ReportKind, Verdict
@@ -139,16 +139,45 @@ class JobRescheduling(ModeWorkflow):
         self.restart = restart = restart.model_copy(update=youngest)
         return await self._answered("the pods could not be stopped", lambda: steps.await_old_gone(restart, limits.pods_stopped))
 
+    def _untouched(self, why: str) -> Ends:
+        """The new pods would not be made: those that run are better than none. Where training stands somebody has to look."""
+        self.ordered, situation = False, self.context.situation
+        stands = bool(situation.tried) or any(fault.kind is not FaultKind.SUB_HEALTH for fault in situation.faults)
+        words = f"nothing was stopped: {why.removeprefix(f'{Refused.type}: ')}"
+        return Ends(Outcome.GIVEN_UP if stands else Outcome.REFUSED, words)
+
     async def _start(self) -> None:
         """On healthy nodes; on sub-healthy ones too, once the policy is `ignore`."""
         limits, restart, failed = self.context.job.limits, self.restart, "the pods could not be started"
         avoid = tuple(dict.fromkeys((*self.context.avoid_nodes, *nodes.lost(self.faults))))[: nodes.MOST_NODES]
-        made = await self._answered(
-            failed, lambda: steps.ensure_pods(restart.job_id, restart.generation, avoid, limits.pods_created)
-        )
+        made = await self._answered(failed, lambda: self._pods(avoid))
         started = await self._answered(failed, lambda: steps.await_new_running(restart, made.count, limits.pods_running))
         if not started.running:
             raise _give_up(f"the pods do not run within {seconds(limits.pods_running)}: {started.message}")
+
+    async def _pods(self, avoid: tuple[str, ...]) -> PodCount:
+        """The new pods. Whoever refuses them may admit them later, such as a quota: what he says is shown, and they are asked
+        for again."""
+        restart, within = self.restart, self.context.job.limits.pods_created
+        until, pause, phase, said = workflow.now() + within, FIRST_PAUSE, self.current, ""
+        while True:
+            try:
+                return await steps.ensure_pods(restart.job_id, restart.generation, avoid, within)
+            except ActivityError as error:
+                if not _is(error, Withheld.type) or workflow.now() + pause >= until:
+                    raise
+                words = f"{error.cause}".removeprefix(f"{Withheld.type}: ")
+            self.current = f"{phase}: asked for again until {until:%H:%M:%S} UTC: {words}"
+            self._show()
+            if words != said:
+                said = words
+                await steps.record_event(restart.job_id, self._refused(words))
+            await workflow.sleep(pause, summary="before the next try")
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _refused(self, words: str) -> ClusterEvent:
+        job = self.context.job
+        return ClusterEvent(name=job.name, kind=job.kind, reason="PodsRefused", message=words, type="Warning")
 
     async def _resumes(self) -> str:
         """Answers what was seen of the new life."""
@@ -201,7 +230,9 @@ class JobRescheduling(ModeWorkflow):
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
-                if not _is_no_answer(error):
+                if _is(error, Refused.type):
+                    raise self._untouched(f"{error.cause}") from error
+                if not _is(error, ClusterUnavailable.type):
                     raise _give_up(f"{failed}: {error.cause}") from error
                 await self._until_the_cluster_answers(f"{error.cause}", pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -227,8 +258,8 @@ class JobRescheduling(ModeWorkflow):
         )
 
 
-def _is_no_answer(error: ActivityError) -> bool:
-    return isinstance(error.cause, ApplicationError) and error.cause.type == ClusterUnavailable.type
+def _is(error: ActivityError, kind: str) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == kind
 
 
 def _give_up(reason: str) -> Ends:

@@ -11,6 +11,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, ActivityHandle
 
+from activities.admission import AdmissionActivities
 from activities.jobs import JobActivities
 from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
@@ -356,6 +357,12 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
 async def remember(request: RememberRequest) -> None:
     await _journal_write(
         workflow.start_activity_method(PodActivities.remember, request, **named(MEMORY, "note what must be found again"))
+    )
+
+
+async def try_backup(job_id: str) -> str:
+    return await workflow.execute_activity_method(
+        AdmissionActivities.try_backup, JobRequest(job_id=job_id), **named(READ, "ask whether a backup pod would be admitted")
     )
 
 

@@ -27,6 +27,7 @@ from rekindle.policy import cases, drains, eligibility, faulty, links, observing
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
+from workflows.admission import Admission
 from workflows.attachments import Standing
 from workflows.broom import Broom
 from workflows.declined import Declined
@@ -55,6 +56,7 @@ class TrainingJob:
         self.journal = Journal(self._to_remember)
         self._broom = Broom(self.known)
         self._standbys = Standbys(self.known, self.journal)
+        self._admission = Admission(self.known, self.journal)
         self._told: tuple[Fault, ...] = ()
         self._declined = Declined(self.known, self.journal)
 
@@ -236,6 +238,7 @@ class TrainingJob:
             self.incident = None
             self._tell_reset_links(before)
         self._tell_maintenances(incident.taken_over, "moved by another request")
+        self._admission.tell()
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
@@ -299,6 +302,8 @@ class TrainingJob:
         if self.journal.lost_manager(self.state, before.manager_lost):
             self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._standbys.tell()
+        if self.incident is None:
+            self._admission.tell()
         self._tell_faults()
         self._tell_reset_links(before)
 

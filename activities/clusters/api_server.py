@@ -241,8 +241,11 @@ class Api:
                 self._streams_from = time.monotonic() + PAGED
                 raise
 
-    async def create(self, path: str, body: Object) -> Object:
-        return await self._ask("POST", path, {}, body)
+    async def create(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
+        """Args:
+        dry_run: it passes admission, and nothing is made.
+        """
+        return await self._ask("POST", path, {"dryRun": "All"} if dry_run else {}, body)
 
     async def patch(self, path: str, body: Object) -> Object:
         """A merge patch: None removes a key."""

@@ -81,6 +81,9 @@ class LocalCluster:
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         return await self._backup_pod(_backup(old, name, {*avoid_nodes, old.spec.node_name}))
 
+    async def refusal_of_backup(self, job_id: str) -> str:
+        return ""
+
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         pods = await self.pods(job_id)
         old = last_holder(pods, pod_rank, avoid_nodes)

@@ -87,6 +87,11 @@ class Cluster(Protocol):
         rank in place of a new pod, and says in its annotation `rekindle.io/taken-as` what that would have been called."""
         ...
 
+    async def refusal_of_backup(self, job_id: str) -> str:
+        """Why the cluster would not admit a backup pod of the job as things are, in its words; empty: it would, or no pod of it
+        lives. Nothing is made."""
+        ...
+
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         """A backup pod for a rank whose pod has failed, ends, is gone, or is on one of these nodes; on none of them. What the
         job's controller made in the lost pod's place is told to end, since nobody needs it; where others alone make pods, that is

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Text, few
+from rekindle.model.bounds import Note, Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.links import NodeLinks, Placed
@@ -189,6 +189,9 @@ class Scheduled(Value):
 
     message: Text = ""
     """The scheduler's own words."""
+
+    gate: Note = ""
+    """The scheduling gate that keeps the scheduler from the pod; empty: none does."""
 
 
 class Started(Value):

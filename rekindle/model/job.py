@@ -115,6 +115,12 @@ class Job(Value):
     queue: Note = ""
     """Who else decides when its pods run, in words; empty: nobody does."""
 
+    unmovable: Note = ""
+    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
+
+    admitted: bool = False
+    """Its backups are pods that we make, and that somebody may refuse."""
+
     observe: bool = False
     """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
 
@@ -149,5 +155,5 @@ def no_restart(queue: str) -> str:
     """Why a job is not restarted whose pods somebody else lets run, and what works."""
     return (
         f"the job is not restarted: {queue} decides when its pods run, starts again by itself what a restart suspends, and may "
-        "bring the pods back where they were; a hot switch works where the quota has room for one pod more"
+        "bring the pods back where they were; a hot switch works"
     )

@@ -281,6 +281,8 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         drain=drain,
         standbys=spec.standbys,
         queue=job.queue,
+        unmovable=job.unmovable,
+        admitted=job.admitted,
         observe=job.observe,
     )
 

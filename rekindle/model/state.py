@@ -146,6 +146,7 @@ class JobStateChanges(TypedDict, total=False):
     links: tuple[OnBackup, ...]
     standbys: tuple[Standby, ...]
     upkeep: Upkeep
+    asked: bool
     lost_recovery: str
     ended: str
 
@@ -224,6 +225,9 @@ class JobState(Value):
     """As they were seen last."""
 
     upkeep: Upkeep = Upkeep()
+
+    asked: bool = False
+    """The cluster was asked whether it would admit a backup pod, in this life of the job's pods."""
 
     lost_recovery: str = ""
     """Workflow id of a recovery that ran when an earlier workflow of this job was lost; empty: none did."""

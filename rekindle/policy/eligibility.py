@@ -76,6 +76,10 @@ def _mindio_kind(job: Job, pod_rank: int, ready: Readiness) -> str:
     return "" if fits else f"MindIO needs an AscendJob, this job is a {job.kind}"
 
 
+def _movable(job: Job, pod_rank: int, ready: Readiness) -> str:
+    return f"its pods cannot be moved: {job.unmovable}" if job.unmovable else ""
+
+
 def _framework(job: Job, pod_rank: int, ready: Readiness) -> str:
     fits = job.framework in (Framework.PYTORCH, Framework.MINDSPORE)
     return "" if fits else f"framework {job.framework} is not supported (accepted: pytorch, mindspore)"
@@ -100,6 +104,7 @@ JOB_CHECKS: tuple[Check, ...] = (
     _mindio_single_operator,
     _mindio_megatron,
     _mindio_kind,
+    _movable,
     _framework,
 )
 READY_CHECKS: dict[Check, str] = {
@@ -194,6 +199,7 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
     reasons = {
         "pod rank 0 is faulty, and MindIO's manager is in its pod": _loses_mindio(state.job, pods),
         f"with MindIO the job's controller makes pods anew, and a {state.job.kind} has none that does": _is_nobodys(state.job),
+        f"its pods cannot be moved: {state.job.unmovable}": bool(state.job.unmovable),
         too_many(len(pods)): len(pods) > MOST_REPLACED,
         "every pod is faulty": len(pods) >= state.job.pods,
     }

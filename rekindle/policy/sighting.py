@@ -8,7 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from rekindle.model.bounds import cut
+from rekindle.model.bounds import cut, note
 from rekindle.model.cluster import (
     Condition,
     JobObject,
@@ -78,6 +78,8 @@ def end_of(job: JobObject | None) -> str:
         return "nothing on the job asks for recoveries any more"
     if job.status.phase is JobPhase.SUCCEEDED:
         return "the job succeeded"
+    if job.failure:
+        return f"the job failed for good: {note(job.failure)}"
     return "the job was suspended" if job.suspended else ""
 
 

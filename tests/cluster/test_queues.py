@@ -9,7 +9,7 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.kind import Kind, Workload
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, PYTORCH_JOB, TRAIN_JOB, TRAINING_JOB
 from activities.clusters.kubernetes.kinds.bare_pods import bare_job
-from activities.clusters.kubernetes.objects import job_object_of
+from activities.clusters.kubernetes.objects import job_object_of, pod_of
 from activities.clusters.kubernetes.pod_objects import backup_of, standby_of
 from tests.support.valid_objects import JOBS, pod
 
@@ -107,3 +107,45 @@ def test_a_node_that_kueue_has_assigned_is_not_cloned(mark: str) -> None:
     old["metadata"]["annotations"] |= {mark: "x"} if mark else {}
     kept = {"gpu": "a100"} if mark else {"kubernetes.io/hostname": "node-0", "gpu": "a100"}
     assert backup(old)["spec"]["nodeSelector"] == kept
+
+
+def test_what_kueue_writes_on_a_pod_is_not_cloned() -> None:
+    """It belongs to a workload of which the clone is no part, and Kueue would not let the clone run. What the owner asks of Kueue
+    is cloned."""
+    old = pod("uid-of-job", "one")
+    asked = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    old["metadata"]["labels"] |= {"kueue.x-k8s.io/managed": "true", "kueue.x-k8s.io/podset": "main", QUEUE: "default"}
+    old["metadata"]["annotations"] |= {"kueue.x-k8s.io/workload": "job-demo-1a2b3", **asked}
+    workload = Workload(BATCH_JOB, JOBS[BATCH_JOB])
+    for clone in (backup(old), standby_of(old, workload, "standby", {}, ())):
+        metadata = clone["metadata"]
+        written = {**metadata["labels"], **metadata["annotations"]}
+        assert {key: value for key, value in written.items() if key.startswith("kueue")} == asked
+
+
+def test_the_gates_of_a_pod_are_read() -> None:
+    """A pod without a node that has one was never looked at by a scheduler."""
+    waiting = pod("uid-of-job", "one")
+    waiting["spec"] |= GATED
+    assert pod_of(waiting, Workload(BATCH_JOB, JOBS[BATCH_JOB]), ()).spec.gates == ("example.com/quota",)
+
+
+# ---- JobSet's placement
+
+
+EXCLUSIVE = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}}
+BY_NODE_SELECTOR = {"annotations": {**EXCLUSIVE["annotations"], "alpha.jobset.sigs.k8s.io/node-selector": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("of_set", "of_jobs", "moves"),
+    [({}, {}, True), (EXCLUSIVE, {}, False), ({}, EXCLUSIVE, False), (BY_NODE_SELECTOR, {}, True), (EXCLUSIVE, EXCLUSIVE, False)],
+)
+def test_a_set_whose_jobs_are_placed_exclusively_moves_no_pod(of_set: Object, of_jobs: Object, *, moves: bool) -> None:
+    """JobSet's webhook refuses clones of its pods, and says so too late; with nodes labelled beforehand it does not look."""
+    body = copy.deepcopy(JOBS[JOB_SET])
+    body["metadata"] |= of_set
+    body["spec"]["replicatedJobs"][0]["template"] |= {"metadata": of_jobs}
+    unmovable = job_object_of(Workload(JOB_SET, body), observe=False).unmovable
+    assert (unmovable == "") is moves
+    assert moves or "exclusive-topology" in unmovable

@@ -112,6 +112,21 @@ async def test_what_prepares_a_train_job_has_no_rank(setting: Setting) -> None:
     assert Counter(rank_of(pod) for pod in found.pods) == Counter([None, *RANKS])
 
 
+@pytest.mark.parametrize("are_jobs_watched", [True, False])
+async def test_the_trainer_of_a_train_job_is_known_by_its_mark(setting: Setting, *, are_jobs_watched: bool) -> None:
+    """Its runtime may call it what it likes, and marks the Job; the pod that takes a rank over has the mark too. Of a Job that
+    was not seen before its pods it is asked."""
+    spec = train_spec({"numNodes": 4, "resourcesPerNode": {}}, initializer={"dataset": {}}, runtimeRef={"name": "marked"})
+    uid = await setting.running(await submit(train_jobs_path, setting.namespace, ASKS, spec), pods=5)
+    if are_jobs_watched:
+        found = await setting.snapshot()
+        assert Counter(rank_of(pod) for pod in found.pods) == Counter([None, *RANKS])
+    assert Counter(rank_of(pod) for pod in await setting.cluster.pods(uid)) == Counter([None, *RANKS])
+    await setting.hot_switch(uid, "3", "spare")
+    ranks = {pod.metadata.name: rank_of(pod) for pod in await setting.cluster.pods(uid)}
+    assert ranks["spare"] == "3"
+
+
 @every_kind
 @pytest.mark.parametrize(
     ("annotations", "container", "ranks"),
@@ -184,6 +199,16 @@ async def test_a_job_that_is_written_wrongly_is_told_so(setting: Setting, kind: 
         told = (await first(news, lambda change: change.object["reason"] == "JobRefused")).object
     assert told["involvedObject"]["uid"] == created["metadata"]["uid"]
     assert keys.LIMITS in told["message"]
+
+
+async def test_a_set_whose_pods_cannot_be_moved_is_told_so_at_its_registration(setting: Setting) -> None:
+    """It is registered all the same: it can be restarted, and its processes be mended."""
+    exclusive = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "kubernetes.io/hostname"}}
+    await submit_job_set(setting.namespace, {**ASKS, **exclusive})
+    (job,) = (await setting.snapshot()).jobs
+    told = await setting.namespace.until_event("HotSwitchesRefused")
+    assert told["involvedObject"]["uid"] == job.metadata.uid
+    assert "exclusive-topology" in told["message"]
 
 
 async def first(news: AsyncIterator[Change], wanted: Callable[[Change], bool]) -> Change:
@@ -316,6 +341,26 @@ async def test_a_standby_has_no_rank_and_is_not_counted(setting: Setting, kind: 
     seen = sight(JobView(job=found.jobs[0], pods=tuple(pods)))
     assert ([one.uid for one in seen.standbys], seen.problems, seen.faults) == ([standby.metadata.uid], (), ())
     assert not WITHHELD[kind] & labels_of(await setting.raw(standby)).keys()
+
+
+async def test_what_others_have_written_on_a_pod_is_not_cloned(setting: Setting) -> None:
+    """A backup, a standby and the replacement of a lost pod are what the owner said: a network plugin has written an address on
+    the pod since, and that is the pod's own."""
+    workers = replicated_job("workers", pod_template(labels={"team": "blue"}), pods=4)
+    uid = await setting.running(await submit(job_sets_path, setting.namespace, ASKS, {"replicatedJobs": [workers]}))
+    old = await setting.holder(uid, "3")
+    for pod in await setting.cluster.pods(uid):
+        change = {"labels": {"cni/zone": "a"}, "annotations": {"cni/address": "10.0.0.7"}}
+        await setting.namespace.api.patch(setting.namespace.path("pods", pod.metadata.name), {"metadata": change})
+    (standby,) = await setting.cluster.ensure_standbys(uid, 1, NODES)
+    backup = await setting.cluster.ensure_backup(old, "backup", ())
+    await setting.cluster.ensure_no_backups(uid, 0)
+    made = await tried(lambda: setting.cluster.ensure_replacement(uid, 3, "replacement", (old.spec.node_name,)))
+    for clone in (standby, backup, made.backup):
+        written = {**clone.metadata.labels, **clone.metadata.annotations}
+        assert written["team"] == "blue"
+        assert not {"cni/zone", "cni/address"} & written.keys()
+    assert made.backup.metadata.annotations[keys.RANK_INDEX] == "3"
 
 
 @every_kind

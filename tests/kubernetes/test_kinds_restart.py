@@ -1,7 +1,7 @@
 """Whole jobs of other people's kinds that stop and start again, and what a Job's real controller counts meanwhile."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,20 @@ import pytest
 from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, Invalid
 from rekindle.model import keys
-from rekindle.model.cluster import Pod
+from rekindle.model.cluster import Pod, PodPhase
 from rekindle.policy.sighting import end_of
 from tests.support.controller import annotations_of, labels_of
 from tests.support.foreign import Setting
-from tests.support.kubeflow import PATHS, SUBMIT, accelerators, job_sets_path, pod_template, submit_job_set
+from tests.support.kubeflow import (
+    PATHS,
+    SUBMIT,
+    accelerators,
+    job_sets_path,
+    pod_template,
+    replicated_job,
+    submit,
+    submit_job_set,
+)
 from tests.support.worlds import rank_of, tried
 
 WAIT_LIMIT = 30.0
@@ -149,16 +158,41 @@ async def suspend(setting: Setting, kind: str, *, suspended: bool = True) -> Non
 
 
 @every_kind
-async def test_a_job_that_was_given_up_is_not_restarted(setting: Setting, kind: str) -> None:
-    """Its controller neither ends pods nor makes any: they are stopped all the same, and the error has its own reason."""
+async def test_a_job_that_failed_for_good_is_over_and_left_as_it_is(setting: Setting, kind: str) -> None:
+    """Its controller makes no pods any more: none is stopped, its object is not suspended, and it is looked after no longer."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    await fail(setting, kind)
+    with pytest.raises(Invalid, match=f"{kind} demo has failed for good: pods failed too often"):
+        await setting.cluster.ensure_stopped(uid, 0)
+    assert len([pod for pod in await setting.cluster.pods(uid) if not pod.metadata.deletion_timestamp]) == len(RANKS)
+    assert await is_as_its_owner_wrote_it(setting, kind)
+    assert end_of(await setting.cluster.job(uid)) == "the job failed for good: pods failed too often"
+
+
+@every_kind
+@pytest.mark.same_path("a job that fails while it is stopped, with every kind of job")
+async def test_a_job_that_fails_while_a_restart_has_stopped_it_is_not_left_suspended(setting: Setting, kind: str) -> None:
+    """The restart takes back what it has done to the object, and says why it goes no further."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    stopped = await setting.cluster.ensure_stopped(uid, 0)
+    await setting.until_gone(uid, *stopped)
+    await fail(setting, kind)
+    with pytest.raises(Invalid, match=f"{kind} demo has failed for good: pods failed too often"):
+        await setting.cluster.ensure_pods(uid, "second", ())
+    assert await is_as_its_owner_wrote_it(setting, kind)
+
+
+async def fail(setting: Setting, kind: str) -> None:
+    """As its controller fails it."""
     failed = {"type": "Failed", "status": "True", "reason": "TooMany", "message": "pods failed too often"}
     path = f"{PATHS[kind](setting.namespace.name, 'demo')}/status"
     await setting.namespace.api.patch(path, {"status": {"conditions": [failed]}})
-    stopped = await setting.cluster.ensure_stopped(uid, 0)
-    await setting.until_gone(uid, *stopped)
-    with pytest.raises(Invalid, match=f"{kind} demo has failed for good: pods failed too often"):
-        await setting.cluster.ensure_pods(uid, "second", ())
+
+
+async def is_as_its_owner_wrote_it(setting: Setting, kind: str) -> bool:
+    job = await setting.namespace.api.get(PATHS[kind](setting.namespace.name, "demo"))
+    spec = job["spec"].get("runPolicy", {}) if kind == "PyTorchJob" else job["spec"]
+    return not spec.get("suspend") and keys.STOPPED not in annotations_of(job)
 
 
 @every_kind
@@ -211,3 +245,71 @@ async def test_a_job_that_tolerates_no_failure_survives_a_restart(setting: Setti
 
 def has(job: Object, kind: str) -> bool:
     return any(one["type"] == kind and one["status"] == "True" for one in job["status"].get("conditions", ()))
+
+
+# ---- what a Job's owner has said of failures
+
+
+def failing(code: int, directory: Path) -> list[str]:
+    """A command of which index 1 fails when the file is there."""
+    return ["sh", "-c", f'until [ "$JOB_COMPLETION_INDEX" = 1 -a -e {directory}/fail ]; do sleep 0.02; done; exit {code}']
+
+
+async def test_a_restart_policy_that_fails_the_job_counts_before_its_operator_has_looked(setting: Setting) -> None:
+    """A PyTorchJob of `Never` ends with a pod that failed: nothing is suspended for it."""
+    uid = await setting.running(await SUBMIT["PyTorchJob"](setting.namespace, ASKS))
+    setting.peers["PyTorchJob"].deaf = True
+    path = setting.namespace.path("pods", "demo-worker-1")
+    await setting.namespace.api.patch(f"{path}/status", {"status": {"phase": "Failed"}})
+    with pytest.raises(Invalid, match="pod demo-worker-1 failed, and its restartPolicy is Never"):
+        await setting.cluster.ensure_stopped(uid, 0)
+    assert await is_as_its_owner_wrote_it(setting, "PyTorchJob")
+
+
+FAIL_JOB = {"podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]}}
+RECOVERIES: dict[str, Callable[[Setting, str], Awaitable[object]]] = {
+    "replacement": lambda setting, uid: setting.cluster.ensure_replacement(uid, 1, "spare", ()),
+    "restart": lambda setting, uid: setting.cluster.ensure_stopped(uid, 0),
+}
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES)
+async def test_a_policy_that_fails_the_job_counts_however_fast_a_recovery_is(
+    setting: Setting, tmp_path: Path, recovery: str
+) -> None:
+    """The recovery begins in the moment in which the pod fails, before the Job's controller has seen it."""
+    uid = await setting.running(await submit_job(setting, failing(42, tmp_path), backoffLimit=6, **FAIL_JOB), pods=3)
+    (tmp_path / "fail").touch()
+    await setting.until(uid, lambda pods: any(pod.status.phase is PodPhase.FAILED for pod in pods))
+    with pytest.raises(Invalid, match=r"Job demo has failed for good: .*matching FailJob rule"):
+        await tried(lambda: RECOVERIES[recovery](setting, uid))
+    job = await setting.namespace.until("jobs", "demo", lambda job: has(job, "Failed"))
+    assert not job["spec"]["suspend"]
+    assert end_of(await setting.cluster.job(uid)).startswith("the job failed for good: ")
+
+
+PER_INDEX = {"backoffLimitPerIndex": 0, "backoffLimit": 1000}
+
+
+async def test_an_index_that_failed_for_good_is_not_waited_for(setting: Setting, tmp_path: Path) -> None:
+    """Its Job lives on and makes no pod of it: nothing is stopped for that, and the job is over."""
+    uid = await setting.running(await submit_job(setting, failing(1, tmp_path), **PER_INDEX), pods=3)
+    (tmp_path / "fail").touch()
+    await setting.namespace.until("jobs", "demo", lambda job: job["status"].get("failedIndexes") == "1")
+    for recovery in RECOVERIES.values():
+        with pytest.raises(Invalid, match="Job demo has failed for good: index 1 has failed for good"):
+            await recovery(setting, uid)
+    assert end_of(await setting.cluster.job(uid)).startswith("the job failed for good: index 1 ")
+    assert keys.STOPPED not in annotations_of(await setting.namespace.api.get(setting.namespace.path("jobs", "demo")))
+
+
+async def test_an_index_of_a_part_that_failed_for_good_is_not_waited_for(setting: Setting, tmp_path: Path) -> None:
+    """A JobSet does not say what its Jobs have given up: they are asked."""
+    workers = replicated_job("workers", pod_template({"command": failing(1, tmp_path)}), pods=4, **PER_INDEX)
+    uid = await setting.running(await submit(job_sets_path, setting.namespace, ASKS, {"replicatedJobs": [workers]}))
+    (tmp_path / "fail").touch()
+    await setting.namespace.until("jobs", "demo-workers-0", lambda job: job["status"].get("failedIndexes") == "1")
+    for recovery in RECOVERIES.values():
+        with pytest.raises(Invalid, match="Job demo-workers-0 of JobSet demo makes no more pods: index 1 "):
+            await recovery(setting, uid)
+    assert await is_as_its_owner_wrote_it(setting, "JobSet")

@@ -12,7 +12,7 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import ascend_operator as driver_module
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.kinds import ASCEND_JOB
-from rekindle.errors import Conflict, Invalid
+from rekindle.errors import Conflict
 from tests.support.ascend_jobs import (
     OLD,
     DiedError,
@@ -26,7 +26,7 @@ from tests.support.ascend_jobs import (
     uids,
     until_running,
 )
-from tests.support.ascend_operator import jobs_path, submit_ascend_job
+from tests.support.ascend_operator import submit_ascend_job
 from tests.support.controller import annotations_of, is_terminating, labels_of, pods_until
 from tests.support.kubernetes import Namespace
 from tests.support.volcano import operator_and_volcano
@@ -412,15 +412,6 @@ async def test_pods_that_are_not_there_are_counted(world: World, impatient: None
     await world.driver.ensure_deleted(world.job, world.first[OLD], 0)
     with pytest.raises(Conflict, match="1 of 2 pods of AscendJob demo are there"):
         await world.driver.ensure_pods(world.job, "a-generation", Places())
-
-
-async def test_a_job_that_has_failed_for_good_is_not_waited_for(world: World) -> None:
-    """The Operator makes no pods any more: Invalid, with its reason."""
-    conditions = [{"type": "Failed", "status": "True", "message": "too many restarts"}]
-    path = jobs_path(world.namespace.name, "demo/status")
-    failed = Workload(ASCEND_JOB, await world.api.patch(path, {"status": {"conditions": conditions}}))
-    with pytest.raises(Invalid, match="too many restarts"):
-        await world.driver.ensure_pods(failed, "a-generation", Places())
 
 
 # ---- metadata

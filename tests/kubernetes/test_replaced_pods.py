@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities
+from rekindle.errors import Invalid
 from rekindle.model import keys
 from rekindle.model.activity_values import BackupRequest, PodsRequest, Replacement, Scheduled, StopRequest, Swap, SwapRequest
 from rekindle.model.cluster import Pod, PodPhase
@@ -216,8 +217,12 @@ async def test_a_job_that_has_failed_for_good_is_refused(kind: str, kubeconfig: 
         await world.kill(job, await world.holder(job, 1))
         plural = "jobs" if isinstance(world, IndexedJob) else "ascendjobs"
         await world.namespace.until(plural, "demo", has_failed)
-        with pytest.raises(ApplicationError, match="demo has failed for good, no pod of it can be replaced"):
+        with pytest.raises(ApplicationError, match="demo has failed for good: "):
             await Recovery(world, job).replace(1)
+        with pytest.raises(Invalid, match="demo has failed for good: "):
+            await world.cluster.ensure_stopped(job, 0)
+        with pytest.raises(Invalid, match="demo has failed for good: "):
+            await world.cluster.ensure_pods(job, "second", ())
         assert not [pod for pod in await world.cluster.pods(job) if keys.POD_TYPE in pod.metadata.annotations]
 
 

@@ -49,6 +49,16 @@ def test_mindio_replaces_pods_but_that_of_its_manager() -> None:
     assert nobody == "with MindIO the job's controller makes pods anew, and a Job has none that does"
 
 
+def test_a_job_whose_pods_cannot_be_moved_gets_no_other_pods() -> None:
+    """Neither by a hot switch nor for a pod that is lost; the reason is the cluster's."""
+    job = mindio(unmovable="they are placed exclusively", training_side=TrainingSide.REKINDLE, kind="JobSet")
+    state = faulty_job(job, 3)
+    words = "its pods cannot be moved: they are placed exclusively"
+    assert words in eligibility.hot_switch(state, 1)
+    assert words in eligibility.process_rescheduling(state, None)
+    assert words not in eligibility.in_place(state, None)
+
+
 def test_hot_switch_alone_allows_mindio_to_recover() -> None:
     """Its processes are set up for that, and for nothing else; a word of the owner's is the owner's."""
     job = mindio(allows=None, sub_health=SubHealthStrategy.HOT_SWITCH)

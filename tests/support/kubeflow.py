@@ -85,6 +85,9 @@ async def submit_train_job(namespace: Namespace, metadata: Object, container: Ob
 
 
 def train_spec(trainer: Object, **more: Any) -> Object:
+    """Args:
+    more: a runtime called `marked` has a trainer of another name, and marks it.
+    """
     return {"runtimeRef": {"name": "played"}, "trainer": trainer, **more}
 
 
@@ -223,7 +226,8 @@ def _children_of(job: Object) -> Iterator[Object]:
             for key in ("labels", "annotations"):
                 own[key] = {**own.get(key, {}), **marks}
             name = f"{job['metadata']['name']}-{replicated['name']}-{index}"
-            metadata = {"name": name, "labels": marks, "annotations": marks, "ownerReferences": [_owner(job)]}
+            labels = {**replicated["template"].get("metadata", {}).get("labels", {}), **marks}
+            metadata = {"name": name, "labels": labels, "annotations": marks, "ownerReferences": [_owner(job)]}
             yield {"metadata": metadata, "spec": {**spec, "suspend": bool(job["spec"].get("suspend"))}}
         before += replicated["replicas"]
 
@@ -306,9 +310,13 @@ def _job_set_of(job: Object, *, suspended: bool) -> Object:
     trainer = job["spec"]["trainer"]
     container = {key: trainer[key] for key in ("command", "env") if key in trainer}
     template = pod_template({"name": "node", "resources": trainer["resourcesPerNode"], **container})
-    jobs = [replicated_job("node", template, pods=trainer["numNodes"])]
+    marked = job["spec"]["runtimeRef"]["name"] == "marked"
+    jobs = [replicated_job("gpus" if marked else "node", template, pods=trainer["numNodes"])]
     if "dataset" in job["spec"].get("initializer", {}):
         jobs.insert(0, replicated_job("dataset-initializer", pod_template()))
+    for one, step in zip(reversed(jobs), ("trainer", "dataset-initializer"), strict=False):
+        if marked:
+            one["template"]["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": step}}
     return {
         **KINDS[job_sets_path],
         "metadata": {"name": job["metadata"]["name"], "ownerReferences": [_owner(job)]},

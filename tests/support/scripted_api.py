@@ -100,7 +100,7 @@ class ScriptedApi:
             return await self._read(request)
         body = json.loads(await request.read())
         if method == "POST":
-            return await self._create(path, body)
+            return await self._create(path, body, is_dry="dryRun" in request.query)
         collection, name = path.removesuffix("/status").rsplit("/", 1)
         if name not in self.collections.get(collection, {}):
             return web.json_response({"message": f"{name} is not found"}, status=404)
@@ -115,7 +115,9 @@ class ScriptedApi:
             return web.json_response({"message": f"{name} is another object", **causes}, status=422)
         return web.json_response(await self.put(collection, _merged(known, body)))
 
-    async def _create(self, path: str, body: Object) -> web.Response:
+    async def _create(self, path: str, body: Object, *, is_dry: bool) -> web.Response:
+        if is_dry:
+            return web.json_response(body, status=201)
         name = body["metadata"]["name"]
         if name in self.collections.get(path, {}):
             return web.json_response({"message": f"{name} exists"}, status=409)

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from activities.clusters.port import Replacement, Snapshot
-from rekindle.errors import ClusterUnavailable, Invalid, NotFound
+from rekindle.errors import ClusterUnavailable, Invalid, NotFound, Refused, Withheld
 from rekindle.model.cluster import (
     ClusterEvent,
     Condition,
@@ -64,9 +64,9 @@ class ScriptedCluster:
         self.backup_node = ""
         """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
-        self.backup_waits = ""
-        """Why a container of it has not started."""
-        self.refuses_backups = self.refuses_standbys = self.refuses_annotations = ""
+        self.backup_waits = self.backup_gate = ""
+        """Why a container of it has not started; a scheduling gate that somebody puts on it."""
+        self.refuses_backups = self.refuses_standbys = self.refuses_annotations = self.refuses_stops = self.withholds_pods = ""
         self.forgets_to_answer, self.making = False, _Making()
         """That standbys are made."""
         self.pods_start = True
@@ -85,7 +85,7 @@ class ScriptedCluster:
         self.phase: JobPhase | None = JobPhase.RUNNING
         """Of the job object; None: there is none."""
         self.unreachable = False
-        self.refused_calls = 0
+        self.refused_calls = self.asked_for_backups = 0
         """Since it is unreachable."""
         self._versions = itertools.count(1)
         self._followers: set[asyncio.Event] = set()
@@ -210,10 +210,12 @@ class ScriptedCluster:
         rank = int(old.metadata.annotations[RANK_INDEX])
         used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(avoid_nodes)
         free = [node for node in self.node_names if node not in used]
-        node = self.backup_node or (free[0] if free and self.spare else "")
+        node = self.backup_node or (free[0] if free and self.spare and not self.backup_gate else "")
         phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
         pod = self._pod(name, rank, node, phase, old.metadata.labels[GENERATION])
-        pod = pod.model_copy(update={"status": pod.status.model_copy(update={"waiting": self.backup_waits})})
+        status = pod.status.model_copy(update={"waiting": self.backup_waits})
+        gates = (self.backup_gate,) if self.backup_gate else ()
+        pod = pod.model_copy(update={"status": status, "spec": pod.spec.model_copy(update={"gates": gates})})
         return self._annotated(pod, {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name})
 
     def _taken(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod | None:
@@ -250,6 +252,10 @@ class ScriptedCluster:
             await asyncio.Event().wait()
         return self.standbys()
 
+    async def refusal_of_backup(self, job_id: str) -> str:
+        self.asked_for_backups += 1
+        return self.refuses_backups
+
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         self._answers(job_id)
         old = last_holder(self.pods_by_name.values(), pod_rank, avoid_nodes)
@@ -284,6 +290,8 @@ class ScriptedCluster:
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         self._answers(job_id)
+        if self.refuses_stops:
+            raise Refused(self.refuses_stops)
         return await self._delete(list(self.pods_by_name.values()), grace_seconds, lost_nodes)
 
     async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
@@ -296,6 +304,8 @@ class ScriptedCluster:
         self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
     ) -> list[Pod]:
         self._answers(job_id)
+        if self.withholds_pods:
+            raise Withheld(self.withholds_pods)
         may = [node for node in self.node_names if node not in avoid_nodes]
         free = [node for node in may if node not in shun_nodes] or may
         for rank in range(self.job_model.pods):

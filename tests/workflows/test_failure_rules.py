@@ -91,6 +91,21 @@ async def test_without_a_spare_training_is_left_alone(
         assert cluster.labels["subHealthyStrategy"] == "ignore"
 
 
+async def test_a_backup_behind_a_gate_says_nothing_of_spares(temporal: WorkflowEnvironment) -> None:
+    """Whoever removes the gate has not: the owner's policy stays, and the verdict names the gate."""
+    job = a_job(limits=Limits(backup_scheduled=SOON))
+    cluster = ScriptedCluster(job)
+    cluster.backup_gate = "kueue.x-k8s.io/admission"
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await world.fault(sub_health())
+        incident = await world.incident()
+        assert [(one.mode, one.outcome) for one in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
+        assert "waits behind the scheduling gate kueue.x-k8s.io/admission" in incident.ladder[0].reason
+        assert "no spare" not in incident.ladder[0].reason
+        assert incident.policy_after is SubHealthStrategy.HOT_SWITCH
+        assert peer.carried_out == ["hot switch", "stop switch"]
+
+
 async def _fails_at_start(world: Harness, _peer: ScriptedPeer) -> None:
     await world.phase("backup pod runs")
     world.cluster.fail(world.cluster.backup().metadata.name, "image cannot be pulled")

@@ -14,6 +14,7 @@ from temporalio.activity import _Definition as ActivityDefinition
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.workflow import _Definition as WorkflowDefinition
 
+from activities.admission import AdmissionActivities
 from activities.jobs import JobActivities
 from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
@@ -41,7 +42,7 @@ def _functions() -> Iterator[Callable[..., Any]]:
     orders, upgrades_of = OrderActivities.__new__(OrderActivities), PlanActivities.__new__(PlanActivities)
     of_nodes = NodeActivities.__new__(NodeActivities)
     activities: list[Callable[..., Any]] = [
-        *activities_of(pods, jobs, upgrades_of, of_nodes),
+        *activities_of(pods, jobs, upgrades_of, of_nodes, AdmissionActivities.__new__(AdmissionActivities)),
         orders.deliver_order,
         orders.end_session,
     ]

@@ -8,6 +8,8 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.client import Rekindle
+from rekindle.errors import Refused
 from rekindle.model.cluster import JobPhase
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import RECOVER_STRATEGY
@@ -186,6 +188,50 @@ async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: W
         assert waits in shown.current_details
         world.cluster.unreachable = False
         assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+QUOTA = "0 of 2 pods of Job gpt are there: FailedCreate at 2026-01-02T03:04:05Z: exceeded quota: gpus"
+
+
+async def test_pods_that_somebody_refuses_are_asked_for_again_and_the_words_are_shown_at_once(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Whoever refuses them may admit them later: page and event say why from the first moment on."""
+    async with training(temporal, a_job()) as (world, _peer):
+        world.cluster.withholds_pods = QUOTA
+        await world.fault(node_fault("node-0"))
+        assert (await world.event("PodsRefused")).message == QUOTA
+        shown = await (await world.running()).query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        assert QUOTA in shown.current_details
+        world.cluster.withholds_pods = ""
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+        assert [event.reason for event in world.cluster.events].count("PodsRefused") == 1
+
+
+async def test_pods_that_somebody_refuses_for_long_are_given_up(temporal: WorkflowEnvironment) -> None:
+    """With his words, when the time in which pods are made is over."""
+    async with training(temporal, a_job(limits=Limits(pods_created=SOON))) as (world, _peer):
+        world.cluster.withholds_pods = QUOTA
+        await world.fault(node_fault("node-0"))
+        incident = await world.incident()
+        assert incident.verdict is Outcome.GIVEN_UP
+        assert QUOTA in incident.ladder[-1].reason
+
+
+PODS = "the cluster would refuse the new pods: violates PodSecurity"
+
+
+async def test_nothing_is_stopped_where_the_new_pods_would_be_refused(temporal: WorkflowEnvironment) -> None:
+    """A job that trains goes on, and whoever asked is refused. Where training stands somebody has to look."""
+    async with training(temporal, a_job()) as (world, _peer):
+        world.cluster.refuses_stops = PODS
+        with pytest.raises(Refused, match=f"nothing was stopped: {PODS}"):
+            await Rekindle(world.client).reschedule(world.job.id)
+        await world.fault(node_fault("node-0"))
+        incident = await world.incident(2)
+        assert (incident.verdict, incident.ladder[-1].reason) == (Outcome.GIVEN_UP, f"nothing was stopped: {PODS}")
+        assert world.cluster.writes == []
+        assert incident.ladder[-1].restarted_at is None
 
 
 async def test_a_person_ends_the_wait_for_a_cluster_that_does_not_answer(temporal: WorkflowEnvironment) -> None:

@@ -16,8 +16,8 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.hands import Hands, is_on, path_of
 from activities.clusters.kubernetes.kind import REPLICA_INDEX, Places, Workload
 from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup
-from activities.clusters.kubernetes.objects import failure_of, node_of
-from rekindle.errors import Conflict, Invalid, NotFound
+from activities.clusters.kubernetes.objects import node_of
+from rekindle.errors import Conflict, NotFound
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import (
     BACKUP_SOURCE,
@@ -245,10 +245,11 @@ class StoppedByVolcano:
             if is_on(pod, lost_nodes):
                 await hands.delete(pod, 0)
 
+    async def let_go(self, hands: Hands, job: Workload) -> None:
+        await _switch_recovery(hands, job, "pause", "on")
+
     async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
         """The Operator makes what is missing by itself, with a generation of its own count."""
-        if problem := failure_of(job):
-            raise Invalid(f"AscendJob {job.name} has failed for good: {problem}")
         count = sum(template.pods for template in job.templates)
         pods = await hands.reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
         if (there := len(_holders(pods))) < count:

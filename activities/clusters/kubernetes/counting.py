@@ -4,13 +4,14 @@ A controller that counts pods by their labels is told in two patches who holds a
 takes its place, in the order after which the controller leaves no pod too many.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.asking import DRY_RUN, is_refusal, words_of_controllers
 from activities.clusters.kubernetes.hands import (
     CONTROLLER_LIMIT,
     Hands,
@@ -22,7 +23,7 @@ from activities.clusters.kubernetes.hands import (
 )
 from activities.clusters.kubernetes.kind import Workload, number, rank_of
 from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup, is_terminating, lost_rank
-from rekindle.errors import Conflict, Invalid, NotFound
+from rekindle.errors import Conflict, Forbidden, Invalid, NotFound, Withheld
 from rekindle.model import keys
 from rekindle.settings import Settings
 
@@ -145,11 +146,27 @@ async def _make_backup(hands: Hands, job: Workload, old: Object, name: str, avoi
             "a pod that is to move needs a claim of its own (resourceClaimTemplateName)"
         )
     here = old["spec"].get("nodeName")
-    same, avoid = await hands.topology(job, old), {*avoid_nodes, *([here] if here else [])}
-    affinity = made.placed(old["spec"].get("affinity", {}), avoid, same)
-    body = made.backup_of(old, job, name, rank_of(job, old, hands.settings.rank_keys), affinity)
+    avoid = {*avoid_nodes, *([here] if here else [])}
+    body = await _backup_of(hands, job, old, name, avoid)
     taken = await hands.taken(job, body, avoid)
     return taken or await hands.create(job.namespace, body, lambda found: _is_backup_of(found, old))
+
+
+async def _backup_of(hands: Hands, job: Workload, old: Object, name: str, avoid: Collection[str]) -> Object:
+    affinity = made.placed(old["spec"].get("affinity", {}), avoid, await hands.topology(job, old))
+    rank = rank_of(job, old, hands.settings.rank_keys)
+    return made.backup_of(await hands.as_made(job, old), job, name, rank, affinity)
+
+
+async def refusal_of_backup(hands: Hands, job: Workload, old: Object) -> str:
+    """Why the API server would refuse a backup of this pod; empty: it would not."""
+    body = await _backup_of(hands, job, old, "", ())
+    named = {key: value for key, value in body["metadata"].items() if key != "name"}
+    try:
+        await hands.api.create(pods_path(job.namespace), {**body, "metadata": {**named, "generateName": DRY_RUN}}, dry_run=True)
+    except (Forbidden, Invalid) as error:
+        return str(error) if is_refusal(error) else ""
+    return ""
 
 
 def _begun(lost: LostRank, name: str) -> Object | None:
@@ -168,6 +185,7 @@ async def _make_replacement(hands: Hands, job: Workload, lost: LostRank, name: s
     assert template
     same = await hands.topology(job, lost.neighbour or template)
     affinity = made.placed(template["spec"].get("affinity", {}), avoid_nodes, same)
+    template = await hands.as_made(job, template) if template["metadata"].get("uid") else template
     body = made.backup_of(template, job, name, str(lost.rank), affinity)
     taken = await hands.taken(job, body, avoid_nodes)
     return taken or await hands.create(job.namespace, body, lambda found: is_backup(found) and job_id_of(found) == job.uid)
@@ -180,6 +198,8 @@ async def _filled(hands: Hands, job: Workload, lost: LostRank, lost_nodes: Seque
         return lost_rank(lost.rank, [(number(rank_of(job, pod, hands.settings.rank_keys)), pod) for pod in pods], lost_nodes)
 
     found = seen(await hands.reader.until(job, lambda pods: seen(pods).is_shown, CONTROLLER_LIMIT))
+    if not found.is_shown and (words := await words_of_controllers(hands, job)):
+        raise Withheld(f"{job.kind.name} {job.name} has no pod of rank {lost.rank}: {words}")
     if not found.is_shown:
         raise Conflict(f"{job.kind.name} {job.name} has no pod of rank {lost.rank}, and its controller has made none yet")
     return found

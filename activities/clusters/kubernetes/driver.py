@@ -9,14 +9,14 @@ from contextlib import aclosing, suppress
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget, ensure_none_left, known_budgets
+from activities.clusters.kubernetes.counting import refusal_of_backup
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.hands import AT_ONCE, Hands
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
 from activities.clusters.kubernetes.kinds import KINDS
-from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
+from activities.clusters.kubernetes.lost_rank import is_active, is_backup, lost_rank
 from activities.clusters.kubernetes.objects import (
     PodsOf,
-    failure_of,
     is_managed,
     job_object_of,
     node_of,
@@ -27,6 +27,7 @@ from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.reports import Heard, places
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import checked, reading
+from activities.clusters.kubernetes.terminal import decided
 from activities.clusters.kubernetes.tokens import pod_of_token
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
@@ -199,11 +200,19 @@ class KubernetesCluster:
         (backup,) = self._read(job, [await job.kind.count.ensure_backup(self._hands, job, raw, name, avoid_nodes)])
         return backup
 
-    async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
+    async def refusal_of_backup(self, job_id: str) -> str:
         job = await self._reader.job(job_id)
-        if problem := failure_of(job):
-            raise Invalid(f"{job.kind.name} {job.name} has failed for good, no pod of it can be replaced: {problem}")
         pods = await self._reader.pods(job)
+        living = (
+            (rank, raw)
+            for raw, pod in zip(pods, self._read(job, pods), strict=True)
+            if is_active(raw) and raw["spec"].get("nodeName") and (rank := rank_of(pod)) is not None
+        )
+        _, last = max(living, key=lambda one: one[0], default=(0, None))
+        return await refusal_of_backup(self._hands, job, last) if last else ""
+
+    async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
+        job, pods = await self._decided(job_id)
         ranks = [rank_of(pod) for pod in self._read(job, pods)]
         lost = lost_rank(pod_rank, list(zip(ranks, pods, strict=True)), avoid_nodes)
         made = self._read(job, [await job.kind.count.ensure_replacement(self._hands, job, lost, name, avoid_nodes)])
@@ -242,15 +251,19 @@ class KubernetesCluster:
         return self._read(job, [pod for pod in pods if is_backup(pod)])
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
-        job = await self._reader.job(job_id)
-        pods = await self._reader.pods(job)
+        job, pods = await self._decided(job_id)
         await job.kind.restart.ensure_stopped(self._hands, job, pods, grace_seconds, lost_nodes)
         return self._read(job, pods)
+
+    async def _decided(self, job_id: str) -> tuple[Workload, Sequence[Object]]:
+        """The job and its pods, when its controllers have decided what becomes of it."""
+        job = await self._reader.job(job_id)
+        return await decided(self._hands, job, await self._reader.pods(job))
 
     async def ensure_pods(
         self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
     ) -> list[Pod]:
-        job = await self._reader.job(job_id)
+        job, _ = await self._decided(job_id)
         return self._read(job, await job.kind.restart.ensure_pods(self._hands, job, generation, Places(avoid_nodes, shun_nodes)))
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:

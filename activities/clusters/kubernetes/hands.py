@@ -23,6 +23,9 @@ AT_ONCE = 20
 CONTROLLER_LIMIT = 9.0
 """Seconds to wait for what a controller should do; less than the activity's time, so that it says what it waited for."""
 
+OURS = "rekindle.io/"
+"""What the keys of our own labels and annotations begin with."""
+
 T = TypeVar("T")
 
 
@@ -76,6 +79,23 @@ class Hands:
             return False
         return True
 
+    async def as_made(self, job: Workload, pod: Object) -> Object:
+        """The pod without what others have written on it since it was made: a clone is what its owner said. A rank stays,
+        whoever wrote it. Pods that nobody controls say what their owner writes on them."""
+        if not job.kind.has_object:
+            return pod
+        with suppress(NotFound):
+            whole = pod if "managedFields" in pod["metadata"] else await self.api.get(path_of(pod))
+            if whole["metadata"]["uid"] == pod["metadata"]["uid"]:
+                since = made.written_since(whole["metadata"])
+                return made.without(pod, {key for key in since if not self._is_needed(job, key)})
+        return pod
+
+    def _is_needed(self, job: Workload, key: str) -> bool:
+        own, counts = job.kind.indexing, job.kind.count
+        kept = (*own.of_one_pod, own.type_label, *counts.labels, *self.settings.rank_keys, keys.RANK_INDEX, keys.REPLICA_TYPE)
+        return key in kept or key.startswith(OURS)
+
     async def topology(self, job: Workload, pod: Object) -> list[tuple[str, str]]:
         """The label, with its value, of the nodes that the job's pods are to share."""
         key, node = made.topology_of(job, pod), pod["spec"].get("nodeName")
@@ -112,6 +132,7 @@ class Hands:
         if not (model and names):
             return []
         affinity = made.placed(model["spec"].get("affinity", {}), avoid_nodes, await self.topology(job, model))
+        model = await self.as_made(job, model)
         bodies = [made.standby_of(model, job, name, affinity, self.settings.rank_keys) for name in names]
         return await side_by_side(self._create_standby(job, body) for body in bodies)
 

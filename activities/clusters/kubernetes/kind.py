@@ -46,6 +46,9 @@ class Restart(Protocol):
 
     async def ensure_pods(self, hands: "Hands", job: "Workload", generation: str, places: Places) -> list[Object]: ...
 
+    async def let_go(self, hands: "Hands", job: "Workload") -> None:
+        """Takes back what a restart has done to the object of a job that is not started again."""
+
 
 class Count(Protocol):
     """Who counts a job's pods, and how one of them takes another's place in his eyes. Every call may be repeated."""
@@ -109,7 +112,10 @@ class Indexing:
     """The number of its group, where a template is for several of them; numbers begin with 0 in each."""
 
     carries_ranks: str = ""
-    """The only template whose pods have ranks; empty: all have."""
+    """The only template whose pods have ranks, where nothing is marked; empty: all have."""
+
+    mark: tuple[str, str] = ("", "")
+    """Label of the objects that make the pods, and its value where their pods have ranks. `Reader` hands it down to the pods."""
 
     also: tuple[str, ...] = ()
     """Further labels and annotations that no other pod of the job may have."""
@@ -130,6 +136,14 @@ class Right:
 
 def _of_the_object(job: "Workload") -> list[tuple[str, str]]:
     return [(job.path, job.uid)]
+
+
+def _fails_with_none(_job: "Workload", _pod: Object) -> str:
+    return ""
+
+
+def _can_be_moved(_job: "Workload") -> str:
+    return ""
 
 
 def _annotated_side(job: "Workload") -> object:
@@ -156,6 +170,13 @@ class Kind:
 
     restart: Restart
     count: Count
+
+    fails_with: "Callable[[Workload, Object], str]" = _fails_with_none
+    """Why the failure of this pod is that of the whole job, where its controller marks no pod that it has counted; empty: it is
+    not, or the controller is waited for."""
+
+    unmovable: "Callable[[Workload], str]" = _can_be_moved
+    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
 
     indexing: Indexing = Indexing()
     made_of: "Kind | None" = None
@@ -317,10 +338,18 @@ def rank_of(job: Workload, pod: Object, keys: Sequence[str]) -> str:
     own = job.kind.indexing
     if found := _first(pod, keys):
         return found
-    if own.carries_ranks and pod["metadata"].get("labels", {}).get(own.type_label, own.carries_ranks) != own.carries_ranks:
+    labels = pod["metadata"].get("labels", {})
+    if not _carries_a_rank(own, labels):
         return ""
     index = _first(pod, own.keys)
-    return index if (place := number(index)) is None else str(place + _before(job, pod["metadata"].get("labels", {})))
+    return index if (place := number(index)) is None else str(place + _before(job, labels))
+
+
+def _carries_a_rank(own: Indexing, labels: dict[str, str]) -> bool:
+    key, wanted = own.mark
+    if key and key in labels:
+        return labels[key] == wanted
+    return not own.carries_ranks or labels.get(own.type_label, own.carries_ranks) == own.carries_ranks
 
 
 def _first(pod: Object, keys: Sequence[str]) -> str:

@@ -33,12 +33,13 @@ from rekindle.model.cluster import (
     PodTemplate,
     Taint,
 )
-from rekindle.model.job import TrainingSide
+from rekindle.model.job import TrainingSide, Trait
 from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
-FAILED = ("Failed",)
+FAILED = ("Failed", "FailureTarget")
+"""`FailureTarget`: a Job whose pods are ended before it says that it failed."""
 
 NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "lastHeartbeatTime")
 """Fields of nodes and of their conditions."""
@@ -126,6 +127,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             accelerators=sum(accelerators.count(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
+            gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
             tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
@@ -276,8 +278,9 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
     if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
-    known = {"kind": job.kind.name, "traits": job.kind.traits, "status": status, "observe": observe}
-    return read.model_copy(update={**known, "suspended": job.is_held, "queue": queue_of(job), "managed": is_managed(job)})
+    known = {"kind": job.kind.name, "traits": job.kind.traits, "status": status, "observe": observe, "failure": failure_of(job)}
+    known |= {"queue": queue_of(job), "unmovable": job.kind.unmovable(job), "admitted": Trait.MINDIO not in job.kind.traits}
+    return read.model_copy(update={**known, "suspended": job.is_held, "managed": is_managed(job)})
 
 
 def foreign(job: Workload) -> JobObject:
@@ -386,4 +389,12 @@ def failure_of(job: Workload) -> str:
     failed = (
         one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one.get("status") == "True"
     )
-    return next((str(one.get("message") or one.get("reason") or "no reason is given") for one in failed), "")
+    why = next((str(one.get("message") or one.get("reason") or "no reason is given") for one in failed), "")
+    return cut(why, LONGEST_TEXT) or given_up_indexes(job)
+
+
+def given_up_indexes(job: Workload) -> str:
+    """Indexes of a Job that failed as often as their own limit allows, in words; empty: there is none. The Job lives on, and no
+    restart brings them back."""
+    indexes = job.object.get("status", {}).get("failedIndexes", "")
+    return f"index {cut(indexes, LONGEST_NOTE)} has failed for good (backoffLimitPerIndex)" if indexes else ""

@@ -7,7 +7,7 @@ from copy import deepcopy
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.devices import GIVEN
 from activities.clusters.kubernetes.kind import MANAGER, Workload
-from activities.clusters.kubernetes.queues import GIVES_WAY, STAYS, unassigned
+from activities.clusters.kubernetes.queues import GIVES_WAY, STAYS, is_queues_own, unassigned
 from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
@@ -64,8 +64,11 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
         affinity: of its node, from `placed`.
     """
     metadata, withheld = old["metadata"], job.kind.count.labels
-    labels = {key: value for key, value in metadata.get("labels", {}).items() if key not in withheld}
-    said = {key: value for key, value in metadata.get("annotations", {}).items() if key not in (OWN_CLASS, *GIVEN)}
+    labels = {key: value for key, value in metadata.get("labels", {}).items() if key not in withheld and not is_queues_own(key)}
+    not_said = (OWN_CLASS, *GIVEN)
+    said = {
+        key: value for key, value in metadata.get("annotations", {}).items() if key not in not_said and not is_queues_own(key)
+    }
     annotations = {**said, **({keys.RANK_INDEX: rank} if rank else {})}
     marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: metadata["name"]}
     if withheld:
@@ -85,6 +88,34 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
             "affinity": affinity,
         },
     }
+
+
+def written_since(metadata: Object) -> set[str]:
+    """Labels and annotations that others than the pod's maker have written on it, by the API server's record of field managers.
+    What admission adds while the pod is made counts as its maker's: the spec that belongs to it is cloned too."""
+    records = [one for one in metadata.get("managedFields", ()) if not one.get("subresource")]
+    makers = {one.get("manager") for one in records if "f:containers" in one.get("fieldsV1", {}).get("f:spec", {})}
+    if not makers:
+        return set()
+    made, others = [
+        {key for one in records if (one.get("manager") in makers) is mine for key in _written(one)} for mine in (True, False)
+    ]
+    return others - made
+
+
+def _written(record: Object) -> Iterable[str]:
+    metadata = record.get("fieldsV1", {}).get("f:metadata", {})
+    fields = [field for part in ("f:labels", "f:annotations") for field in metadata.get(part, ())]
+    return (field.removeprefix("f:") for field in fields if field.startswith("f:"))
+
+
+def without(pod: Object, keys: Collection[str]) -> Object:
+    """The same pod without these labels and annotations."""
+    kept = {
+        part: {key: value for key, value in pod["metadata"].get(part, {}).items() if key not in keys}
+        for part in ("labels", "annotations")
+    }
+    return {**pod, "metadata": {**pod["metadata"], **kept}}
 
 
 def _as_worker(spec: Object, metadata: Object) -> Object:

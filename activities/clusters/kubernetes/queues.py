@@ -14,6 +14,9 @@ KUEUE = "kueue.x-k8s.io/"
 
 QUEUE_NAME = f"{KUEUE}queue-name"
 
+ASKED_OF_KUEUE = f"{KUEUE}podset-"
+"""What the keys of an owner's wishes begin with, such as the topology that all pods share."""
+
 HOSTNAME = "kubernetes.io/hostname"
 
 STAYS: Mapping[str, str] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
@@ -43,6 +46,11 @@ def _queue_name(job: Workload) -> str:
     """On the object."""
     labels = job.metadata.get("labels", {})
     return str(labels.get(QUEUE_NAME) or job.annotation(QUEUE_NAME))
+
+
+def is_queues_own(key: str) -> bool:
+    """Tells whether Kueue writes this label or annotation on a pod. What an owner asks of it in a template is another thing."""
+    return key.startswith(KUEUE) and not key.startswith(ASKED_OF_KUEUE)
 
 
 def unassigned(spec: Object, metadata: Object) -> Object:

@@ -61,6 +61,9 @@ class Reader:
         self._look_failed: ClusterError | None = None
         self._tops: dict[str, str] = {}
         """UID of the job that a batch Job is a part of, by the Job's UID; of Jobs that were not seen themselves."""
+        self._marks = {kind.indexing.mark[0] for kind in kinds if kind.indexing.mark[0]}
+        self._marked: dict[str, dict[str, str]] = {}
+        """The marks of the objects that make pods, by UID."""
         self._strange: set[tuple[str, ...]] = set()
         """Namespace, kind, name and UID of owners that are not there, and never will be."""
 
@@ -137,14 +140,21 @@ class Reader:
         """Where a job is, so that it is found by its UID, and what it is a part of, which is not asked for each of its pods."""
         self._where[job.uid] = (job.kind, job.namespace, job.name)
         self._above_of.pop(job.uid, None)
+        self._note_marks(job)
         if self.is_part(job) and (above := controller_of(job.object)):
             self._above_of[job.uid] = above
+
+    def _note_marks(self, part: Workload) -> None:
+        labels = part.metadata.get("labels") or {}
+        if marks := {key: labels[key] for key in self._marks if key in labels}:
+            self._marked[part.uid] = marks
 
     def forget(self, job_id: str) -> None:
         """Nothing is left of the job."""
         self._where.pop(job_id, None)
         self._above_of.pop(job_id, None)
         self._tops.pop(job_id, None)
+        self._marked.pop(job_id, None)
 
     def where(self, job_id: str) -> tuple[str, str] | None:
         """Namespace and name of a job that was seen; None: it is gone, or was not."""
@@ -290,10 +300,13 @@ class Reader:
     async def owner_uid(self, pod: Object) -> str:
         """UID of the job that a pod is of; empty: of none that we know. Who controls it says so. What nobody controls is a pod of
         its own, by its label, or was made or released by a recovery: then the mark of a recovery and an owner say the same. That
-        this job is in the pod's namespace is for the caller to see."""
+        this job is in the pod's namespace is for the caller to see. The pod gets the marks of who controls it."""
         metadata = pod["metadata"]
         if controller := controller_of(pod):
-            return await self._above(metadata["namespace"], controller)
+            above = await self._above(metadata["namespace"], controller)
+            if marks := self._marked.get(str(controller["uid"])):
+                metadata["labels"] = {**(metadata.get("labels") or {}), **marks}
+            return above
         said = str(metadata.get("labels", {}).get(JOB_ID, ""))
         if not said or is_bare(pod):
             return said
@@ -322,7 +335,9 @@ class Reader:
                 return uid
             above = controller_of(found.object) if self.is_part(found) else None
             if len(self._tops) >= MOST_TOPS:
+                self._marked = {known: marks for known, marks in self._marked.items() if known in self._where}
                 self._tops.clear()
+            self._note_marks(found)
             self._tops[uid] = await self._top(namespace, above, levels - 1) if above and levels > 1 else uid
         return self._tops.get(uid, uid)
 

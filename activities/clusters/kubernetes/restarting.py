@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.asking import may_pass, refuse_what_is_refused, words_of_controllers
 from activities.clusters.kubernetes.hands import CONTROLLER_LIMIT, Hands, generation_of, is_on, side_by_side
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.lost_rank import is_active, is_standby, is_terminating
-from activities.clusters.kubernetes.objects import failure_of
-from rekindle.errors import Conflict, Invalid
+from rekindle.errors import Conflict, Forbidden, Invalid, Withheld
 from rekindle.model import keys
+
+SAYS_WHY = 2.0
+"""Seconds after which a controller that has not made all pods is asked why. It tries at once."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class ByOurHand:
     async def ensure_stopped(
         self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
+        if not job.annotation(keys.STOPPED):
+            await refuse_what_is_refused(hands, job, pods)
         await hands.delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
         await self.prepare(hands, job, pods, grace_seconds)
         # Managers last: one that goes while workers train is made anew by the controller of our own jobs.
@@ -34,8 +39,6 @@ class ByOurHand:
             await side_by_side(hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
 
     async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
-        if problem := failure_of(job):
-            raise Invalid(f"{job.kind.name} {job.name} has failed for good: {problem}")
         there = await hands.reader.pods(job)
         if job.was_resumed:
             await hands.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
@@ -43,10 +46,18 @@ class ByOurHand:
         await hands.delete_all(late, 0)  # somebody made them while the job was stopped
         if left := [pod for pod in there if not _is_new(pod, job, generation)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
-        return await self.make(hands, job, there, generation, places)
+        try:
+            return await self.make(hands, job, there, generation, places)
+        except Forbidden as error:
+            if may_pass(error):
+                raise Withheld(str(error)) from error
+            raise
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """What has to be before its pods end."""
+
+    async def let_go(self, hands: Hands, job: Workload) -> None:
+        """Its object is as its owner wrote it."""
 
     @abstractmethod
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
@@ -69,9 +80,13 @@ class Suspending(ByOurHand):
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         _refuse_held(job)
         await self._suspend(hands, job)
-        if not failure_of(job):  # then its controller does nothing any more
-            await _given_up(hands, job)
+        await _given_up(hands, job)
         await hands.delete_all(await hands.reader.managers(job), grace_seconds)
+
+    async def let_go(self, hands: Hands, job: Workload) -> None:
+        if job.annotation(keys.STOPPED):
+            metadata = {"uid": job.uid, "annotations": {keys.STOPPED: None}}
+            await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, False)})
 
     async def _suspend(self, hands: Hands, job: Workload) -> None:
         """Of this very spec: an attempt that was overtaken, and wakes when the job was resumed, would leave it suspended for
@@ -153,10 +168,15 @@ async def _made_by_the_controller(hands: Hands, job: Workload, generation: str) 
     def new(pods: Sequence[Object]) -> list[Object]:
         return [pod for pod in pods if _is_new(pod, job, generation)]
 
-    pods = new(await hands.reader.until(job, lambda pods: len(new(pods)) >= expected, CONTROLLER_LIMIT))
-    if len(pods) < expected:
-        raise Conflict(f"{len(pods)} of {expected} pods of {job.kind.name} {job.name} are there")
-    return pods
+    there = "no pods are there"
+    for limit in (SAYS_WHY, CONTROLLER_LIMIT - SAYS_WHY):
+        pods = new(await hands.reader.until(job, lambda pods: len(new(pods)) >= expected, limit))
+        if len(pods) >= expected:
+            return pods
+        there = f"{len(pods)} of {expected} pods of {job.kind.name} {job.name} are there"
+        if words := await words_of_controllers(hands, job):
+            raise Withheld(f"{there}: {words}")
+    raise Conflict(there)
 
 
 def _as_read(job: Workload) -> Object:

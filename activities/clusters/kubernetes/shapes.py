@@ -343,6 +343,7 @@ class BatchJob(Shape):
 
 
 class PartTemplate(Shape):
+    metadata: Described = Described()
     spec: BatchJob
 
 
@@ -376,6 +377,7 @@ class TrainJob(Shape):
 
 class Replica(Shape):
     replicas: Count = 1
+    restart_policy: str = ""
     template: Template
 
 
@@ -414,6 +416,7 @@ class JobStatus(Shape):
     phase: str = ""
     message: str = ""
     conditions: list[Condition] = []
+    failed_indexes: str = ""
 
 
 Spec = TypeVar("Spec", bound=Shape)

@@ -385,6 +385,8 @@ class Watch:
             return None
         if read.queue:
             self._refuse(replace(about_job(job), word="Restarts"), BadInput(no_restart(read.queue)))
+        if read.unmovable:
+            self._refuse(replace(about_job(job), word="HotSwitches"), BadInput(f"no pod of it is moved: {read.unmovable}"))
         return read
 
     async def _pod(self, pod: Object) -> Pod | None:

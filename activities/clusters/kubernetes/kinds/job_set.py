@@ -5,7 +5,7 @@ from dataclasses import replace
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.counting import ByLabels
-from activities.clusters.kubernetes.kind import Kind, Template
+from activities.clusters.kubernetes.kind import Kind, Template, Workload
 from activities.clusters.kubernetes.kinds.batch_job import BATCH_JOB, COUNTED_BY, FINALIZER, INDEXING, PLACE, RESTART, indexed
 from activities.clusters.kubernetes.objects import foreign
 from activities.clusters.kubernetes.restarting import SuspendingParts
@@ -17,6 +17,22 @@ REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 COUNT = ByLabels(COUNTED_BY, (FINALIZER,), place=PLACE)
 RESTART_OF_JOBS = SuspendingParts(parts=RESTART)
 INDEXING_OF_JOBS = replace(INDEXING, type_label=REPLICATED_JOB, group_label=JOB_INDEX)
+
+
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+"""Annotation of a JobSet, or of the template of some of its Jobs: one Job alone in each domain of this label of nodes."""
+
+BY_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
+"""Annotation: nodes are labelled for each Job beforehand, and no webhook looks at pods."""
+
+
+def _unmovable(job: Workload) -> str:
+    """JobSet's webhook refuses a pod that no Job controls, and finds a Job's first pod by its name, which no other can have."""
+    templates = [job.metadata, *(one["template"].get("metadata", {}) for one in job.object["spec"]["replicatedJobs"])]
+    said = [template.get("annotations", {}) for template in templates]
+    if not any(EXCLUSIVE in one and BY_NODE_SELECTOR not in one for one in said):
+        return ""
+    return f"its Jobs are placed exclusively (annotation {EXCLUSIVE}), and JobSet admits no pod in the place of another"
 
 
 def _templates(spec: Object) -> list[Template]:
@@ -41,5 +57,6 @@ JOB_SET = Kind(
     count=COUNT,
     indexing=INDEXING_OF_JOBS,
     made_of=BATCH_JOB,
+    unmovable=_unmovable,
     own_manager="jobset.sigs.k8s.io/jobset-controller",
 )

@@ -1,11 +1,32 @@
 """A PyTorchJob of Kubeflow's training operator, which counts by labels alone, and leaves a pod too many for ever."""
 
+from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.counting import ByLabels
-from activities.clusters.kubernetes.kind import REPLICA_INDEX, Indexing, Kind, of_replicas
+from activities.clusters.kubernetes.kind import REPLICA_INDEX, Indexing, Kind, Workload, of_replicas
 from activities.clusters.kubernetes.objects import foreign
 from activities.clusters.kubernetes.restarting import Suspending
-from rekindle.model.keys import JOB_NAME
+from rekindle.model.keys import JOB_NAME, REPLICA_TYPE
+
+RETRYABLE = 128
+"""Exit codes from here on are those of signals, which the operator's policy `ExitCode` tries again."""
+
+
+def _fails_with(job: Workload, pod: Object) -> str:
+    """As the operator judges a pod that failed, by the `restartPolicy` of its replicas."""
+    kind = pod["metadata"].get("labels", {}).get(REPLICA_TYPE, "")
+    replicas = job.object["spec"]["pytorchReplicaSpecs"]
+    policy = next((one.get("restartPolicy") for name, one in replicas.items() if name.lower() == kind), None)
+    codes = [
+        status["state"]["terminated"].get("exitCode", 0)
+        for status in pod["status"].get("containerStatuses", ())
+        if status.get("state", {}).get("terminated")
+    ]
+    is_permanent = policy == "ExitCode" and any(0 < code < RETRYABLE for code in codes)
+    if policy == "Never" or is_permanent:
+        return f"pod {pod['metadata']['name']} failed, and its restartPolicy is {policy}"
+    return ""
+
 
 PYTORCH_JOB = Kind(
     name="PyTorchJob",
@@ -17,6 +38,7 @@ PYTORCH_JOB = Kind(
     read=foreign,
     restart=Suspending(("runPolicy", "suspend")),
     count=ByLabels(("training.kubeflow.org/operator-name",), lets_two_be=True),
+    fails_with=_fails_with,
     indexing=Indexing((REPLICA_INDEX,)),
     own_manager="kubeflow.org/training-operator",
 )

@@ -10,7 +10,10 @@ from activities.clusters.kubernetes.kinds.job_set import COUNT, INDEXING_OF_JOBS
 from activities.clusters.kubernetes.objects import foreign
 
 NODE = "node"
-"""Of its replicated jobs, the one whose pods carry ranks; others prepare for it."""
+"""Usual name of the replicated job whose pods carry ranks; others prepare for it."""
+
+STEP_OF_TRAINER = ("trainer.kubeflow.org/trainjob-ancestor-step", "trainer")
+"""Label by which a runtime says so of its replicated job, whatever that is called. JobSet writes it on the Job."""
 
 
 def _templates(spec: Object) -> list[Template]:
@@ -36,7 +39,7 @@ TRAIN_JOB = Kind(
     read=foreign,
     restart=RESTART_OF_JOBS,
     count=COUNT,
-    indexing=replace(INDEXING_OF_JOBS, carries_ranks=NODE),
+    indexing=replace(INDEXING_OF_JOBS, carries_ranks=NODE, mark=STEP_OF_TRAINER),
     made_of=BATCH_JOB,
     own_manager="trainer.kubeflow.org/trainjob-controller",
 )

@@ -1,0 +1,21 @@
+"""What the cluster would admit, asked without making anything. Registered by the control worker."""
+
+from temporalio import activity
+
+from activities.clusters.port import Cluster
+from activities.heartbeat import heartbeating
+from activities.translation import translating_errors
+from rekindle.model.activity_values import JobRequest
+from rekindle.model.bounds import reason
+
+
+class AdmissionActivities:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @activity.defn
+    async def try_backup(self, request: JobRequest) -> str:
+        """Why the cluster would refuse a backup pod of the job now, in its own words; empty: it would not."""
+        with translating_errors():
+            async with heartbeating():
+                return reason(await self._cluster.refusal_of_backup(request.job_id))

@@ -1,0 +1,53 @@
+"""What the controllers of a job have decided about pods that failed. Asked by the driver before it touches pods of a job.
+
+An owner's policy (`podFailurePolicy`, `backoffLimit`, a `restartPolicy`) must not depend on who is faster, a recovery or the
+controller: the controller is waited for, where it says that it has counted a pod.
+"""
+
+from collections.abc import Sequence
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.hands import CONTROLLER_LIMIT, Hands
+from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.objects import failure_of, given_up_indexes
+from activities.clusters.kubernetes.pod_objects import controller_of
+from rekindle.errors import Conflict, Invalid
+
+
+async def decided(hands: Hands, job: Workload, pods: Sequence[Object]) -> tuple[Workload, Sequence[Object]]:
+    """Returns the job and its pods as they are when each failed pod was counted. A job that failed is not left suspended.
+
+    Raises:
+        Invalid: the job has failed for good, or a pod of it is never made again.
+        Conflict: its controllers have not decided yet.
+    """
+    if any(_is_uncounted(job, pod) for pod in pods):
+        pods = await hands.reader.until(job, lambda now: not any(_is_uncounted(job, pod) for pod in now), CONTROLLER_LIMIT)
+        if uncounted := next((pod["metadata"]["name"] for pod in pods if _is_uncounted(job, pod)), ""):
+            raise Conflict(f"the controller of {job.kind.name} {job.name} has not counted pod {uncounted} as failed yet")
+        job = await hands.reader.job(job.uid)
+    counted = (pod for pod in pods if _failed(pod) and controller_of(pod))
+    failure = failure_of(job) or next((why for pod in counted if (why := job.kind.fails_with(job, pod))), "")
+    if failure:
+        await job.kind.restart.let_go(hands, job)
+        raise Invalid(f"{job.kind.name} {job.name} has failed for good: {failure}")
+    for part in await hands.reader.parts(job):
+        if indexes := given_up_indexes(part):
+            await job.kind.restart.let_go(hands, job)
+            raise Invalid(f"{part.kind.name} {part.name} of {job.kind.name} {job.name} makes no more pods: {indexes}")
+        if failure := failure_of(part):
+            raise Conflict(
+                f"{part.kind.name} {part.name} has failed, and what becomes of {job.kind.name} {job.name} "
+                f"is not decided yet: {failure}"
+            )
+    return job, pods
+
+
+def _failed(pod: Object) -> bool:
+    return bool(pod.get("status", {}).get("phase") == "Failed")
+
+
+def _is_uncounted(job: Workload, pod: Object) -> bool:
+    """Whether its controller counts it, and will act on its failure."""
+    finalizers = pod["metadata"].get("finalizers", ())
+    return _failed(pod) and controller_of(pod) is not None and any(one in finalizers for one in job.kind.count.finalizers)

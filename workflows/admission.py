@@ -1,0 +1,33 @@
+"""Asks, once in each life of a job's pods, whether the cluster would admit a backup pod: what will not work is said before it
+matters. Used by `TrainingJob`; nothing here may cost a recovery.
+"""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from rekindle.policy import admission
+from workflows import steps
+from workflows.incident import Memory
+from workflows.journal import Journal
+
+
+class Admission:
+    def __init__(self, known: Memory, journal: Journal) -> None:
+        self._known, self._journal = known, journal
+
+    def tell(self) -> None:
+        """Begins to ask, if it is time for that."""
+        if admission.is_due(self._known.state):
+            self._known.state = self._known.state.with_(asked=True)
+            self._journal.soon(self._ask())
+
+    async def _ask(self) -> None:
+        state = self._known.state
+        try:
+            refusal = await steps.try_backup(state.job.id)
+        except ActivityError as error:
+            workflow.logger.warning("admission not asked", extra={"error": str(error.cause)})
+            return
+        if refusal:
+            words = f"the cluster would refuse a backup pod as things are: {refusal}"
+            await self._journal.record(state, "HotSwitchesRefused", words, warning=True)
