@@ -44,25 +44,19 @@ async def test_an_order_that_the_training_side_waits_for_is_tried_for_three_minu
         assert _ladder(await world.incident()) == [(Mode.IN_PLACE, Outcome.RECOVERED)]
 
 
-class _Away(Dialogue):
-    """Whose job has no stream: each wait for one takes ten minutes, since nobody runs the timers meanwhile."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.clock, self.waits = datetime(2026, 1, 1, tzinfo=UTC), 0
-
-    async def _change_within(self, left: timedelta | None, condition: Callable[[], bool], why: str) -> None:
-        self.clock += timedelta(minutes=10)
-        self.waits += 1
-
-
 async def test_an_outage_of_the_control_plane_counts_little_against_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each wait that lasts longer than it should, a quarter of a minute is the training side's."""
-    away = _Away()
-    monkeypatch.setattr("workflows.dialogue.workflow.now", lambda: away.clock)
-    away.attempt = [pause_train("job-1", "uuid-1")]
-    assert not await away._deliver(timedelta(minutes=3), lambda: False)
-    assert away.waits == timedelta(minutes=3) / COUNTED == 12
+    """There is no stream, and each wait for one takes ten minutes: a quarter of a minute of it is the training side's."""
+    ends = [datetime(2026, 1, 1, tzinfo=UTC)]
+
+    async def waits(_left: timedelta | None, _condition: Callable[[], bool], _why: str) -> None:
+        ends.append(ends[-1] + timedelta(minutes=10))
+
+    monkeypatch.setattr(Dialogue, "_change_within", staticmethod(waits))
+    monkeypatch.setattr("workflows.dialogue.workflow.now", lambda: ends[-1])
+    dialogue = Dialogue(None)
+    dialogue.attempt = [pause_train("job-1", "uuid-1")]
+    assert not await dialogue._deliver(timedelta(minutes=3), lambda: False)
+    assert len(ends) - 1 == timedelta(minutes=3) / COUNTED == 12
 
 
 async def test_a_report_has_a_minute_where_its_limit_passed_in_an_outage(
