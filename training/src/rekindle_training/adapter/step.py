@@ -389,11 +389,7 @@ class Attempts:
     def _refuse_carried(self) -> None:
         """Raises Refused where the loop carries something from turn to turn that a replacement would not have."""
         if not self._carried.is_over and not self._places.accepts(CARRIED) and (found := self._carried.look()):
-            self.refuse(
-                f"{found}, and a rank that is replaced begins with its first value. Compute it from the number of the step, or "
-                "keep it in an object with `state_dict` and `load_state_dict`, and give that to session(state=[...]). "
-                f'session(accept=["{CARRIED}"]) accepts that a recovery may change what is trained'
-            )
+            self.refuse(found)
 
     def _refuse_late_passes(self) -> None:
         """Notes a refusal where models spoke to other ranks after the update. What other threads say in groups of their own is
