@@ -107,6 +107,8 @@ class Attempts:
         self._shown: object = None
         """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
+        self.on_done: list[Callable[[], None]] = []
+        """Called at the end of the scope of a step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before(kind, "zero_grad", self._boundary.drops_gradients)
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
@@ -269,7 +271,9 @@ class Attempts:
             return error is not None
         if error is None and self._now.agreed:
             self._refuse_late_passes()
-        done = error is None and (self._now.agreed or self._agree(Kind.END))
+        if done := error is None and (self._now.agreed or self._agree(Kind.END)):
+            for callback in self.on_done:
+                callback()
         self._now.inside = False
         with self._places.ours():
             self._end(error, done=done)
