@@ -413,7 +413,7 @@ class Training:
         else:
             words = ""
         if words:
-            self._attempts.refuse(words)
+            self._attempts.refuse(words, of_script=False)
         self._proof_due = self._has_recovered = False
 
     def _at_boundary(self, work: Callable[[], None], *, protects: bool = False) -> bool:

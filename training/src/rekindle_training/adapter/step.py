@@ -104,6 +104,8 @@ class Attempts:
         """First step of a generation. Some ranks may have seen in an earlier try that it adds to gradients."""
         self.refusal = ""
         """Why training cannot go on here."""
+        self._is_of_script = False
+        """A restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
@@ -196,6 +198,7 @@ class Attempts:
             place=Standing.LOST if self.refusal else place,
             reason=self.refusal or self._now.reason,
             final=bool(self.refusal),
+            refused=self._is_of_script,
             fault=self._now.fault,
             replicas=self._rank.replicas,
             kept=self._rank.buddy.kept(),
@@ -265,6 +268,7 @@ class Attempts:
             self._interrupt(error)
             return False
         if isinstance(error, Refused):
+            self._is_of_script = self._is_of_script or not self.refusal
             self.refusal = self.refusal or str(error)
         if self._now.rehearsed or (error is None and not self._now.agreed and self._rehearses()):
             self._go_back_on_purpose()
@@ -364,13 +368,16 @@ class Attempts:
 
     # Refusals.
 
-    def refuse(self, words: str) -> None:
+    def refuse(self, words: str, *, of_script: bool = True) -> None:
         """Ends training: no repair helps.
+
+        Args:
+            of_script: a restart does not help either.
 
         Raises:
             Refused: always.
         """
-        self.refusal = words
+        self.refusal, self._is_of_script = words, of_script
         if not self._now.inside:
             self._break_off()
             self.say(self.place)
@@ -523,7 +530,7 @@ class Attempts:
         try:
             self._comparison.gradients(self._boundary.held_gradients())
         except ReplicasDiffer as error:
-            self.refuse(str(error))
+            self.refuse(str(error), of_script=False)
 
     def _refuse_disagreement(self, error: Disagreement) -> None:
         with suppress(Refused):
