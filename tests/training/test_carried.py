@@ -147,7 +147,8 @@ async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: 
         ("a, *b = c\nd = a, b", {"c"}),
         ("match c:\n    case 1:\n        d = a", {"c", "a"}),
         ("a: int = 1\nd = a", set()),
-        ("d = [a for a in c]", {"a", "c"}),
+        ("d = [a for a in c]", {"c"}),
+        ("d = {a: b for a, b in c}\ne = a", {"c", "a"}),
         ("def f():\n    return a\nd = f()", {"a", "f"}),
     ],
 )
@@ -275,9 +276,12 @@ def test_a_value_that_reaches_training_is_followed(body: str) -> None:
         "optimizer.step()\nif a > 9:\n    break",
         "if a > 9:\n    raise ValueError(a)\noptimizer.step()",
         "nameless(a)\noptimizer.step()",
+        "a.append(train(x))",
+        "a += float(train(x))",
+        "a = max(a, train(x))\nprint(a)",
         "def closure():\n    return model(x)\noptimizer.step(closure)",
     ],
 )
 def test_a_value_that_is_only_shown_or_kept_reaches_nothing(body: str) -> None:
     """A metric that is computed before the update, a best value, a time, the turn of an evaluation or of a file."""
-    assert not matters(body, "a")
+    assert not matters(body, "a", "train(" if "train(x" in body else "optimizer.step()")

@@ -236,6 +236,7 @@ ORDINARY = [
     {"inside": "meter.update(loss.item())", "between": "print(meter.average)\nmeter.reset()"},
     {"top": "meter.reset()", "between": "meter.update(evaluate())\nscheduler.step(meter.average)"},
     {"between": "scheduler.step(evaluate())"},
+    {"begin": "one = 0.0", "between": "scheduler.step(sum(model(one).sum().item() for one in [batch, batch]))"},
     {"between": "scheduler.step(evaluator.run())"},
     {"between": "value = evaluate()\nscheduler.step(value)\nhistory['accuracy'].append(value)"},
     {"between": "adjust(0.1 / training.step)"},

@@ -124,7 +124,7 @@ class Carried:
     def _carried(self, names: Iterable[str], loop: Loop, frame: Frame) -> Iterator[str]:
         moving, called = changed(loop), methods(loop)
         for name in names:
-            if (name in moving and self._look_at(name, frame) is not None) or (
+            if (name in moving and frame.has(name) and self._look_at(name, frame) is not None) or (
                 name in called and self._is_carrying(name, called[name], frame)
             ):
                 yield name

@@ -9,6 +9,7 @@ epochs that something is saved, such as the best model.
 """
 
 import ast
+import builtins
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from inspect import getattr_static, unwrap
 from types import CodeType, FunctionType
 
-from rekindle_training.adapter.reads import Loop, never_known, path
+from rekindle_training.adapter.reads import GROWS, Loop, never_known, path
 
 TRAINS = frozenset(["backward", "manual_backward", "manual_seed", "manual_seed_all", "seed", "set_epoch"])
 """Names of functions that are part of training, whoever has them."""
@@ -40,6 +41,8 @@ PARTS = frozenset(
     ]
 )
 """Names of functions that return parts of what is trained."""
+BESIDE = GROWS | frozenset(dir(builtins))
+"""Names of functions that update nothing of what is trained."""
 TURNS = 4
 """Passes through a loop of steps or epochs, each with what the turn before has carried on."""
 
@@ -187,7 +190,7 @@ class Flow:
     def _simple(self, statement: ast.stmt, hot: set[str], decides: bool) -> None:
         self._calls(statement, hot, decides)
         if self._is_at(statement):
-            self._reach(decides or (self._site.below is None and self._is_hot(statement, hot)))
+            self._reach(decides or (self._site.below is None and self._updates_with(statement, hot)))
             if self._begun is not None and self._begun[0] not in self._site.loops:
                 hot |= self._begun[1]
         match statement:
@@ -201,6 +204,11 @@ class Flow:
                 self._store(ast.Name(name), hot, is_hot=self._is_hot(statement, hot))
             case ast.Continue() | ast.Break() | ast.Return():
                 self._leave(statement, hot, decides)
+
+    def _updates_with(self, statement: ast.stmt, hot: set[str]) -> bool:
+        """Whether the value is given to what updates, and is not only beside it, as in `losses.append(train(batch))`."""
+        calls = (part for part in ast.walk(statement) if isinstance(part, ast.Call))
+        return any(self._is_hot(call, hot) for call in calls if _called(call.func) not in BESIDE)
 
     def _leave(self, statement: ast.Continue | ast.Break | ast.Return, hot: set[str], decides: bool) -> None:
         is_ours = bool(self._inside) and self._inside[-1]

@@ -111,6 +111,11 @@ class Reads:
 
 
 def reads(node: ast.AST) -> Iterator[tuple[str, int]]:
+    inner = {name for part in ast.walk(node) if isinstance(part, ast.comprehension) for name in assigned(part.target)}
+    return ((name, line) for name, line in _reads(node) if name.partition(".")[0] not in inner)
+
+
+def _reads(node: ast.AST) -> Iterator[tuple[str, int]]:
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and isinstance(part.ctx, ast.Load):
             yield f"{part.value.id}.{part.attr}", part.lineno
@@ -128,9 +133,17 @@ def _as_read(target: ast.expr) -> ast.expr:
     return target
 
 
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the parts of a statement, without the variables of comprehensions: those are no variables of the frame."""
+    yield node
+    for part in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.comprehension) and part is node.target):
+            yield from walk(part)
+
+
 def stored(statement: ast.stmt) -> Iterator[str]:
     """All that a statement assigns somewhere in it."""
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield from assigned(node)
 
@@ -155,7 +168,7 @@ def assigned(target: ast.expr | None) -> Iterator[str]:
 
 def changed(statement: Loop) -> set[str]:
     """Returns all that a statement assigns somewhere in it, wholly or in part, and the containers that it changes by a method."""
-    return changed_by(ast.walk(statement))
+    return changed_by(walk(statement))
 
 
 def changed_by(nodes: Iterable[ast.AST]) -> set[str]:

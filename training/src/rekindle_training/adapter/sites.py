@@ -2,16 +2,18 @@
 
 import ast
 import linecache
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import getattr_static
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from rekindle_training.adapter.conditions import Conditions
 from rekindle_training.adapter.flow import Site
-from rekindle_training.adapter.reads import Loop, assigned, changed_by, path
+from rekindle_training.adapter.reads import Loop, assigned, changed_by, path, walk
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -23,9 +25,15 @@ class Frame:
     code: CodeType
     find: Callable[[str], Any]
     """Value of a variable, or of an attribute of one; None: it has none."""
+    is_there: Callable[[str], bool]
     site: Site
     since: int
     """Line at which the session was entered; 0: it was entered in another frame."""
+
+    def has(self, name: str) -> bool:
+        """Whether a variable, or an attribute of one, has a value."""
+        root, _, attribute = name.partition(".")
+        return getattr_static(self.find(root), attribute, self) is not self if attribute else self.is_there(root)
 
     @property
     def file(self) -> str:
@@ -79,7 +87,7 @@ def chain_of(frames: Iterable[FrameType], opened: tuple[CodeType, int] | None, u
             below=found[-1].site if found and steps is None else None,
             holds=Conditions(find, _moving(body, frame, loops[-1].lineno if loops else frame.f_lineno)),
         )
-        found.append(Frame(frame.f_code, find, site, since))
+        found.append(Frame(frame.f_code, find, ChainMap(frame.f_locals, frame.f_globals).__contains__, site, since))
         if is_outermost:
             break
     return found
@@ -105,7 +113,7 @@ def _body(frame: FrameType) -> Sequence[ast.stmt]:
 
 def _moving(body: Iterable[ast.stmt], frame: FrameType, line: int) -> set[str]:
     """Returns variables that may change from this line on, by statements of the frame or by functions of its file."""
-    later = (node for one in body for node in ast.walk(one) if getattr(node, "lineno", 0) >= line)
+    later = (node for one in body for node in walk(one) if getattr(node, "lineno", 0) >= line)
     everywhere = (node for node in ast.walk(_tree(frame)) if isinstance(node, ast.Global | ast.Nonlocal))
     return changed_by(later) | {name for node in everywhere for name in node.names}
 
