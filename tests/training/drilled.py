@@ -68,6 +68,12 @@ with rekindle_training.session(model, optimizer, state=given, checkpoint_every=0
         torch.manual_seed(2 + training.rank)
     batch = draw()
 
+    done = set[int]()
+
+    def is_enough(step: int) -> bool:
+        done.add(step)
+        return len(done) == 6
+
     def turns() -> Iterator[Any]:
         if not options.epoch:
             yield from training.steps(options.steps)
@@ -93,5 +99,8 @@ with rekindle_training.session(model, optimizer, state=given, checkpoint_every=0
                 batch = draw()
         if step % 3 == 0:
             evaluate()
+        if defect == "early stop" and is_enough(step):
+            training.finish()
+            break
         if defect == "stuck in a new process" and training.generation > 1 and step == 6:
             signal.pause()

@@ -270,3 +270,29 @@ def test_layers_that_come_while_training_runs_are_remembered_too() -> None:
     assert late.num_batches_tracked == 1
     rank.boundary.go_back()
     assert late.num_batches_tracked == 0
+
+
+class Many:
+    """A thousand small tensors."""
+
+    def __init__(self) -> None:
+        self.sums = [torch.zeros(1) for _ in range(1000)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums = state["sums"]
+
+
+def test_objects_that_are_many_together_are_not_copied_in_each_step() -> None:
+    """The bound holds for all of them together, not for each; a change of one that is not copied is found."""
+    model = nn.Linear(2, 2)
+    objects = {f"state[{number}]": Many() for number in range(60)}
+    boundary = Boundary(Trained(model, torch.optim.SGD(model.parameters()), None, {**objects, "counter": Counter()}))
+    assert set(boundary.small) == {"state[0]", "counter"}
+    boundary.remember()
+    boundary.go_back()
+    objects["state[30]"].sums[500] += 1
+    with pytest.raises(CannotGoBack, match="a large object of `state` changed before the update"):
+        boundary.go_back()

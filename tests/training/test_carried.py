@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rekindle_training.adapter.carried import Carried, _Reads
-from rekindle_training.adapter.flow import Flow
+from rekindle_training.adapter.carried import Carried
+from rekindle_training.adapter.flow import Site, reaches
+from rekindle_training.adapter.reads import Reads
 from tests.training.standalone import Standalone, last_words
 
 HEAD = """
@@ -146,7 +147,8 @@ async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: 
         ("a, *b = c\nd = a, b", {"c"}),
         ("match c:\n    case 1:\n        d = a", {"c", "a"}),
         ("a: int = 1\nd = a", set()),
-        ("d = [a for a in c]", {"a", "c"}),
+        ("d = [a for a in c]", {"c"}),
+        ("d = {a: b for a, b in c}\ne = a", {"c", "a"}),
         ("def f():\n    return a\nd = f()", {"a", "f"}),
     ],
 )
@@ -154,7 +156,7 @@ def test_what_a_turn_reads_before_it_assigns_it(body: str, expected: set[str]) -
     """The source of the loop says it."""
     (loop,) = ast.parse(f"for step in steps:\n{textwrap.indent(body, '    ')}").body
     assert isinstance(loop, ast.For)
-    assert set(_Reads(loop).found) == expected
+    assert set(Reads(loop).found) == expected
 
 
 def test_a_container_that_holds_itself_does_not_end_training() -> None:
@@ -173,10 +175,10 @@ def test_a_container_that_holds_itself_does_not_end_training() -> None:
 def test_a_failure_of_the_check_is_none_of_training(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The failure is logged, and the check is over."""
 
-    def fails(_frame: object) -> None:
+    def fails(*_: object) -> None:
         raise ValueError("unheard of")
 
-    monkeypatch.setattr("rekindle_training.adapter.carried._loop_of", fails)
+    monkeypatch.setattr("rekindle_training.adapter.carried.chain_of", fails)
     carried = Carried([])
     assert carried.look() == ""
     assert carried.is_over
@@ -193,7 +195,7 @@ def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:
     assert found == ["", "", ""]
 
 
-def reaches(body: str, name: str, update: str = "optimizer.step()") -> bool:
+def matters(body: str, name: str, update: str = "optimizer.step()") -> bool:
     """Whether this variable matters in a loop with these lines."""
     lines = f"for step in steps:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
     (loop,) = ast.parse(lines).body
@@ -217,7 +219,8 @@ def reaches(body: str, name: str, update: str = "optimizer.step()") -> bool:
         "report": report,
     }
     at = next((number for number, line in enumerate(lines.splitlines(), 1) if update in line), 0)
-    return Flow(loop, found.get, lambda thing: isinstance(thing, kinds), at).reaches(name)
+    site = Site([loop], found.get, at, [loop], loop)
+    return reaches(name, loop, [site], lambda thing: isinstance(thing, kinds), epochs=False)
 
 
 TRAINED = "\nloss = model(x).sum() * weight\nloss.backward()\noptimizer.step()"
@@ -253,7 +256,7 @@ TRAINED = "\nloss = model(x).sum() * weight\nloss.backward()\noptimizer.step()"
 )
 def test_a_value_that_reaches_training_is_followed(body: str) -> None:
     """Through what is computed from it and where it decides, into gradients, updates, options and random numbers."""
-    assert reaches(body, "a", "train(" if "train(x" in body else "optimizer.step()")
+    assert matters(body, "a", "train(" if "train(x" in body else "optimizer.step()")
 
 
 @pytest.mark.parametrize(
@@ -273,9 +276,12 @@ def test_a_value_that_reaches_training_is_followed(body: str) -> None:
         "optimizer.step()\nif a > 9:\n    break",
         "if a > 9:\n    raise ValueError(a)\noptimizer.step()",
         "nameless(a)\noptimizer.step()",
+        "a.append(train(x))",
+        "a += float(train(x))",
+        "a = max(a, train(x))\nprint(a)",
         "def closure():\n    return model(x)\noptimizer.step(closure)",
     ],
 )
 def test_a_value_that_is_only_shown_or_kept_reaches_nothing(body: str) -> None:
     """A metric that is computed before the update, a best value, a time, the turn of an evaluation or of a file."""
-    assert not reaches(body, "a")
+    assert not matters(body, "a", "train(" if "train(x" in body else "optimizer.step()")

@@ -1,6 +1,6 @@
 """Which loaders `rekindle_training.batches` takes, what it says of others, and how one is found that was not given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -93,6 +93,21 @@ def test_a_session_takes_no_loader_itself(data: Callable[[], object], named: str
         TypeError, match=rf"session\(data\): {named} is not accepted, .* write batches = rekindle_training\.batches"
     ):
         refuse_raw(data())
+
+
+def test_a_wrapper_of_a_loader_is_refused_with_what_to_give() -> None:
+    """Lightning Fabric's has the attributes of its DataLoader, and the DataLoader in one of its own."""
+
+    class FabricLoader:
+        def __init__(self, loader: DataLoader[Any]) -> None:
+            self.__dict__.update(loader.__dict__)
+            self._dataloader = loader
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter(self._dataloader)
+
+    with pytest.raises(TypeError, match=r"FabricLoader is not accepted: .*batches\(loader\._dataloader\).*fabric\.to_device"):
+        rekindle_training.batches(FabricLoader(DataLoader(Rows(), 4)))
 
 
 def test_a_session_takes_what_has_a_position_of_training() -> None:

@@ -150,6 +150,16 @@ async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
     assert "DIVERGED" not in found["text"]
 
 
+async def test_a_script_that_stops_early_is_compared_with_where_it_stopped(drill: Drill) -> None:
+    """A run that trains on where the undisturbed one had stopped has diverged, although all of its earlier steps are the same."""
+    found = await drill(SCRIPT, "--defect=early stop", code=1, cases="restart")
+    assert found["cases"]["undisturbed"]["note"] == "6 steps, where the script stopped early"
+    restarted = found["cases"]["restart"]
+    assert (restarted["result"], restarted["other_parameters"]) == ("diverged", True)
+    assert "it ended after step 8, undisturbed after step 6" in restarted["note"]
+    assert "a count for an early stop" in " ".join(restarted["advice"])
+
+
 async def test_a_rank_that_alone_has_its_shard_does_not_move_and_the_reason_is_shown(drill: Drill) -> None:
     """The rank is named, and what to write for a switch."""
     script = Path(__file__).with_name("sharded.py")
@@ -250,7 +260,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
     shown = os.read(ours, 65536).decode()
     os.close(ours)
     os.close(theirs)
-    assert "[....................] 0 of 8, undisturbed, 0 s" in shown
+    assert "[....................] 0 of 10, undisturbed, 0 s" in shown
     assert shown.endswith("\r\x1b[K")
     assert b"undisturbed," not in subprocess.run(command, check=False, capture_output=True, timeout=SECONDS).stderr
 
@@ -311,7 +321,8 @@ def test_of_what_differs_the_likely_cause_is_named(was: dict[str, str], now: dic
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("own buffers names", "this is an error of Rekindle"), ("state[0] epoch", "call it inside `with step:`")]
+    ("name", "words"),
+    [("own buffers names", "this is likely an error of Rekindle"), ("state[0] epoch", "call it inside `with step:`")],
 )
 def test_what_the_session_keeps_for_itself_is_no_error_of_the_script(name: str, words: str) -> None:
     """The advice of an object that the session was given is another one."""

@@ -100,3 +100,16 @@ def test_a_session_without_with_says_so() -> None:
     opened: Any = rekindle_training.session(MODEL, OPTIMIZER, checkpoint_every=0)
     with pytest.raises(AttributeError, match="a session is entered by `with`"):
         opened.steps(3)
+
+
+@pytest.mark.parametrize(
+    ("positional", "words"),
+    [
+        ((), r"session\(model\): missing; give the module that is trained"),
+        ((MODEL,), r"session\(optimizer\): missing; give what updates the model, as in session\(model, optimizer\)"),
+    ],
+)
+def test_what_is_missing_is_named(positional: tuple[Any, ...], words: str) -> None:
+    """A session without an optimizer says what to give."""
+    with pytest.raises(TypeError, match=words):
+        rekindle_training.session(*positional, checkpoint_every=0)

@@ -1,6 +1,9 @@
 """Faults on demand: each does what it says, in the first life of a job only."""
 
 import json
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,7 +106,7 @@ def test_a_fault_in_a_step_strikes_once_in_a_job(tmp_path: Path, monkeypatch: py
 
     def life(rank: int) -> torch.nn.Module:
         model = torch.nn.Linear(1, 1)
-        injected.arm(trained(model), rank, tmp_path, Gate(), lambda: step)
+        injected.arm(trained(model), rank, tmp_path, Gate(), lambda: step, [])
         return model
 
     first, other, second = life(2), life(1), life(2)
@@ -134,7 +137,7 @@ def test_a_fault_strikes_at_its_place_in_the_step(place: str, done: list[str], m
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "exception", "rank": 0, "step": 1, "place": place}]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     model = torch.nn.Linear(1, 1)
-    injected.arm(trained(model), 0, None, Gate(), lambda: 1)
+    injected.arm(trained(model), 0, None, Gate(), lambda: 1, [])
     reached = []
 
     def turn() -> None:
@@ -153,12 +156,29 @@ def test_a_fault_strikes_at_its_place_in_the_step(place: str, done: list[str], m
     turn()
 
 
+def test_a_signal_strikes_after_the_last_update_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scope of the step calls it at its end; an error there could not be repeated, and is refused."""
+    kill = {"fault": "kill", "rank": 0, "step": 2, "place": "updated"}
+    monkeypatch.setenv("REKINDLE_INJECT", json.dumps([kill]))
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda _, number: sent.append(number))
+    step, on_done = 1, list[Callable[[], None]]()
+    injected.arm(trained(torch.nn.Linear(1, 1)), 0, None, Gate(), lambda: step, on_done)
+    for step in (1, 2, 3):
+        for callback in on_done:
+            callback()
+        assert sent == [signal.SIGKILL] * (step > 1)
+    with pytest.raises(InjectionInvalid):
+        Injection.read({"REKINDLE_INJECT": json.dumps([{**kill, "fault": "exception"}])})
+
+
 def test_a_rank_pauses_behind_the_step_that_an_injection_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to order it in time: where it pauses, a manager finds it."""
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "pause", "rank": 0, "step": 2}]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     model, gate = torch.nn.Linear(1, 1), Gate()
-    injected.arm(trained(model), 0, None, gate, lambda: gate.completed + 1)
+    injected.arm(trained(model), 0, None, gate, lambda: gate.completed + 1, [])
     gate.enter(1)
     for step in (1, 2):
         assert gate.wait() == Go()

@@ -9,7 +9,7 @@ from _pytest.mark import ParameterSet
 
 from rekindle_training.adapter.words import LONGEST, in_words
 from rekindle_training.manager.repair import plan
-from rekindle_training.manager.successors import CannotRepair
+from rekindle_training.manager.successors import CannotRepair, Futile
 from rekindle_wire.training_pb2 import Standing
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import PODS, WORLD, Job
@@ -202,3 +202,11 @@ def test_nobody_is_renewed_from_nobody(places: tuple["Standing.Place.ValueType",
     """Where no rank has the state, only the checkpoint is left."""
     with pytest.raises(CannotRepair, match=r"no rank (has the state|is left)"):
         plan({rank: at(4, place) for rank, place in enumerate(places)})
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_refusal_of_the_script_is_no_reason_for_a_restart(refused: bool) -> None:
+    """The same script would be refused again; ranks that differ may be equal after a restart."""
+    with pytest.raises(CannotRepair, match="a rule") as raised:
+        plan({0: Standing(step=3), 1: Standing(step=3, place=Standing.LOST, reason="a rule", final=True, refused=refused)})
+    assert isinstance(raised.value, Futile) == refused

@@ -22,10 +22,11 @@ ACCEPTED = (
 ON_A_NODE = '{"fault": "wrong-product", "wrong-message", "wrong-memory" or "check-hangs", "node": "node-1"}'
 IN_A_STEP = (
     '{"fault": "exception", "memory", "kill", "stop" or "pause", "rank": 0, "step": 1, "place": "forward" (or left out), '
-    '"backward" or "evaluation"}'
+    '"backward", "evaluation" or, for a signal, "updated"}'
 )
 IN_STEPS = ("exception", "memory", "kill", "stop", "pause")
-FORWARD, BACKWARD, EVALUATION = "forward", "backward", "evaluation"
+FORWARD, BACKWARD, EVALUATION, UPDATED = "forward", "backward", "evaluation", "updated"
+SIGNALS = ("kill", "stop")
 INJECTED = "injected in step"
 """The message of an injected error begins so."""
 
@@ -107,8 +108,8 @@ def _on_nodes(entries: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
 
 def _step_fault(entry: dict[str, Any]) -> StepFault:
     rank, step, place = entry.get("rank"), entry.get("step"), entry.get("place", FORWARD)
-    known = entry.keys() - {"place"} == {"fault", "rank", "step"} and place in (FORWARD, BACKWARD, EVALUATION)
-    if not known or type(rank) is not int or type(step) is not int:
+    known = entry.keys() - {"place"} == {"fault", "rank", "step"} and place in (FORWARD, BACKWARD, EVALUATION, UPDATED)
+    if not known or (place == UPDATED and entry["fault"] not in SIGNALS) or type(rank) is not int or type(step) is not int:
         raise _unknown(entry)
     return StepFault(rank, step, entry["fault"], place)
 

@@ -448,6 +448,7 @@ class Standing(google.protobuf.message.Message):
     FAULT_FIELD_NUMBER: builtins.int
     KEPT_FIELD_NUMBER: builtins.int
     FINAL_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     place: Global___Standing.Place.ValueType
@@ -459,6 +460,8 @@ class Standing(google.protobuf.message.Message):
     """No repair helps: what ranks hold in common differs, or the script breaks a rule. `reason` says which. Training begins again at
     its last checkpoint, or ends.
     """
+    refused: builtins.bool
+    """`reason` is a rule that the script breaks, so that a restart would come to the same end: training ends."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """As in `Paused`."""
@@ -477,8 +480,9 @@ class Standing(google.protobuf.message.Message):
         fault: Global___Standing.Fault.ValueType = ...,
         kept: collections.abc.Iterable[Global___Kept] | None = ...,
         final: builtins.bool = ...,
+        refused: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fault", b"fault", "final", b"final", "kept", b"kept", "place", b"place", "reason", b"reason", "replicas", b"replicas", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fault", b"fault", "final", b"final", "kept", b"kept", "place", b"place", "reason", b"reason", "refused", b"refused", "replicas", b"replicas", "step", b"step"]) -> None: ...
 
 Global___Standing: typing_extensions.TypeAlias = Standing
 

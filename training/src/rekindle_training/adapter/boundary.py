@@ -24,7 +24,7 @@ from rekindle_training.adapter.data_parallel import DataParallel, Flags
 from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.gradients import CannotGoBack
-from rekindle_training.adapter.leaves import leaves
+from rekindle_training.adapter.leaves import values
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sample import middle
 from rekindle_training.adapter.settings import Settings
@@ -34,7 +34,11 @@ from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.uncounted import may_write_uncounted
 
 SMALL = 1024 * 1024
-"""Bytes up to which a buffer, or what an object keeps, is copied at each boundary; of more it is watched whether it changes."""
+"""Bytes up to which a buffer, or what all objects of `state` together keep, is copied at each boundary; of more it is watched
+whether it changes."""
+
+MANY = 1000
+"""Tensors of all objects of `state` together up to which they are copied, and of which one element is watched."""
 
 WATCHED = 32
 """Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One
@@ -113,7 +117,7 @@ class Boundary:
         self._updated = Updated(self._optimizers) if self.repeats_updates else None
         knows_all = isinstance(self.trained.optimizer, torch.optim.Optimizer) and self._updated is None
         self._moving = Moving(self._optimizers) if knows_all else None
-        self.small = {name: thing for name, thing in others.items() if _size(thing) <= SMALL or self.repeats_updates}
+        self.small = others if self.repeats_updates else _small(others)
         self._large = {name: thing for name, thing in others.items() if name not in self.small}
         for register in (
             torch_modules.register_module_module_registration_hook,
@@ -348,8 +352,9 @@ class Boundary:
             self._places, self._middles = places, [middle(tensor) for tensor in held if tensor.numel()]
         middles = list(self._middles)
         for thing in self._large.values():
-            tensors = (local(leaf) for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
-            middles += [middle(tensor) for tensor in tensors if tensor.numel()]
+            tensors = [leaf for leaf in values(thing.state_dict()) if isinstance(leaf, torch.Tensor) and leaf.numel()]
+            every = 1 + len(tensors) * len(self._large) // MANY
+            middles += [middle(local(tensor)) for tensor in tensors[::every]]
         by_device: dict[torch.device, list[torch.Tensor]] = {}
         for element in middles:
             by_device.setdefault(element.device, []).append(element)
@@ -357,7 +362,7 @@ class Boundary:
 
     def _large_values(self) -> list[object]:
         """Returns plain values of large objects, and change counters of their tensors."""
-        found = [leaf for thing in self._large.values() for _, leaf in leaves(thing.state_dict(), "")]
+        found = [leaf for thing in self._large.values() for leaf in values(thing.state_dict())]
         changes = versions([leaf for leaf in found if isinstance(leaf, torch.Tensor)])
         return [*changes, *(leaf for leaf in found if type(leaf) in PLAIN)]
 
@@ -395,8 +400,21 @@ def _with_inner(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]
     return found
 
 
-def _size(thing: Stateful) -> int:
-    return sum(leaf.nbytes for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
+def _small(things: Mapping[str, Stateful]) -> dict[str, Stateful]:
+    """Returns the objects that are copied at each boundary: as many as can be, the smallest first, in their order."""
+    sizes = {name: _size(thing) for name, thing in things.items()}
+    found, count, total = set[str](), 0, 0
+    for name, (tensors, held) in sorted(sizes.items(), key=lambda entry: entry[1]):
+        if count + tensors <= MANY and total + held <= SMALL:
+            count, total = count + tensors, total + held
+            found.add(name)
+    return {name: thing for name, thing in things.items() if name in found}
+
+
+def _size(thing: Stateful) -> tuple[int, int]:
+    """Returns the number of tensors, and their bytes."""
+    held = [leaf.nbytes for leaf in values(thing.state_dict()) if isinstance(leaf, torch.Tensor)]
+    return len(held), sum(held)
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,41 +2,51 @@
 
 The source of the loop shows which variables a turn reads before it assigns them. Of these, the ones whose values change between
 the first turns are carried: a counter, an average, a hidden state, a batch drawn ahead. They are counted where they reach what is
-trained (`flow`), and not where they are only shown or saved. What functions read that the loop calls is not counted either.
+trained (`flow`), and not where they are only shown or saved. What functions read that the loop calls is not counted.
+
+A loop around the steps, such as one of epochs, is judged in the second step by its source alone: its second turn comes late.
 """
 
-import ast
-import linecache
 import logging
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
-from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
 
 from rekindle_training.adapter.digest import leaf_digest
-from rekindle_training.adapter.flow import Flow
-from rekindle_training.adapter.places import frames_of_script
+from rekindle_training.adapter.flow import reaches
+from rekindle_training.adapter.methods import carries
+from rekindle_training.adapter.places import CARRIED, frames_of_script
+from rekindle_training.adapter.reads import Loop, Reads, changed, methods
+from rekindle_training.adapter.sites import Frame, chain_of
 from rekindle_training.adapter.words import FAILURES
 
 log = logging.getLogger(__name__)
 
 LOOKS = 4
 """Turns at whose beginning the values are looked at."""
+AROUND = 2
+"""Look at which the loops around the steps are judged: it is known where the update begins."""
 LARGEST = 1024 * 1024
 """Elements of a tensor or an array up to which it is looked at."""
 MOST = 10_000
 """Values of a variable, with those in containers, up to which it is looked at: it may be a whole dataset."""
+_WAYS_OUT = (
+    "and a rank that is replaced begins with its first value, as does a job that begins again at a checkpoint. Compute it from "
+    "the number of the step or epoch; or read it, between session() and the loop, from what the session has, such as "
+    "`optimizer.param_groups[0]['lr']`; or keep it in an object with `state_dict` and `load_state_dict` that is given to "
+    f'session(state=[...]). session(accept=["{CARRIED}"]) accepts that a recovery may change what is trained'
+)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Carried:
-    """Variables of the loop of one rank."""
+    """Variables of the loops of one rank."""
 
     def __init__(self, given: Iterable[object]) -> None:
         """`given` is what the session was given: its state is none of the loop's."""
@@ -44,11 +54,13 @@ class Carried:
         self._known = {id(thing) for thing in things}
         for thing in things:
             self._known |= {id(value) for value in getattr(thing, "__dict__", {}).values() if not isinstance(value, _PLAIN)}
+        self._opened = next(((frame.f_code, frame.f_lineno) for frame in frames_of_script()), None)
+        """Code and line of the script that has entered the session."""
         self._looks = 0
         self.is_over = False
         self._code: CodeType | None = None
-        """Code of the frame that has the loop."""
-        self._loop: ast.For | None = None
+        """Code of the frame that has the loop of steps."""
+        self._loop: Loop | None = None
         self._reads: Mapping[str, int] = {}
         """Line of the first read of each variable that a turn reads before it assigns it."""
         self._seen: Mapping[str, object] = {}
@@ -67,49 +79,79 @@ class Carried:
             self._updates_at = frame.f_lineno
 
     def look(self) -> str:
-        """Returns in words which variable has changed since the turn before, where it matters; empty: none. Called when a turn
-        of the loop begins."""
+        """Returns in words which variable is carried and matters, and what to do; empty: none. Called when a turn of the loop of
+        steps begins."""
         self._looks += 1
         self.is_over = self._looks == LOOKS
         try:
-            return self._changed()
+            return f"{found}, {_WAYS_OUT}" if (found := self._found()) else ""
         except FAILURES:  # of what only protects training
             log.warning("the variables of the loop are not checked", exc_info=True)
             self.is_over = True
             return ""
 
-    def _changed(self) -> str:
-        frame = next(iter(frames_of_script()), None)
-        if frame is None:
+    def _found(self) -> str:
+        frames = chain_of(frames_of_script(), self._opened, self._updates_at)
+        asking = next((frame for frame in frames if frame.site.steps is not None), None)
+        if asking is None:
             return ""
-        if frame.f_code is not self._code or (self._loop and not _is_asking(self._loop, frame)):
-            self._code, self._loop = frame.f_code, _loop_of(frame)
+        loop = asking.site.steps
+        assert loop is not None
+        if asking.code is not self._code or loop is not self._loop:
+            self._code, self._loop = asking.code, loop
             self._seen, self._updates_at = {}, math.inf
-            self._reads = _Reads(self._loop).found if self._loop else {}
-        if self._loop is None:
-            return ""
-        seen = {name: value for name in self._reads if (value := self._look_at(name, frame)) is not None}
+            self._reads = Reads(loop, asking.site.holds).found
+        return self._changed(asking, loop, frames) or (self._around(frames) if self._looks == AROUND else "")
+
+    def _changed(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
+        """Looks at the loop of steps: values tell what has changed in it."""
+        seen = {name: value for name in self._reads if (value := self._look_at(name, asking)) is not None}
         changed = [name for name, value in seen.items() if name in self._seen and self._seen[name] != value]
         self._seen = seen
-        if not changed:
-            return ""
-        flow = Flow(self._loop, lambda name: self._find(name, frame), self._is_given, self._updates_at)
-        name = next((name for name in changed if flow.reaches(name)), None)
-        if name is None:
-            return ""
-        return f"{Path(frame.f_code.co_filename).name}:{self._reads[name]} reads `{name}`, which changes from turn to turn"
+        name = next((name for name in changed if self._matters(name, loop, frames[frames.index(asking) :])), None)
+        return "" if name is None else f"{asking.file}:{self._reads[name]} reads `{name}`, which changes from turn to turn"
 
-    def _look_at(self, name: str, frame: FrameType) -> object:
-        root = self._find(name.partition(".")[0], frame)
+    def _around(self, frames: Sequence[Frame]) -> str:
+        """Looks at the loops around the steps: the source tells what may change in them."""
+        for number, frame in enumerate(frames):
+            for loop in frame.site.loops:
+                reads = Reads(loop, frame.site.holds).found if loop is not frame.site.steps else {}
+                names = (name for name in self._carried(reads, loop, frame) if self._matters(name, loop, frames[number:]))
+                if (name := next(names, None)) is not None:
+                    return f"{frame.file}:{reads[name]} reads `{name}`, which changes from epoch to epoch"
+        return ""
+
+    def _carried(self, names: Iterable[str], loop: Loop, frame: Frame) -> Iterator[str]:
+        moving, called = changed(loop), methods(loop)
+        for name in names:
+            if (name in moving and frame.has(name) and self._look_at(name, frame) is not None) or (
+                name in called and self._is_carrying(name, called[name], frame)
+            ):
+                yield name
+
+    def _matters(self, name: str, loop: Loop, frames: Sequence[Frame]) -> bool:
+        if frames[0].is_restored(name, loop, self._is_state):
+            return False
+        epochs = any(loop is not frame.site.steps for frame in frames for loop in frame.site.loops)
+        return reaches(name, loop, [frame.site for frame in frames], self._is_given, epochs=epochs)
+
+    def _look_at(self, name: str, frame: Frame) -> object:
+        root = frame.find(name.partition(".")[0])
         if id(root) in self._known or type(root).__module__.startswith("rekindle_training"):
             return None
-        found = self._find(name, frame)
+        found = frame.find(name)
         return None if id(found) in self._known else _value(found)
 
-    def _find(self, name: str, frame: FrameType) -> Any:
-        root, _, attribute = name.partition(".")
-        found = frame.f_locals.get(root, frame.f_globals.get(root))
-        return getattr(found, "__dict__", {}).get(attribute) if attribute else found
+    def _is_carrying(self, name: str, called: Iterable[str], frame: Frame) -> bool:
+        """Whether it is an object of the script's that counts or keeps something in these methods, and has nothing of what is
+        trained: that is a trainer, and no line tells which of its attributes matter."""
+        thing = frame.find(name)
+        held = getattr(thing, "__dict__", {}).values()
+        return not (name == "self" or self._is_given(thing) or any(map(self._is_given, held))) and carries(thing, called)
+
+    def _is_state(self, thing: object) -> bool:
+        """Whether a session puts back what this has: something that was given to it, or the session itself."""
+        return id(thing) in self._known and not isinstance(thing, torch.nn.Module)
 
     def _is_given(self, thing: object) -> bool:
         """Whether it was given to the session, or is of a kind that is, or a collection of such."""
@@ -146,130 +188,3 @@ def _looked_at(found: object, number: Iterator[int]) -> object:
     if numpy is not None and isinstance(found, numpy.ndarray | numpy.generic) and found.size <= LARGEST:
         return str(found.dtype), found.shape, found.tobytes()
     return None
-
-
-def _loop_of(frame: FrameType) -> ast.For | None:
-    """Returns the loop that asks for its next turn in this frame; None: its source is not known."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
-    except SyntaxError:
-        return None
-    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For))
-    return next((loop for loop in loops if _is_asking(loop, frame)), None)
-
-
-def _is_asking(loop: ast.For, frame: FrameType) -> bool:
-    return loop.lineno <= frame.f_lineno <= (loop.iter.end_lineno or loop.lineno)
-
-
-class _Reads:
-    """Variables, and attributes of variables, that a turn of a loop reads before it assigns them.
-
-    A loop inside the turn is taken to assign all that it could.
-    """
-
-    def __init__(self, loop: ast.For) -> None:
-        self.found: dict[str, int] = {}
-        """Line of the first read."""
-        self._all = set(_stored(loop))
-        self._block(loop.body, set(_assigned(loop.target)))
-
-    def _block(self, statements: Iterable[ast.stmt], known: set[str]) -> set[str]:
-        """Args:
-            known: what has been assigned in this turn.
-
-        Returns:
-            What has been assigned by the end; everything, where the end is not reached.
-        """
-        for statement in statements:
-            known = self._statement(statement, known | set(_named_inside(statement)))
-            if isinstance(statement, ast.Break | ast.Continue | ast.Raise | ast.Return):
-                return known | self._all
-        return known
-
-    def _statement(self, statement: ast.stmt, known: set[str]) -> set[str]:
-        match statement:
-            case ast.Assign(targets=targets):
-                self._read(statement, known)
-                return known.union(*map(_assigned, targets))
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._read(value, known)
-                return known.union(_assigned(target))
-            case ast.AugAssign(target=target):
-                self._read(_as_read(target), known)
-                self._read(statement, known)
-            case ast.If(test=test, body=body, orelse=orelse):
-                self._read(test, known)
-                return self._block(body, known) & self._block(orelse, known)
-            case ast.With(items=items, body=body):
-                self._block([ast.Expr(item.context_expr) for item in items], known)
-                return self._block(body, known.union(*(_assigned(item.optional_vars) for item in items)))
-            case _:
-                return self._compound(statement, known)
-        return known
-
-    def _compound(self, statement: ast.stmt, known: set[str]) -> set[str]:
-        match statement:
-            case ast.For(target=target, iter=first, body=body, orelse=orelse):
-                self._read(first, known)
-                self._block([*body, *orelse], known | set(_assigned(target)))
-                return known | set(_stored(statement))
-            case ast.While(test=test, body=body, orelse=orelse):
-                self._read(test, known)
-                self._block([*body, *orelse], known)
-                return known | set(_stored(statement))
-            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
-                ends = [self._block(handler.body, known | {handler.name or ""}) for handler in handlers]
-                return self._block(final, self._block([*body, *orelse], known).intersection(*ends))
-            case _:
-                self._read(statement, known)
-        return known
-
-    def _read(self, node: ast.AST, known: set[str]) -> None:
-        for name, line in _reads(node):
-            root = name.partition(".")[0]
-            if name not in known and root not in known:
-                self.found.setdefault(name, line)
-
-
-def _reads(node: ast.AST) -> Iterator[tuple[str, int]]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and isinstance(part.ctx, ast.Load):
-            yield f"{part.value.id}.{part.attr}", part.lineno
-        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-            yield part.id, part.lineno
-
-
-def _as_read(target: ast.expr) -> ast.expr:
-    """Returns the expression that `+=` reads before it assigns its target."""
-    match target:
-        case ast.Name(id=name):
-            return ast.Name(name, ast.Load(), lineno=target.lineno)
-        case ast.Attribute(value=value, attr=attribute):
-            return ast.Attribute(value, attribute, ast.Load(), lineno=target.lineno)
-    return target
-
-
-def _stored(statement: ast.stmt) -> Iterator[str]:
-    """All that a statement assigns somewhere in it."""
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield from _assigned(node)
-
-
-def _named_inside(statement: ast.stmt) -> Iterator[str]:
-    """Variables that are assigned by `:=`."""
-    return (node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr))
-
-
-def _assigned(target: ast.expr | None) -> Iterator[str]:
-    """Variables, and attributes of variables, that an assignment replaces. An element of a container replaces none."""
-    match target:
-        case ast.Name(id=name):
-            yield name
-        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-            yield f"{name}.{attribute}"
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            yield from chain.from_iterable(map(_assigned, elements))
-        case ast.Starred(value=value):
-            yield from _assigned(value)

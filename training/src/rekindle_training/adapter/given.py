@@ -12,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from rekindle_training import names
 from rekindle_training.adapter.places import check_accepted
 
+MISSING: Any = object()
+"""An argument that was not given."""
 ARGUMENTS = (
     *("model", "optimizer", "state", "data", "checkpoint_every", "checkpoints", "unique_shards", "replicas"),
     *("after_update", "switch_link", "repeat_updates", "accept"),
@@ -98,6 +100,8 @@ def _called(value: object) -> str:
 
 
 def _check_model(model: object) -> None:
+    if model is MISSING:
+        raise TypeError("session(model): missing; give the module that is trained, as in session(model, optimizer)")
     if isinstance(model, torch.optim.Optimizer):
         raise TypeError("session(model): this is an optimizer; the model comes first, as in session(model, optimizer)")
     if not isinstance(model, torch.nn.Module):
@@ -105,6 +109,11 @@ def _check_model(model: object) -> None:
 
 
 def _check_optimizer(optimizer: object) -> None:
+    if optimizer is MISSING:
+        raise TypeError(
+            "session(optimizer): missing; give what updates the model, as in session(model, optimizer): an optimizer of torch's, "
+            "or anything with state_dict and load_state_dict that calls training.agree() before it updates"
+        )
     if isinstance(optimizer, torch.nn.Module):
         raise TypeError("session(optimizer): this is a module; give the optimizer, as in session(model, optimizer)")
     if isinstance(optimizer, list | tuple | dict):

@@ -8,26 +8,32 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rekindle_training.adapter import passes
 from rekindle_training.adapter.trained import Trained
-from rekindle_training.injection import INJECTED, Injection, StepFault
+from rekindle_training.injection import INJECTED, UPDATED, Injection, StepFault
 from rekindle_training.processor.gate import Gate
 
 
-def arm(trained: Trained, rank: int, job_dir: Path | None, gate: Gate, turn: Callable[[], int]) -> None:
+def arm(  # noqa: PLR0913  # where the rank is, and what tells of its places
+    trained: Trained, rank: int, job_dir: Path | None, gate: Gate, turn: Callable[[], int], on_done: list[Callable[[], None]]
+) -> None:
     """Costs nothing where this rank has no fault to come.
 
     Args:
         turn: the step whose turn of the loop it is.
+        on_done: functions that are called at the end of the scope of a step.
     """
     for fault in Injection.read().in_steps:
         if fault.rank == rank:
-            _arm(trained, fault, job_dir, gate, turn)
+            reached = _armed(fault, job_dir, gate, turn)
+            passes.watch(trained.modules, reached)
+            on_done.append(partial(reached, UPDATED, None))
 
 
-def _arm(trained: Trained, fault: StepFault, job_dir: Path | None, gate: Gate, turn: Callable[[], int]) -> None:
+def _armed(fault: StepFault, job_dir: Path | None, gate: Gate, turn: Callable[[], int]) -> passes.Reached:
     struck = False
 
     def reached(place: str, _: object) -> None:
@@ -37,7 +43,7 @@ def _arm(trained: Trained, fault: StepFault, job_dir: Path | None, gate: Gate, t
             if _is_first(fault, job_dir):
                 _strike(fault, gate)
 
-    passes.watch(trained.modules, reached)
+    return reached
 
 
 def _strike(fault: StepFault, gate: Gate) -> None:

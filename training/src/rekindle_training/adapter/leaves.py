@@ -15,3 +15,18 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from leaves(item, f"{path}/[{index}]")
     else:
         yield path, value
+
+
+def values(value: Any) -> list[Any]:
+    """Returns the same things without their paths, in a part of the time."""
+    found: list[Any] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Any]) -> None:
+    if isinstance(value, dict | list | tuple | deque) and value:
+        for part in value.values() if isinstance(value, dict) else value:
+            _collect(part, found)
+    else:
+        found.append(value)

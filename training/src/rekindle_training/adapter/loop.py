@@ -253,7 +253,8 @@ class Training:
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
         self._wrappers.watch()
-        injected.arm(self._trained, self.rank, self._environment.job_dir, self._gate, lambda: self._attempts.turn)
+        attempts, folder = self._attempts, self._environment.job_dir
+        injected.arm(self._trained, self.rank, folder, self._gate, lambda: attempts.turn, attempts.on_done)
         self._communicator.in_session = True
         if self._entry.met is None:
             self._entry.begin()
@@ -301,6 +302,7 @@ class Training:
             )
         if self._attempts.done > self.step:
             self._gate.complete(self._attempts.done)
+            self._trace(self._attempts.done)
         self._do_what_is_due()
         while not self._has_left():
             self._cross(self.step)
@@ -411,7 +413,7 @@ class Training:
         else:
             words = ""
         if words:
-            self._attempts.refuse(words)
+            self._attempts.refuse(words, of_script=False)
         self._proof_due = self._has_recovered = False
 
     def _at_boundary(self, work: Callable[[], None], *, protects: bool = False) -> bool:

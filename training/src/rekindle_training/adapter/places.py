@@ -178,7 +178,11 @@ def line_of_script() -> str:
 def frames_of_script() -> list[FrameType]:
     """Returns the frames of the script, the innermost first, without those of libraries."""
     files = [(frame, frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    return [frame for frame, file in files if _is_outside(file) and not _is_of_library(file)]
+    return [frame for frame, file in files if is_of_script(file)]
+
+
+def is_of_script(file: str) -> bool:
+    return _is_outside(file) and not _is_of_library(file)
 
 
 def of_script(trace: TracebackType | None) -> TracebackType | None:

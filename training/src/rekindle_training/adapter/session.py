@@ -25,8 +25,8 @@ from rekindle_training.data.kinds import refuse_raw
 
 
 def session(  # noqa: PLR0913  # what is trained, and how
-    model: torch.nn.Module,
-    optimizer: Stateful,
+    model: torch.nn.Module = given.MISSING,
+    optimizer: Stateful = given.MISSING,
     *,
     state: Sequence[Stateful] = (),
     data: Stateful | None = None,
@@ -62,7 +62,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
         repeat_updates: Copies of parameters and of the optimizers' state are kept, so that a step is repeated whatever
             failed in it: for steps with several updates, or with collectives after one. They take memory, and time in each step.
         accept: Rules that the script breaks on its own account, where a recovery then is not exact or not possible:
-            `early-collectives`, `late-collectives`, `late-draws`, `unrepeatable`.
+            `early-collectives`, `late-collectives`, `late-draws`, `carried-variables`, `unrepeatable`.
 
     Raises:
         EnvironmentIncomplete: the process was not started by `rekindle-train`.

@@ -104,9 +104,13 @@ class Attempts:
         """First step of a generation. Some ranks may have seen in an earlier try that it adds to gradients."""
         self.refusal = ""
         """Why training cannot go on here."""
+        self._is_of_script = False
+        """A restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
+        self.on_done: list[Callable[[], None]] = []
+        """Called at the end of the scope of a step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before(kind, "zero_grad", self._boundary.drops_gradients)
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
@@ -194,6 +198,7 @@ class Attempts:
             place=Standing.LOST if self.refusal else place,
             reason=self.refusal or self._now.reason,
             final=bool(self.refusal),
+            refused=self._is_of_script,
             fault=self._now.fault,
             replicas=self._rank.replicas,
             kept=self._rank.buddy.kept(),
@@ -263,13 +268,16 @@ class Attempts:
             self._interrupt(error)
             return False
         if isinstance(error, Refused):
+            self._is_of_script = self._is_of_script or not self.refusal
             self.refusal = self.refusal or str(error)
         if self._now.rehearsed or (error is None and not self._now.agreed and self._rehearses()):
             self._go_back_on_purpose()
             return error is not None
         if error is None and self._now.agreed:
             self._refuse_late_passes()
-        done = error is None and (self._now.agreed or self._agree(Kind.END))
+        if done := error is None and (self._now.agreed or self._agree(Kind.END)):
+            for callback in self.on_done:
+                callback()
         self._now.inside = False
         with self._places.ours():
             self._end(error, done=done)
@@ -360,13 +368,16 @@ class Attempts:
 
     # Refusals.
 
-    def refuse(self, words: str) -> None:
+    def refuse(self, words: str, *, of_script: bool = True) -> None:
         """Ends training: no repair helps.
+
+        Args:
+            of_script: a restart does not help either.
 
         Raises:
             Refused: always.
         """
-        self.refusal = words
+        self.refusal, self._is_of_script = words, of_script
         if not self._now.inside:
             self._break_off()
             self.say(self.place)
@@ -389,11 +400,7 @@ class Attempts:
     def _refuse_carried(self) -> None:
         """Raises Refused where the loop carries something from turn to turn that a replacement would not have."""
         if not self._carried.is_over and not self._places.accepts(CARRIED) and (found := self._carried.look()):
-            self.refuse(
-                f"{found}, and a rank that is replaced begins with its first value. Compute it from the number of the step, or "
-                "keep it in an object with `state_dict` and `load_state_dict`, and give that to session(state=[...]). "
-                f'session(accept=["{CARRIED}"]) accepts that a recovery may change what is trained'
-            )
+            self.refuse(found)
 
     def _refuse_late_passes(self) -> None:
         """Notes a refusal where models spoke to other ranks after the update. What other threads say in groups of their own is
@@ -523,7 +530,7 @@ class Attempts:
         try:
             self._comparison.gradients(self._boundary.held_gradients())
         except ReplicasDiffer as error:
-            self.refuse(str(error))
+            self.refuse(str(error), of_script=False)
 
     def _refuse_disagreement(self, error: Disagreement) -> None:
         with suppress(Refused):

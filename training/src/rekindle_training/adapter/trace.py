@@ -20,7 +20,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.step import Attempts
-from rekindle_training.injection import BACKWARD
+from rekindle_training.injection import BACKWARD, UPDATED
 
 HASH = 16
 """Digits of a digest."""
@@ -42,6 +42,7 @@ class Trace:
             torch.use_deterministic_algorithms(mode=True, warn_only=True)
         passes.watch(rank.trained.modules, self._reached)
         attempts.on_repeat.append(self._losses.clear)
+        attempts.on_done.append(lambda: self._reached(UPDATED, None))
         self._write({"given": _given(rank), "devices": _devices(rank.trained.accelerator)})
 
     @classmethod

@@ -48,6 +48,12 @@ def source(loader: Any) -> "Source":
         return Graph(loader, nodes)
     if _has_state(loader) and (hasattr(loader, "__iter__") or hasattr(loader, "__next__")):
         return Keeping(loader)
+    if found := _wrapped(loader):
+        raise _refused(
+            loader,
+            f"it wraps a DataLoader, and what it does with each batch is not known; give the DataLoader itself, as "
+            f"in rekindle_training.batches(loader.{found}), and do that in the loop, such as fabric.to_device(batch)",
+        )
     raise _refused(
         loader,
         "accepted are a DataLoader, a StatefulDataLoader or nodes of torchdata, a loader that accelerate has prepared, and what "
@@ -96,6 +102,11 @@ def _of_accelerate(loader: Any, accelerate: Any) -> "Source":
     if not isinstance(found, Indexed):
         raise _refused(loader, "its dataset has no indices; give the loader itself, not prepared")
     return Prepared(loader, found, accelerate.send_to_device)
+
+
+def _wrapped(loader: object) -> str:
+    """Returns the attribute in which a wrapper, such as that of Lightning Fabric, has its DataLoader; empty: it has none."""
+    return next((name for name, held in getattr(loader, "__dict__", {}).items() if isinstance(held, DataLoader)), "")
 
 
 def _loaded(module: str) -> Any:

@@ -35,6 +35,8 @@ class Finding:
     seconds: float = 0.0
     code: int | None = None
     difference: Difference | None = None
+    other_end: bool = False
+    """Its loop ended after another step."""
     other_parameters: bool = False
     """At its end, as far as it came."""
     said: list[str] = field(default_factory=list)
@@ -70,10 +72,11 @@ def judge(case: str, title: str, ended: Ended, undisturbed: Trace, sources: Path
         if ended.problem:
             said = [reason for reason in finding.said if reason not in ended.problem]
             finding.said = said if any(ended.problem in reason for reason in said) else [ended.problem, *said]
+    elif trace.furthest != undisturbed.furthest:
+        finding.result, finding.other_parameters, finding.other_end = Result.DIVERGED, True, True
+        finding.note = f"it ended after step {trace.furthest}, undisturbed after step {undisturbed.furthest}"
     elif difference is not None:
         finding.result = Result.DIVERGED
-    elif trace.steps < undisturbed.steps:
-        finding.result, finding.note = Result.FAILS, f"it ended after step {trace.steps} of {undisturbed.steps}, with exit code 0"
     elif output.RESTARTED in ended.output:
         finding.note = "by a restart of all ranks from the checkpoint"
     return finding

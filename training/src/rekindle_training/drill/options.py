@@ -4,10 +4,12 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-EXCEPTION, KILL, KILL_FIRST, STOP, EVALUATION, SWITCH, RESTART = CASES = (
+EXCEPTION, KILL, KILL_FIRST, KILL_UPDATED, KILL_LAST, STOP, EVALUATION, SWITCH, RESTART = CASES = (
     "exception",
     "kill",
     "kill-rank-0",
+    "kill-updated",
+    "kill-last",
     "stop",
     "evaluation",
     "switch",

@@ -6,10 +6,11 @@ from pathlib import Path
 from rekindle_training.injection import INJECTED
 
 MOST_REASONS = 3
-LONGEST = 400
+LONGEST = 600
 TAIL = 15
 """Lines that are shown of a run that failed without a fault."""
 LOST_IN = "a rank lost another one in"
+ENDED_EARLY = "training ended before its last step"
 RESTARTED = "all ranks begin again at the last checkpoint"
 
 _GIVEN_UP = re.compile(

@@ -91,14 +91,16 @@ class Runs:
         """
         self._arguments = replace(arguments, master_addr=HOST, redirects=BOTH)
         self._folder, self._tick = folder, tick
-        self.steps = steps
+        self._steps = steps
+        self.trained = steps
+        """Steps of an undisturbed run, which may end sooner."""
         self._rebuild_seconds = float(os.environ.get(names.REBUILD_TIMEOUT) or 0)
         self._limit = 0.0
 
     @property
     def checkpoint(self) -> int:
         """The step after which a checkpoint is written."""
-        return self.steps // 2
+        return self.trained // 2
 
     @property
     def struck(self) -> int:
@@ -113,7 +115,7 @@ class Runs:
     def run(self, name: str, faults: Iterable[Fault] = (), *, steps: int | None = None, limit: float | None = None) -> Ended:
         """Runs the job in the folder of that name. Where there is a checkpoint, it goes on from there."""
         folder = self._folder / name
-        environment = self._environment(folder, list(faults), steps or self.steps)
+        environment = self._environment(folder, list(faults), steps or self._steps)
         arguments = replace(self._arguments, standalone=True, log_dir=folder / LOGS)
         began = time.monotonic()
         with Processes(_made(folder) / "output.log", self._tick) as processes:
@@ -133,7 +135,7 @@ class Runs:
         gateway, manager = _free_port(), _free_port()
         cluster = {names.JOB_ID: JOB, names.GATEWAY_HOST: HOST, names.GATEWAY_PORT: str(gateway)}
         meeting = {names.MASTER_ADDR: HOST, names.MASTER_PORT: str(manager)}
-        environment = {**self._environment(folder, faults, self.steps), **cluster, **meeting}
+        environment = {**self._environment(folder, faults, self._steps), **cluster, **meeting}
         result = _made(folder) / "switched.json"
         began = time.monotonic()
         with Processes(folder / "output.log", self._tick) as processes:

@@ -51,6 +51,11 @@ class Trace:
         """The last step that all ranks have completed; 0 before the first."""
         return min((max(lines, default=0) for lines in self.ranks.values()), default=0)
 
+    @property
+    def furthest(self) -> int:
+        """The last step that any rank has completed. A rank that takes the state of another one has no line of that step."""
+        return max((max(lines, default=0) for lines in self.ranks.values()), default=0)
+
     def turns(self, place: str, rank: int) -> list[int]:
         """Steps in whose turns a rank reached a place."""
         return sorted({turn for line in self.ranks.get(rank, {}).values() for turn in line.places.get(place, [])})

@@ -12,6 +12,8 @@ from rekindle_training.drill.options import (
     FEWEST_STEPS,
     KILL,
     KILL_FIRST,
+    KILL_LAST,
+    KILL_UPDATED,
     RESTART,
     STOP,
     SWITCH,
@@ -20,7 +22,7 @@ from rekindle_training.drill.options import (
 from rekindle_training.drill.report import Bar, Report
 from rekindle_training.drill.runs import Ended, Fault, Runs
 from rekindle_training.drill.traces import Trace, compare, read
-from rekindle_training.injection import BACKWARD, FORWARD
+from rekindle_training.injection import BACKWARD, FORWARD, UPDATED
 from rekindle_training.launcher.arguments import Arguments
 
 UNDISTURBED = "undisturbed"
@@ -30,6 +32,8 @@ FAULTS = {
     EXCEPTION: ("exception", 1, BACKWARD),
     KILL: ("kill", 1, FORWARD),
     KILL_FIRST: ("kill", 0, BACKWARD),
+    KILL_UPDATED: ("kill", 1, UPDATED),
+    KILL_LAST: ("kill", 1, UPDATED),
     STOP: ("stop", 1, BACKWARD),
 }
 """Kinds of faults, the ranks that they strike, and the places in the step, by the names of the cases."""
@@ -68,7 +72,8 @@ class Trial:
         ended = self._runs.run(UNDISTURBED, limit=self._drill.seconds)
         self._report.files = written.since(began, Path.cwd(), self._folder)
         trace = self._undisturbed = read(ended.trace)
-        finding = Finding(UNDISTURBED, UNDISTURBED, Result.TRAINS, ended.seconds, ended.code, note=f"{trace.steps} steps")
+        early = ", where the script stopped early" if output.ENDED_EARLY in ended.output else ""
+        finding = Finding(UNDISTURBED, UNDISTURBED, Result.TRAINS, ended.seconds, ended.code, note=f"{trace.steps} steps{early}")
         self._report.findings.append(finding)
         self._bar.end()
         if problem := self._problem(ended, trace):
@@ -76,7 +81,7 @@ class Trial:
             finding.said = output.reasons(ended.output, self._sources) or (output.tail(ended.output) if ended.code else [])
             finding.advice = [] if trace.given or ended.code or ended.hung else [advice.NO_SESSION]
             return False
-        self._runs.steps = self._report.steps = trace.steps
+        self._runs.trained = self._report.steps = trace.steps
         self._runs.expect(ended.seconds)
         return True
 
@@ -97,9 +102,8 @@ class Trial:
         title, attempt = self._attempt(case)
         self._bar.begin(title)
         if attempt is None:
-            note = (
-                f"no evaluation in {self._runs.steps} steps: more --drill-steps, or an option of the script that evaluates sooner"
-            )
+            steps = self._runs.trained
+            note = f"no evaluation in {steps} steps: more --drill-steps, or an option of the script that evaluates sooner"
             finding = Finding(case, title, Result.NOT_TRIED, note=note)
         else:
             finding = findings.judge(case, title, ended := attempt(), self._undisturbed, self._sources)
@@ -113,6 +117,7 @@ class Trial:
         step, checkpoint = self._runs.struck, self._runs.checkpoint
         if case in FAULTS:
             kind, rank, place = FAULTS[case]
+            step = self._struck_in(case)
             return f"{case}: rank {rank}, step {step}", self._strike(case, kind, rank, step, place)
         if case == EVALUATION:
             return self._in_evaluation()
@@ -151,13 +156,19 @@ class Trial:
         difference = finding.difference
         if finding.result is Result.SURVIVES and finding.case not in (SWITCH, RESTART) and not ended.was_struck():
             finding.result, finding.note = Result.NOT_TRIED, "the step has no forward and no backward pass that could be struck"
-        if finding.result is not Result.DIVERGED or difference is None:
+        if finding.result is not Result.DIVERGED:
             return
-        began_before = finding.case in (*FAULTS, RESTART) and difference.step < self._runs.struck
-        if began_before or not self._repeats():
-            finding.result = Result.NOT_COMPARABLE
+        if difference is not None and finding.case in (*FAULTS, RESTART) and difference.step < self._struck_in(finding.case):
+            finding.result, finding.note = Result.NOT_COMPARABLE, advice.BEFORE
+        elif not self._repeats():
+            finding.result, finding.note = Result.NOT_COMPARABLE, advice.DIFFERS
+        elif difference is None:
+            return
         elif finding.case == SWITCH and difference.step <= self._runs.checkpoint:
             finding.result, finding.note = Result.NOT_TRIED, advice.POD
+
+    def _struck_in(self, case: str) -> int:
+        return self._runs.trained if case == KILL_LAST else self._runs.struck
 
     def _repeats(self) -> bool:
         """Returns whether another undisturbed run is the same as the first one."""

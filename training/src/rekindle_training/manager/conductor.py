@@ -19,7 +19,7 @@ from rekindle_training.manager.recovery import Order, Recovery
 from rekindle_training.manager.repair import Repair, stand
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
-from rekindle_training.manager.successors import CannotRepair, InPlace, LoopsDiffer
+from rekindle_training.manager.successors import CannotRepair, Futile, InPlace, LoopsDiffer
 from rekindle_training.manager.witness import MEET_SECONDS, Witness
 
 log = logging.getLogger(__name__)
@@ -293,7 +293,7 @@ class Conductor:
         try:
             await Repair(self._roster, await self._means.store, successors, self._means.rebuild_timeout).run()
         except CannotRepair as error:
-            self._end_training(str(error), futile=isinstance(error, LoopsDiffer))
+            self._end_training(str(error), futile=isinstance(error, Futile))
         except Exception:
             self._end_training("the repair failed")  # no rank waits for ever
             raise

@@ -19,7 +19,7 @@ from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.store import Store
-from rekindle_training.manager.successors import CannotRepair, LoopsDiffer, Nobody
+from rekindle_training.manager.successors import CannotRepair, Futile, LoopsDiffer, Nobody
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -38,9 +38,10 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
 
     Raises:
         CannotRepair: a rank says that no repair helps, or no rank has the state of the step at which training would go on.
+        Futile: the script breaks a rule, and a restart does not help either.
     """
-    if (reason := next((at.reason for at in standing.values() if at.final), None)) is not None:
-        raise CannotRepair(reason)
+    if (final := next((at for at in standing.values() if at.final), None)) is not None:
+        raise (Futile if final.refused else CannotRepair)(final.reason)
     step = max((at.step + (at.place == Standing.SPOILT) for at in standing.values() if at.place != Standing.LOST), default=0)
     whole = sorted(rank for rank, at in standing.items() if _reaches(at, step))
     broken = sorted(standing.keys() - whole)

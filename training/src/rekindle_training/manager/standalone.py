@@ -14,7 +14,7 @@ from rekindle_training.manager.loop_ends import LoopEnds
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.watch import Watch
-from rekindle_wire.training_pb2 import ProcessState
+from rekindle_wire.training_pb2 import ProcessState, Standing
 
 log = logging.getLogger(__name__)
 
@@ -84,15 +84,18 @@ class Standalone:
             elif failed := next((process for process in gone if process.ended), None):
                 _, words = roster.last_words.get(failed.process, (failed.rank, ""))
                 error = f": {words}" if words else ""
-                self.give_up(self._refusal or f"rank {failed.rank} ended with {failed.ended}, and no other one trains{error}")
+                if (final := self._final) is not None:
+                    self.give_up(final.reason, futile=final.refused)
+                else:
+                    self.give_up(f"rank {failed.rank} ended with {failed.ended}, and no other one trains{error}")
         finally:
             self._considering = None
 
     @property
-    def _refusal(self) -> str:
+    def _final(self) -> Standing | None:
         """Why a rank could not go on, whatever others do."""
         said = (member.standing for member in self._roster.members.values() if member.standing is not None)
-        return next((standing.reason for standing in said if standing.final), "")
+        return next((standing for standing in said if standing.final), None)
 
     def _knows_all_that_live(self) -> bool:
         living = [process.process for process in self._pods.processes if not process.HasField("ended")]

@@ -20,7 +20,11 @@ class CannotRepair(Exception):
     """Only the last checkpoint is left to go on from; the message says why."""
 
 
-class LoopsDiffer(CannotRepair):
+class Futile(CannotRepair):
+    """Training ends: a restart would come to the same end."""
+
+
+class LoopsDiffer(Futile):
     """The script does not do the same steps on all ranks, and would not after a restart."""
 
 

@@ -1,0 +1,211 @@
+"""Variables that a turn of a loop reads before it assigns them, by the source of the loop."""
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+BEGINS = frozenset(["reset", "clear"])
+"""Methods after which an object has nothing of what it had before."""
+GROWS = frozenset(
+    [
+        *("append", "appendleft", "add", "extend", "insert", "update", "setdefault", "subtract"),
+        *("pop", "popleft", "popitem", "remove", "discard", "sort", "reverse", "rotate", "clear"),
+        *("fill", "fill_", "add_", "mul_", "div_", "sub_", "copy_", "zero_", "lerp_", "put", "itemset"),
+    ]
+)
+"""Methods that change a container, a tensor or an array."""
+Loop = ast.For | ast.While
+
+
+def never_known(_test: ast.expr) -> None:
+    """Tells of no condition whether it is the same in each turn."""
+
+
+class Reads:
+    """Variables, and attributes of variables, that a turn of a loop reads before it assigns them.
+
+    A loop inside the turn is taken to assign all that it could.
+    """
+
+    def __init__(self, loop: Loop, holds: Callable[[ast.expr], bool | None] = never_known) -> None:
+        """`holds` tells of a condition whether it is true in each turn; None: it does not know."""
+        self._holds = holds
+        self.found: dict[str, int] = {}
+        """Line of the first read."""
+        self._all = set(stored(loop))
+        self._often = Counter(chain.from_iterable(map(stored, loop.body)))
+        self._decided: dict[str, frozenset[str]] = {}
+        """What was assigned under a condition, which is the same where it is asked again."""
+        if isinstance(loop, ast.While):
+            self._read(loop.test, set())
+        self._block(loop.body, set(assigned(loop.target)) if isinstance(loop, ast.For) else set())
+
+    def _block(self, statements: Iterable[ast.stmt], known: set[str]) -> set[str]:
+        """Args:
+            known: what has been assigned in this turn.
+
+        Returns:
+            What has been assigned by the end; everything, where the end is not reached.
+        """
+        for statement in statements:
+            known = self._statement(statement, known | set(_named_inside(statement)))
+            if isinstance(statement, ast.Break | ast.Continue | ast.Raise | ast.Return):
+                return known | self._all
+        return known
+
+    def _statement(self, statement: ast.stmt, known: set[str]) -> set[str]:
+        match statement:
+            case ast.Assign(targets=targets):
+                self._read(statement, known)
+                known = known.union(*map(assigned, targets))
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._read(value, known)
+                known = known.union(assigned(target))
+            case ast.AugAssign(target=target):
+                self._read(_as_read(target), known)
+                self._read(statement, known)
+            case ast.If():
+                return self._if(statement, known)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=begun, attr=attribute))) if attribute in BEGINS:
+                known = known | {path(begun)}
+            case ast.With(items=items, body=body):
+                self._block([ast.Expr(item.context_expr) for item in items], known)
+                return self._block(body, known.union(*(assigned(item.optional_vars) for item in items)))
+            case _:
+                return self._compound(statement, known)
+        return known
+
+    def _if(self, statement: ast.If, known: set[str]) -> set[str]:
+        test = ast.dump(statement.test)
+        self._read(statement.test, known)
+        if (holds := self._holds(statement.test)) is not None:
+            return self._block(statement.body if holds else statement.orelse, known)
+        done = self._block(statement.body, known | self._decided.get(test, frozenset()))
+        if all(not self._often[name] or (name in known and self._often[name] == 1) for name, _ in reads(statement.test)):
+            self._decided[test] = frozenset(done)
+        return done & self._block(statement.orelse, known)
+
+    def _compound(self, statement: ast.stmt, known: set[str]) -> set[str]:
+        match statement:
+            case ast.For(target=target, iter=first, body=body, orelse=orelse):
+                self._read(first, known)
+                self._block([*body, *orelse], known | set(assigned(target)))
+                return known | set(stored(statement))
+            case ast.While(test=test, body=body, orelse=orelse):
+                self._read(test, known)
+                self._block([*body, *orelse], known)
+                return known | set(stored(statement))
+            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
+                ends = [self._block(handler.body, known | {handler.name or ""}) for handler in handlers]
+                return self._block(final, self._block([*body, *orelse], known).intersection(*ends))
+            case _:
+                self._read(statement, known)
+        return known
+
+    def _read(self, node: ast.AST, known: set[str]) -> None:
+        for name, line in reads(node):
+            root = name.partition(".")[0]
+            if name not in known and root not in known:
+                self.found.setdefault(name, line)
+
+
+def reads(node: ast.AST) -> Iterator[tuple[str, int]]:
+    inner = {name for part in ast.walk(node) if isinstance(part, ast.comprehension) for name in assigned(part.target)}
+    return ((name, line) for name, line in _reads(node) if name.partition(".")[0] not in inner)
+
+
+def _reads(node: ast.AST) -> Iterator[tuple[str, int]]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and isinstance(part.ctx, ast.Load):
+            yield f"{part.value.id}.{part.attr}", part.lineno
+        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
+            yield part.id, part.lineno
+
+
+def _as_read(target: ast.expr) -> ast.expr:
+    """Returns the expression that `+=` reads before it assigns its target."""
+    match target:
+        case ast.Name(id=name):
+            return ast.Name(name, ast.Load(), lineno=target.lineno)
+        case ast.Attribute(value=value, attr=attribute):
+            return ast.Attribute(value, attribute, ast.Load(), lineno=target.lineno)
+    return target
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the parts of a statement, without the variables of comprehensions: those are no variables of the frame."""
+    yield node
+    for part in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.comprehension) and part is node.target):
+            yield from walk(part)
+
+
+def stored(statement: ast.stmt) -> Iterator[str]:
+    """All that a statement assigns somewhere in it."""
+    for node in walk(statement):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from assigned(node)
+
+
+def _named_inside(statement: ast.stmt) -> Iterator[str]:
+    """Variables that are assigned by `:=`."""
+    return (node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr))
+
+
+def assigned(target: ast.expr | None) -> Iterator[str]:
+    """Variables, and attributes of variables, that an assignment replaces. An element of a container replaces none."""
+    match target:
+        case ast.Name(id=name):
+            yield name
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+            yield f"{name}.{attribute}"
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            yield from chain.from_iterable(map(assigned, elements))
+        case ast.Starred(value=value):
+            yield from assigned(value)
+
+
+def changed(statement: Loop) -> set[str]:
+    """Returns all that a statement assigns somewhere in it, wholly or in part, and the containers that it changes by a method."""
+    return changed_by(walk(statement))
+
+
+def changed_by(nodes: Iterable[ast.AST]) -> set[str]:
+    """Returns the same of nodes of a syntax tree, each for itself."""
+    found: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
+                found.add(path(node))
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in GROWS:
+                found.add(path(value))
+    return found - {""}
+
+
+def methods(loop: Loop) -> dict[str, set[str]]:
+    """Returns the methods that a loop calls of each object, by the name of the object."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(loop):
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr=name)):
+                found.setdefault(path(value), set()).add(name)
+                found.setdefault(path(node.func), set()).add("__call__")
+            case ast.Call(func=ast.Name(id=name)):
+                found.setdefault(name, set()).add("__call__")
+    return found
+
+
+def path(node: ast.expr) -> str:
+    """Returns `a` of `a`, `a[0]`, `a[0].b` and `a()`; `a.b` of `a.b`, `a.b[0]` and `a.b.c`."""
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.Attribute(value=ast.Name(id=root), attr=attribute):
+                return f"{root}.{attribute}"
+            case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value) | ast.Call(func=value):
+                node = value
+            case _:
+                return ""
+    return node.id

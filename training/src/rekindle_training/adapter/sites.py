@@ -1,0 +1,154 @@
+"""Frames of the script that are in its training loop, with their source."""
+
+import ast
+import linecache
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import getattr_static
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from rekindle_training.adapter.conditions import Conditions
+from rekindle_training.adapter.flow import Site
+from rekindle_training.adapter.reads import Loop, assigned, changed_by, path, walk
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of the script, at one moment."""
+
+    code: CodeType
+    find: Callable[[str], Any]
+    """Value of a variable, or of an attribute of one; None: it has none."""
+    is_there: Callable[[str], bool]
+    site: Site
+    since: int
+    """Line at which the session was entered; 0: it was entered in another frame."""
+
+    def has(self, name: str) -> bool:
+        """Whether a variable, or an attribute of one, has a value."""
+        root, _, attribute = name.partition(".")
+        return getattr_static(self.find(root), attribute, self) is not self if attribute else self.is_there(root)
+
+    @property
+    def file(self) -> str:
+        return Path(self.code.co_filename).name
+
+    def is_restored(self, name: str, loop: Loop, is_state: Callable[[object], bool]) -> bool:
+        """Whether a variable is assigned between the session and the loop, from something that the session restores."""
+        nodes = (node for statement in self.site.body for node in ast.walk(statement))
+        found = [
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            and self.since < node.lineno < loop.lineno
+            and name in {one for target in node.targets for one in assigned(target)}
+        ]
+        return bool(found) and any(self._is_state(node, is_state) for node in ast.walk(found[-1]))
+
+    def _is_state(self, node: ast.AST, is_state: Callable[[object], bool]) -> bool:
+        match node:
+            case ast.Attribute(value=ast.Name(id=root), attr="step"):
+                return type(self.find(root)).__module__.startswith("rekindle_training")
+            case ast.Name() | ast.Attribute():
+                return is_state(self.find(path(node)))
+        return False
+
+
+def chain_of(frames: Iterable[FrameType], opened: tuple[CodeType, int] | None, updates_at: float) -> Sequence[Frame]:
+    """Returns the frames from the innermost one to the one that has entered the session.
+
+    Args:
+        opened: code and line of that one.
+        updates_at: line at which the update begins, of the frame with the loop of steps.
+    """
+    found: list[Frame] = []
+    has_steps = False
+    for frame in frames:
+        is_outermost = opened is not None and frame.f_code is opened[0]
+        since = opened[1] if is_outermost and opened is not None else 0
+        body = _body(frame)
+        loops = _around(body, frame.f_lineno, since)
+        find = _finder(frame)
+        steps = None if has_steps else next((loop for loop in loops if _is_asking(loop, frame.f_lineno)), None)
+        has_steps = has_steps or steps is not None
+        site = Site(
+            body,
+            find,
+            line=frame.f_lineno if steps is None else updates_at,
+            loops=loops,
+            steps=steps,
+            code=frame.f_code,
+            below=found[-1].site if found and steps is None else None,
+            holds=Conditions(find, _moving(body, frame, loops[-1].lineno if loops else frame.f_lineno)),
+        )
+        found.append(Frame(frame.f_code, find, ChainMap(frame.f_locals, frame.f_globals).__contains__, site, since))
+        if is_outermost:
+            break
+    return found
+
+
+def _finder(frame: FrameType) -> Callable[[str], Any]:
+    def find(name: str) -> Any:
+        root, _, attribute = name.partition(".")
+        found = frame.f_locals.get(root, frame.f_globals.get(root))
+        return getattr(found, "__dict__", {}).get(attribute) if attribute else found
+
+    return find
+
+
+def _body(frame: FrameType) -> Sequence[ast.stmt]:
+    """Returns the statements of the function or module that the frame executes; none where its source is not known."""
+    tree = _tree(frame)
+    if frame.f_code.co_name == "<module>":
+        return tree.body
+    functions = (node for node in ast.walk(tree) if isinstance(node, _Function) and node.name == frame.f_code.co_name)
+    return next((node.body for node in functions if _begins(node) == frame.f_code.co_firstlineno), [])
+
+
+def _moving(body: Iterable[ast.stmt], frame: FrameType, line: int) -> set[str]:
+    """Returns variables that may change from this line on, by statements of the frame or by functions of its file."""
+    later = (node for one in body for node in walk(one) if getattr(node, "lineno", 0) >= line)
+    everywhere = (node for node in ast.walk(_tree(frame)) if isinstance(node, ast.Global | ast.Nonlocal))
+    return changed_by(later) | {name for node in everywhere for name in node.names}
+
+
+def _tree(frame: FrameType) -> ast.Module:
+    """Returns the source of the frame's file; nothing where it is not known."""
+    try:
+        return _parsed("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _begins(function: _Function) -> int:
+    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+
+
+def _around(body: Iterable[ast.AST], line: int, since: int) -> list[Loop]:
+    """Returns the loops around a line that were begun after the session, the innermost first."""
+    loops = [loop for loop in _loops(body) if loop.lineno <= line <= (loop.end_lineno or line)]
+    return [loop for loop in reversed(loops) if not loop.lineno <= since <= (loop.end_lineno or line)]
+
+
+def _loops(nodes: Iterable[ast.AST]) -> Iterator[Loop]:
+    """Loops of these statements, but not of functions in them; an outer one before those in it."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield node
+        if not isinstance(node, _Function | ast.ClassDef | ast.Lambda):
+            yield from _loops(ast.iter_child_nodes(node))
+
+
+def _is_asking(loop: Loop, line: int) -> bool:
+    return isinstance(loop, ast.For) and loop.lineno <= line <= (loop.iter.end_lineno or loop.lineno)
