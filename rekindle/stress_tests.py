@@ -11,8 +11,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.recovery import Mode, Outcome, Verdict
 from rekindle.model.stress import StressRequest
+from rekindle.policy import requests
 from rekindle.policy.modes import row_of
 from rekindle.temporal import Attributes
 
@@ -34,7 +35,7 @@ class StressTests:
             BadInput: unknown job. Busy: the job is being recovered. Refused: it cannot be tested as it is, or has no such node.
         """
         job_id = await self._rekindle.find(job)
-        request = ModeRequest(job=job_id, stress=stress, requested_by=requested_by)
+        request = requests.read({"job": job_id, "stress": stress, "requested_by": requested_by})
         handle = await self._rekindle.begin(Mode.STRESS_TEST, request)
         ended = asyncio.create_task(self._rekindle.verdict(handle))
         try:
