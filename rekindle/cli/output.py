@@ -1,6 +1,7 @@
 """What people and machines read: tables and colours on a terminal, one JSON object a command for machines."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -16,7 +17,6 @@ from rich.text import Text
 
 from rekindle.cli.pods import pod_words, waiting
 from rekindle.client import RecoveryRow
-from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
 from rekindle.model.bounds import numbered
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
@@ -44,6 +44,11 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=segment.text.translate(ORDERS))
+
+    def on_broken_pipe(self) -> None:
+        """Nobody reads standard error any more: what the command does is not ended by that. Standard output raises by itself."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 console = Terminal()
@@ -209,15 +214,6 @@ def _fault(one: Standing) -> str:
 
 def _line(markup: str) -> None:
     console.print(markup, highlight=False, soft_wrap=True)
-
-
-def exit_code(error: RekindleError) -> int:
-    """What a script may branch on."""
-    if isinstance(error, BadInput | NotFound | Invalid):
-        return 2
-    if isinstance(error, Unavailable | ClusterUnavailable):
-        return 3
-    return 4 if isinstance(error, Refused | Conflict) else 1
 
 
 def when(time: datetime) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane
+from rekindle.cli.exits import Exit
 from rekindle.cli.follow import follow
 from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_tested, show_verdict
 from rekindle.client import Rekindle
@@ -113,7 +114,7 @@ async def _judge(request: ModeRequest, job: str, output: Format) -> int:
         print_json({"accepted": True, "ladder": ladder})
     else:
         console.print(f"would be accepted: {', then, if it fails, '.join(ladder)}", soft_wrap=True)
-    return 0
+    return Exit.DONE
 
 
 async def _recover(request: ModeRequest, job: str, output: Format) -> int:
@@ -177,11 +178,11 @@ def _incident_of(verdict: Verdict, state: JobState | None) -> Incident | None:
 def _exit_code(verdict: Verdict, asked: Mode) -> int:
     """Recovered by the mode that was asked for is 0; a hot switch that ended as a restart of the job is not what was meant."""
     if verdict.outcome is Outcome.REFUSED:
-        return 4
+        return Exit.REFUSED
     if asked is Mode.STRESS_TEST:
         sound = verdict.tested is not None and not verdict.tested.failed and verdict.tested.findings.sound
-        return 0 if verdict.outcome is Outcome.RECOVERED and sound else 1
-    return 0 if verdict.outcome is Outcome.RECOVERED and verdict.mode is asked else 1
+        return Exit.DONE if verdict.outcome is Outcome.RECOVERED and sound else Exit.OTHERWISE
+    return Exit.DONE if verdict.outcome is Outcome.RECOVERED and verdict.mode is asked else Exit.OTHERWISE
 
 
 @policy_app.command

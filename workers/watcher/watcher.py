@@ -35,8 +35,8 @@ LOST = 30.0
 """Seconds between two looks for jobs whose workflow was terminated: nothing of the cluster changes with it."""
 
 LISTED = 1.0
-"""Seconds between the first full list and its comparison with the workflows of jobs: the watch tells by then of a job that another
-watcher registered meanwhile."""
+"""Seconds between the first full list and its comparison with the workflows of jobs: the watch tells meanwhile of a job that
+another watcher has registered."""
 
 BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
