@@ -96,7 +96,7 @@ class Maintenances:
             raise _known(workflow_id)
         placed = (await self._placed(known, links)).on_backup
         if status.running:
-            raise Busy(f"job {known.id} is busy with {status.running}")
+            raise Busy(f"job {known.name} is busy with {status.running}")
         refused = requests.refused(status.state, ModeRequest(mode=Mode.LINK_SWITCH, links=links))
         if refused := refused or policy.taken(status.state.links, policy.ranks_of(placed), workflow_id):
             raise Refused(refused)

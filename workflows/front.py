@@ -7,8 +7,9 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, job_workflow
-from rekindle.model.activity_values import AskRequest, WithdrawRequest
+from rekindle.model.activity_values import AskRequest, TargetsRequest, WithdrawRequest
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.stress import Op, StressRequest
 from rekindle.policy import requests
 from workflows import steps
 from workflows.mode import shielded
@@ -27,6 +28,8 @@ async def front(mode: Mode, given: object) -> Verdict:
     info, asked = workflow.info(), _read(given)
     workflow.set_current_details(f"asks job {asked.job} for a {mode}")
     job_id = await steps.find_job(asked.job)
+    if mode is Mode.STRESS_TEST and asked.stress:
+        await _refuse_other_nodes(job_id, asked.stress)
     request = ModeRequest(
         mode=mode,
         pod_rank=asked.pod_rank,
@@ -43,6 +46,16 @@ async def front(mode: Mode, given: object) -> Verdict:
     except asyncio.CancelledError:
         await shielded(steps.withdraw_request(WithdrawRequest(job_id=job_id, request_id=info.run_id)))
         return await shielded(_answer(mode, holding))
+
+
+async def _refuse_other_nodes(job_id: str, wanted: StressRequest) -> None:
+    """Raises ApplicationError for a node that is none of the job's. A cluster that does not answer refuses nothing."""
+    try:
+        targets = await steps.find_targets(TargetsRequest(job_id=job_id, stress=wanted, accepted=tuple(Op)))
+    except ActivityError:
+        return
+    if targets.problem:
+        raise ApplicationError(targets.problem, type=ErrorTypes.REQUEST_INVALID, non_retryable=True)
 
 
 def _read(given: object) -> ModeRequest:

@@ -16,12 +16,12 @@ from rekindle.cli.explain import check, explain
 from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
 from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
-from rekindle.cli.output import complain, problems
+from rekindle.cli.output import complain, console, problems
 from rekindle.cli.plans import plan_app
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
 from rekindle.cli.stress import stress_test
 from rekindle.cli.versions import versions_app
-from rekindle.errors import RekindleError
+from rekindle.errors import BadInput, RekindleError
 from rekindle.interpreter import run_and_end
 
 app = App(
@@ -58,7 +58,26 @@ for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app
     app.command(group)
 demo_app.command(stress_demo.stress_test, name="stress-test")
 demo_app.command(drain_demo.drain, name="drain")
-app.register_install_completion_command()
+
+
+@app.command(name="--install-completion")
+def install_completion() -> None:
+    """Write the file with completions of commands and options, and say how the shell reads it. No other file is changed."""
+    file = app.install_completion(add_to_startup=False)
+    console.print(f"completions are in {file}", soft_wrap=True, highlight=False)
+    console.print(f"if your shell does not read them by itself, add to its start-up file: source {file}", soft_wrap=True)
+
+
+@app.command(name="help")
+def show_help(*command: str) -> None:
+    """Show what COMMAND does, or what commands there are.
+
+    Example: rekindle help hot-switch
+    """
+    _, _, unknown = app.parse_commands(command)
+    if unknown:
+        raise BadInput(f"help: {' '.join(command)!r} is no command; all commands are shown by: rekindle help")
+    app.help_print(command)
 
 
 def main() -> NoReturn:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -79,7 +79,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
+Output = Annotated[Format, Parameter(name=["--output", "-o"], help="text for people, json for machines.")]
 
 
 def print_json(value: Any) -> None:
@@ -219,3 +219,12 @@ def _line(markup: str) -> None:
 def when(time: datetime) -> str:
     """A moment in the reader's own time zone."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(time: timedelta) -> str:
+    """A time as people say it: `40s`, `12m`, `5h`, `3d`."""
+    seconds = max(0, int(time.total_seconds()))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"

@@ -14,8 +14,8 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.exits import Exit
-from rekindle.cli.output import Format, console, print_columns, print_json, problems, when
-from rekindle.cli.recover import DryRun, Output, user
+from rekindle.cli.output import Format, Output, console, print_columns, print_json, problems, when
+from rekindle.cli.recover import DryRun, user
 from rekindle.errors import BadInput, Refused
 from rekindle.model.plan import ENDS, Forecast, Stage, SwitchPlan, Upgrade, Where, Word
 from rekindle.model.plan_file import parse

@@ -11,7 +11,17 @@ from cyclopts import App, Parameter
 from rekindle.cli.context import control_plane
 from rekindle.cli.exits import Exit
 from rekindle.cli.follow import follow
-from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_tested, show_verdict
+from rekindle.cli.output import (
+    Format,
+    Output,
+    console,
+    print_json,
+    problems,
+    show_downgrade,
+    show_incident,
+    show_tested,
+    show_verdict,
+)
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.fault import FaultKind
@@ -23,7 +33,6 @@ from rekindle.policy.ladder import for_request
 
 policy_app = App(name="policy", help="Show a job's sub-health policy, and lift its downgrade.")
 
-Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
 DryRun = Annotated[bool, Parameter(negative="", help="Only say what would be answered; nothing is asked for.")]
 
 
