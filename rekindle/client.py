@@ -40,7 +40,7 @@ from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressRequest
 from rekindle.policy import ladder, requests
 from rekindle.policy.modes import row_of
-from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
+from rekindle.temporal import TASK_TIMEOUT, Attributes, connect, in_words
 
 INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
@@ -137,7 +137,7 @@ class Rekindle:
         try:
             status: JobStatus = await handle.query(ids.Queries.STATUS, result_type=JobStatus)
         except (RPCError, WorkflowQueryFailedError) as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return status
 
     async def running(self, job: Job) -> RecoveryRow | None:
@@ -155,7 +155,7 @@ class Rekindle:
         try:
             metadata: WorkflowMetadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         except (RPCError, WorkflowQueryFailedError) as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return str(metadata.current_details)
 
     async def cancel(self, job: str) -> list[str]:
@@ -199,7 +199,7 @@ class Rekindle:
         """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""
         address = self.temporal.service_client.config.target_host
         where = f"{address}, namespace {self.temporal.namespace} (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE)"
-        return Unavailable(f"Temporal at {where}: {error}")
+        return Unavailable(f"Temporal at {where}: {in_words(error)}")
 
     async def _list(self, query: str) -> AsyncIterator[WorkflowExecution]:
         try:

@@ -37,7 +37,7 @@ from rekindle.model.maintenance import FailoverRequest, Maintenance, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Receipt
 from rekindle.policy import links as policy
 from rekindle.policy import requests
-from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread
+from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread, in_words
 
 EXAMPLE = '{"links": [{"node": "node-1", "devices": ["0"]}]}'
 
@@ -190,7 +190,7 @@ class Maintenances:
         try:
             found: Maintenance = await handle.query(ids.Queries.STATUS, result_type=Maintenance)
         except (RPCError, WorkflowQueryFailedError) as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return found
 
     async def find(self, maintenance: str) -> str:

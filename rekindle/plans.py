@@ -29,7 +29,7 @@ from rekindle.model.base import sent
 from rekindle.model.plan import ENDS, Control, Forecast, Stage, SwitchPlan, Upgrade, UpgradeRequest, Word
 from rekindle.model.recovery import Receipt
 from rekindle.policy import plans, requests
-from rekindle.temporal import TASK_TIMEOUT, handle_unread
+from rekindle.temporal import TASK_TIMEOUT, handle_unread, in_words
 
 LISTED = 200
 """Upgrades that a list names, the newest."""
@@ -118,7 +118,7 @@ class Plans:
             found: Upgrade = await handle.query(ids.Queries.STATUS, result_type=Upgrade)
             ended = found.stage not in ENDS and (await handle.describe()).status in ENDED_BY_FORCE
         except WorkflowQueryFailedError as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         except RPCError as error:
             raise self._unknown(switch, error) from error
         return found.with_(stage=Stage.TERMINATED, stopped=False) if ended else found

@@ -2,13 +2,16 @@
 
 import asyncio
 import shlex
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 from cyclopts.validators import Number
+from rich.text import Text
 
+from rekindle.cli.disk import watched
 from rekindle.cli.interrupts import interruptible, on_interrupt
 from rekindle.cli.output import console
 from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
@@ -44,7 +47,11 @@ async def dev(
     machine = Machine(nodes, accelerators, cluster, links)
     try:
         with interruptible():
-            async with running(state_dir.resolve(), machine, ports=ports, tell=status.update) as started:
+            directory = state_dir.resolve()
+            async with (
+                running(directory, machine, ports=ports, tell=status.update, warn=_warn) as started,
+                watched(directory, _warn),
+            ):
                 on_interrupt(stop.set)
                 status.stop()
                 _print_addresses(started.addresses, nodes, accelerators)
@@ -54,6 +61,11 @@ async def dev(
                 console.print("stopping ...")
     finally:
         status.stop()
+
+
+def _warn(words: str) -> None:
+    line = Text(f"{datetime.now().astimezone():%H:%M:%S} ").append("warning: ", style="yellow").append(words)
+    console.print(line, soft_wrap=True, highlight=False)
 
 
 async def _until_either(one: asyncio.Event, other: asyncio.Event) -> None:

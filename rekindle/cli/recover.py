@@ -61,6 +61,10 @@ async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Form
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
+CANCELLED, LOOK = 3.0, 0.1
+"""Seconds in which a recovery that is cancelled ends, as a rule; seconds between two looks."""
+
+
 class ProcessMode(StrEnum):
     """Value of `--mode`."""
 
@@ -90,10 +94,47 @@ async def cancel(job: str) -> None:
 
     Example: rekindle cancel gpt
     """
-    cancelled = await (await control_plane()).cancel(job)
+    rekindle = await control_plane()
+    before = await _last_incident(rekindle, job)
+    cancelled = ", ".join(await rekindle.cancel(job))
     if not cancelled:
         raise Refused(f"nobody asked for a recovery of {job} that still runs; what a fault began is not cancelled")
-    console.print(f"cancelled: {', '.join(cancelled)}", soft_wrap=True)
+    words = await _what_came_of_it(rekindle, job, before)
+    console.print(f"{'asked to cancel' if words else 'cancelled'}: {cancelled}", soft_wrap=True)
+    if words:
+        console.print(words, soft_wrap=True, markup=False)
+
+
+async def _last_incident(rekindle: Rekindle, job: str) -> int:
+    """Returns the number of the last one that has ended; 0 also where no worker answers."""
+    try:
+        history = (await rekindle.status(job)).state.history
+    except Unavailable:
+        return 0
+    return history[-1].number if history else 0
+
+
+async def _what_came_of_it(rekindle: Rekindle, job: str, before: int) -> str:
+    """What became of a recovery that was to be cancelled; empty: it is cancelled, or nobody can tell.
+
+    Args:
+        before: number of the last incident that had ended by then.
+    """
+    runs = None
+    try:
+        async with asyncio.timeout(CANCELLED):
+            while (status := await rekindle.status(job, ended=True)).running:
+                runs = status.running
+                await asyncio.sleep(LOOK)
+    except TimeoutError:
+        words = "it undoes what it began, or goes on to its end where it must not stop half-way"
+        return f"the {runs} still runs: {words}. Look at it with: rekindle show {job}" if runs else ""
+    except RekindleError:
+        return ""
+    last = status.state.history[-1] if status.state.history else None
+    if last is None or last.number <= before or last.verdict is Outcome.CANCELLED:
+        return ""
+    return f"it had come too far to be stopped half-way, and has ended: {last.verdict}, {last.ladder[-1].reason}"
 
 
 def user() -> str:
