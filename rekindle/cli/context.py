@@ -80,7 +80,7 @@ async def local_cluster() -> AsyncIterator[ClusterClient]:
 
 def _no_local_cluster() -> str:
     if read_settings().cluster == "kubernetes" and not _running_stack():
-        return "this command is for a cluster of `rekindle dev`: on any other use kubectl (docs/kubernetes.md)"
+        return "this command is for a cluster of `rekindle dev`: on any other use kubectl"
     return _hint()
 
 

@@ -31,7 +31,7 @@ NO_STEP = "reports 406 no step was completed"
 """Of the verdict of a hot switch: our training side was told to go on, rebuilt its communicator, and never completed a step."""
 NOT_REBUILT = (
     "usually the script speaks to other ranks between session() and its loop, where a replacement is alone, or keeps a process "
-    "group of its own for which it does not ask again in on_rebuild (training/README.md)"
+    "group of its own for which it does not ask again in a function that it gives to training.on_rebuild"
 )
 
 ORDERS = dict.fromkeys((0x1B, *range(0x80, 0xA0)), "?")
