@@ -221,11 +221,11 @@ class Rekindle:
             BadInput: unknown job or pod rank. Refused: the job is busy with another recovery, or cannot do it as it is now.
         """
         handle = await self.start(Mode.HOT_SWITCH, job, pod_rank=pod_rank, force=force, requested_by=requested_by)
-        return _begun(await self.verdict(handle))
+        return begun(await self.verdict(handle))
 
     async def reschedule(self, job: str, *, requested_by: str = "") -> Verdict:
         """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict. Raises what `hot_switch` does."""
-        return _begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
+        return begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
 
     async def recover(self, job: str, *, mode: Mode | str | None = None, requested_by: str = "") -> Verdict:
         """Recovers what is faulty by the cheapest mode that is possible now, or by the one that is named, and waits for the
@@ -235,13 +235,13 @@ class Rekindle:
             mode: `Mode.IN_PLACE`, its value, or `in-place` as on the command line.
         """
         wanted = await self.cheapest(job) if mode is None else requests.mode_named(mode)
-        return _begun(await self.verdict(await self.start(wanted, job, requested_by=requested_by)))
+        return begun(await self.verdict(await self.start(wanted, job, requested_by=requested_by)))
 
     async def move_links(self, job: str, links: tuple[NodeLinks, ...], *, requested_by: str = "") -> Verdict:
         """Moves devices to the links that are named and waits for the verdict; nobody moves them back (`rekindle.maintenances`
         does). Raises what `hot_switch` does."""
         request = requests.read({"job": job, "links": links, "requested_by": requested_by})
-        return _begun(await self.verdict(await self.begin(Mode.LINK_SWITCH, request)))
+        return begun(await self.verdict(await self.begin(Mode.LINK_SWITCH, request)))
 
     async def stress_test(self, job: str, stress: StressRequest, *, requested_by: str = "") -> Verdict:
         """Tests the devices of nodes while training pauses, and waits for the verdict, whose field `tested` has what was found.
@@ -251,7 +251,7 @@ class Rekindle:
             stress: operations by node, or on all nodes: 0 compute, 1 messages between ranks, 2 memory.
         """
         request = requests.read({"job": job, "stress": stress, "requested_by": requested_by})
-        return _begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
+        return begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
 
     async def cheapest(self, job: str) -> Mode:
         """The mode that `recover` would ask for now.
@@ -341,10 +341,10 @@ def cancellable() -> Iterator[None]:
         raise Unavailable(f"Temporal did not answer in time: {error.__cause__}") from error
 
 
-def _begun(verdict: Verdict) -> Verdict:
+def begun(verdict: Verdict) -> Verdict:
     """A front that was refused ends well, with this verdict; a program is told by an error."""
     if verdict.outcome is Outcome.REFUSED:
-        raise Refused(verdict.reason)
+        raise (Busy if verdict.passing else Refused)(verdict.reason)
     return verdict
 
 

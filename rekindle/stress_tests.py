@@ -9,7 +9,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, Workfl
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
-from rekindle.client import Rekindle
+from rekindle.client import Rekindle, begun
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.recovery import Mode, Outcome, Verdict
 from rekindle.model.stress import StressRequest
@@ -41,8 +41,8 @@ class StressTests:
         try:
             while not ended.done() and not await self._is_begun(job_id, handle.id):
                 await asyncio.wait({ended}, timeout=LOOK)
-            if ended.done() and (verdict := ended.result()).outcome is Outcome.REFUSED:
-                raise Refused(verdict.reason)
+            if ended.done():
+                begun(ended.result())
         finally:
             ended.cancel()
         return handle.id
@@ -82,18 +82,17 @@ class StressTests:
             raise self._rekindle.unanswered(error) from error
         latest = sorted(found, key=lambda run: (_runs(run), run.start_time), reverse=True)
         for run in latest[:REFUSED]:
-            if run.status is not WorkflowExecutionStatus.FAILED or not await self._was_refused(run.id):
+            if _runs(run) or not await self._was_refused(run.id):
                 return run.id
         return latest[0].id if latest else ""
 
     async def _was_refused(self, test: str) -> bool:
         try:
-            await self.verdict(test)
+            return (await self.verdict(test)).outcome is Outcome.REFUSED
         except (BadInput, Refused):
             return True
         except RekindleError:
             return False
-        return False
 
 
 def _runs(run: WorkflowExecution) -> bool:

@@ -22,8 +22,8 @@ async def front(mode: Mode, given: object) -> Verdict:
     Args:
         given: the input as the client wrote it: the SDK decodes the first of two arguments only where both are there.
 
-    Raises: ApplicationError with `request.invalid`; ActivityError with `job.unknown`, `job.busy` or `request.invalid`; a refusal
-    is a verdict.
+    Raises: ApplicationError with `request.invalid`; ActivityError with `job.unknown` or `request.invalid`. A refusal is a
+    verdict: nothing is wrong that a person must look at.
     """
     info, asked = workflow.info(), _read(given)
     workflow.set_current_details(f"asks job {asked.job} for a {mode}")
@@ -69,6 +69,8 @@ async def _answer(mode: Mode, holding: asyncio.Future[Verdict]) -> Verdict:
     try:
         return await holding
     except ActivityError as error:
-        if isinstance(error.cause, ApplicationError) and error.cause.type == ErrorTypes.REQUEST_REFUSED:
-            return Verdict(mode=mode, outcome=Outcome.REFUSED, reason=error.cause.message)
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type in (ErrorTypes.REQUEST_REFUSED, ErrorTypes.JOB_BUSY):
+            passing = cause.type == ErrorTypes.JOB_BUSY
+            return Verdict(mode=mode, outcome=Outcome.REFUSED, reason=cause.message, passing=passing)
         raise

@@ -15,6 +15,7 @@ from rekindle.cli.disk import watched
 from rekindle.cli.interrupts import interruptible, on_interrupt
 from rekindle.cli.output import console
 from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
+from rekindle.cli.views import NOW, link
 from rekindle.errors import Unavailable
 
 LOCAL = ClusterKind.LOCAL
@@ -78,6 +79,7 @@ async def _until_either(one: asyncio.Event, other: asyncio.Event) -> None:
 def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> None:
     console.print("[bold green]rekindle is running[/bold green]; Ctrl-C stops it")
     console.print(f"  Temporal UI   {addresses.ui}")
+    console.print(f"  look here     {link(addresses.ui, NOW)}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"  Temporal      {addresses.temporal}")
     console.print(f"  gateway       {addresses.gateway}")
     cluster = f"{addresses.cluster}, {nodes} nodes with {accelerators} accelerators each, {addresses.socket}"

@@ -14,6 +14,7 @@ from rekindle.cli.context import control_plane, local_cluster
 from rekindle.cli.explain import mark, say_doubts, show_all
 from rekindle.cli.output import Format, Output, age, console, print_columns, print_json, show_incident, show_status, when
 from rekindle.cli.pods import running, waiting
+from rekindle.cli.views import link, of_job
 from rekindle.cli.watching import Watch, repeated
 from rekindle.client import JobRow, Rekindle
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError
@@ -164,6 +165,9 @@ async def show(job: str, *, watch: Watch = False, output: Output = Format.TEXT) 
             return
         recovery = await rekindle.running(status.state.job) if status.running else None
         show_status(status, recovery, await _visible_pods(status.state.job.id))
+        if ui := read_settings().temporal_ui:
+            found = link(ui, of_job(status.state.job.name), rekindle.temporal.namespace)
+            console.print(f"in the Temporal UI: {found}", soft_wrap=True, markup=False, highlight=False)
 
     await repeated(show_it, watch=watch)
 

@@ -111,6 +111,7 @@ class Addresses:
             "POD_IP": host,
             "REKINDLE_CLUSTER": self.cluster,
             "REKINDLE_GATEWAY_ADDRESS": self.gateway,
+            "REKINDLE_TEMPORAL_UI": self.ui,
         }
 
 

@@ -49,12 +49,17 @@ logger = logging.getLogger("watcher")
 
 class Watcher:
     def __init__(
-        self, cluster: Cluster, workflows: JobWorkflows, limits: Limits, look_for_lost: float = LOST, listed: float = LISTED
+        self,
+        cluster: Cluster,
+        workflows: JobWorkflows,
+        limits: Limits,
+        look_for_lost: float = LOST,
+        listed: float | None = LISTED,
     ) -> None:
         """Args:
         limits: of the installation; a job's own come before them.
         look_for_lost: seconds between two looks for jobs whose workflow is lost.
-        listed: seconds between the first full list and its comparison with the workflows.
+        listed: seconds between the first full list and its comparison with the workflows; None: it is no list of all jobs.
         """
         self._look_for_lost, self._until_compared = look_for_lost, listed
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
@@ -135,6 +140,8 @@ class Watcher:
 
     async def _end_what_is_gone(self) -> None:
         """A job that was deleted, or ended, while no watcher ran still has its workflow: the first full list lacks it."""
+        if self._until_compared is None:
+            return
         await self._listed.wait()
         running: set[str] | None = None
         while running is None:
