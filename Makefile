@@ -6,7 +6,7 @@ export PYTHONPATH := $(CURDIR)
 
 LOCK := requirements.lock
 UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo --extra kubernetes --group dev --universal --python-version 3.11 \
-	--generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package rekindle-training \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package rekindle-recovery-training \
 	--custom-compile-command "make lock" --quiet
 
 .PHONY: help

@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.heartbeat import heartbeating
 from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, runs_mode
 from rekindle.model.activity_values import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.base import sent
 from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
@@ -75,7 +76,7 @@ class JobActivities:
             try:
                 update = await handle.start_update(
                     Updates.RECOVER,
-                    asked.request,
+                    sent(asked.request),
                     id=asked.request_id,
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=Verdict,
@@ -121,7 +122,7 @@ class JobActivities:
             while True:
                 try:
                     verdict: Verdict = await handle.execute_update(
-                        Updates.RECOVER, asked.request, id=asked.request_id, result_type=Verdict
+                        Updates.RECOVER, sent(asked.request), id=asked.request_id, result_type=Verdict
                     )
                     return verdict
                 except WorkflowUpdateRPCTimeoutOrCancelledError:

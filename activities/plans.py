@@ -15,6 +15,7 @@ from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotFound, NotMoved, Refused, Unavailable
 from rekindle.maintenances import Maintenances
+from rekindle.model.base import sent
 from rekindle.model.cluster import JobView
 from rekindle.model.job import JobId
 from rekindle.model.links import describe
@@ -114,7 +115,7 @@ class PlanActivities:
         try:
             await self._client.start_workflow(
                 ids.Workflows.LINK_FAILOVER,
-                request,
+                sent(request),
                 id=wanted.maintenance,
                 task_queue=ids.CONTROL_QUEUE,
                 task_timeout=TASK_TIMEOUT,

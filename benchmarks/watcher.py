@@ -146,6 +146,9 @@ async def be_watcher(kubeconfig: Path) -> None:
         async def lost(self, _: Collection[str]) -> list[str]:
             return []
 
+        async def running(self) -> set[str]:
+            return set()
+
     settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig)
     await connect(lazy=True)  # it is loaded in every watcher
     async with cluster_of(settings) as cluster:

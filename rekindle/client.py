@@ -31,16 +31,16 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
-from rekindle.model.base import Value
+from rekindle.model.base import Value, sent
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressRequest
-from rekindle.policy import ladder
+from rekindle.policy import ladder, requests
 from rekindle.policy.modes import row_of
-from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
+from rekindle.temporal import TASK_TIMEOUT, Attributes, connect, in_words
 
 INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
@@ -103,6 +103,8 @@ class Rekindle:
         Raises:
             BadInput: no job, or several, by that name.
         """
+        if not isinstance(job, str):
+            raise BadInput(f"job: {job!r} must be a text, the id or the name of a job")
         if not job.isprintable():
             raise BadInput(f"job: no job is named {job!r}")
         lives = await self._lives(job)
@@ -135,7 +137,7 @@ class Rekindle:
         try:
             status: JobStatus = await handle.query(ids.Queries.STATUS, result_type=JobStatus)
         except (RPCError, WorkflowQueryFailedError) as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return status
 
     async def running(self, job: Job) -> RecoveryRow | None:
@@ -153,7 +155,7 @@ class Rekindle:
         try:
             metadata: WorkflowMetadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         except (RPCError, WorkflowQueryFailedError) as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return str(metadata.current_details)
 
     async def cancel(self, job: str) -> list[str]:
@@ -197,7 +199,7 @@ class Rekindle:
         """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""
         address = self.temporal.service_client.config.target_host
         where = f"{address}, namespace {self.temporal.namespace} (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE)"
-        return Unavailable(f"Temporal at {where}: {error}")
+        return Unavailable(f"Temporal at {where}: {in_words(error)}")
 
     async def _list(self, query: str) -> AsyncIterator[WorkflowExecution]:
         try:
@@ -219,23 +221,27 @@ class Rekindle:
             BadInput: unknown job or pod rank. Refused: the job is busy with another recovery, or cannot do it as it is now.
         """
         handle = await self.start(Mode.HOT_SWITCH, job, pod_rank=pod_rank, force=force, requested_by=requested_by)
-        return _begun(await self.verdict(handle))
+        return begun(await self.verdict(handle))
 
     async def reschedule(self, job: str, *, requested_by: str = "") -> Verdict:
         """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict. Raises what `hot_switch` does."""
-        return _begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
+        return begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
 
-    async def recover(self, job: str, *, mode: Mode | None = None, requested_by: str = "") -> Verdict:
+    async def recover(self, job: str, *, mode: Mode | str | None = None, requested_by: str = "") -> Verdict:
         """Recovers what is faulty by the cheapest mode that is possible now, or by the one that is named, and waits for the
-        verdict. Raises what `hot_switch` does; nothing being faulty is Refused."""
-        mode = mode or await self.cheapest(job)
-        return _begun(await self.verdict(await self.start(mode, job, requested_by=requested_by)))
+        verdict. Raises what `hot_switch` does; nothing being faulty is Refused.
+
+        Args:
+            mode: `Mode.IN_PLACE`, its value, or `in-place` as on the command line.
+        """
+        wanted = await self.cheapest(job) if mode is None else requests.mode_named(mode)
+        return begun(await self.verdict(await self.start(wanted, job, requested_by=requested_by)))
 
     async def move_links(self, job: str, links: tuple[NodeLinks, ...], *, requested_by: str = "") -> Verdict:
         """Moves devices to the links that are named and waits for the verdict; nobody moves them back (`rekindle.maintenances`
         does). Raises what `hot_switch` does."""
-        request = ModeRequest(job=job, links=links, requested_by=requested_by)
-        return _begun(await self.verdict(await self.begin(Mode.LINK_SWITCH, request)))
+        request = requests.read({"job": job, "links": links, "requested_by": requested_by})
+        return begun(await self.verdict(await self.begin(Mode.LINK_SWITCH, request)))
 
     async def stress_test(self, job: str, stress: StressRequest, *, requested_by: str = "") -> Verdict:
         """Tests the devices of nodes while training pauses, and waits for the verdict, whose field `tested` has what was found.
@@ -244,8 +250,8 @@ class Rekindle:
         Args:
             stress: operations by node, or on all nodes: 0 compute, 1 messages between ranks, 2 memory.
         """
-        request = ModeRequest(job=job, stress=stress, requested_by=requested_by)
-        return _begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
+        request = requests.read({"job": job, "stress": stress, "requested_by": requested_by})
+        return begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
 
     async def cheapest(self, job: str) -> Mode:
         """The mode that `recover` would ask for now.
@@ -259,23 +265,25 @@ class Rekindle:
         return plan.modes[0]
 
     async def start(
-        self, mode: Mode, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
+        self, mode: Mode | str, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
     ) -> WorkflowHandle[object, Verdict]:
         """Starts a mode as a workflow of its own (a front); the real one runs as the job's child."""
-        return await self.begin(mode, ModeRequest(job=job, pod_rank=pod_rank, force=force, requested_by=requested_by))
+        request = {"job": job, "pod_rank": pod_rank, "force": force, "requested_by": requested_by}
+        return await self.begin(mode, requests.read(request))
 
-    async def begin(self, mode: Mode, request: ModeRequest) -> WorkflowHandle[object, Verdict]:
+    async def begin(self, mode: Mode | str, request: ModeRequest) -> WorkflowHandle[object, Verdict]:
         """As `start`, with all that a mode may be asked."""
+        wanted, request = requests.mode_named(mode), requests.read(request)
         job_id, by = await self.find(request.job), request.requested_by
         try:
             return await self.temporal.start_workflow(
-                row_of(mode).workflow,
-                request.model_copy(update={"job": job_id}),
+                row_of(wanted).workflow,
+                sent(request.model_copy(update={"job": job_id})),
                 id=ids.request_workflow(job_id, uuid.uuid4().hex[:8]),
                 task_queue=ids.CONTROL_QUEUE,
                 result_type=Verdict,
                 task_timeout=TASK_TIMEOUT,
-                static_summary=f"{mode} of {request.job} requested{f' by {by}' if by else ''}",
+                static_summary=f"{wanted} of {request.job} requested{f' by {by}' if by else ''}",
             )
         except RPCError as error:
             raise self.unanswered(error) from error
@@ -305,7 +313,8 @@ class Rekindle:
 
     async def report_fault(self, job: str, fault: Fault) -> Receipt:
         """Tells the job of a fault that no watcher sees."""
-        return await self._update(await self.find(job), ids.Updates.REPORT_FAULTS, FaultReport(faults=(fault,)))
+        report = requests.read_as(FaultReport, {"faults": (fault,)}, '{"id": "fan-3", "kind": "node", "node": "node-1"}')
+        return await self._update(await self.find(job), ids.Updates.REPORT_FAULTS, report)
 
     async def _update(self, job_id: str, update: str, *arguments: Value) -> Receipt:
         handle = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
@@ -332,10 +341,10 @@ def cancellable() -> Iterator[None]:
         raise Unavailable(f"Temporal did not answer in time: {error.__cause__}") from error
 
 
-def _begun(verdict: Verdict) -> Verdict:
+def begun(verdict: Verdict) -> Verdict:
     """A front that was refused ends well, with this verdict; a program is told by an error."""
     if verdict.outcome is Outcome.REFUSED:
-        raise Refused(verdict.reason)
+        raise (Busy if verdict.passing else Refused)(verdict.reason)
     return verdict
 
 

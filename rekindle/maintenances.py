@@ -30,13 +30,16 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.client import INVALID, Rekindle, cancellable
 from rekindle.errors import BadInput, Busy, NotMoved, Refused, Unavailable
+from rekindle.model.base import sent
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks, describe
 from rekindle.model.maintenance import FailoverRequest, Maintenance, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Receipt
 from rekindle.policy import links as policy
 from rekindle.policy import requests
-from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread
+from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread, in_words
+
+EXAMPLE = '{"links": [{"node": "node-1", "devices": ["0"]}]}'
 
 LISTED = 1_000
 """Maintenances that a list names, the newest."""
@@ -55,14 +58,13 @@ class Maintenances:
             BadInput: unknown job, node or device. Busy: the job is being recovered, or these links are failed over already.
             Refused: it cannot be done as the job is now; the reason says when it can.
         """
-        if problem := requests.links_problem(links):
-            raise BadInput(problem)
+        links = _checked(links)
         job_id = await self._rekindle.find(job)
         known = (await self._rekindle.status(job_id)).state.job
         workflow_id = ids.failover_workflow(known, links)
         begin: WithStartWorkflowOperation[Any, Maintenance] = WithStartWorkflowOperation(
             ids.Workflows.LINK_FAILOVER,
-            FailoverRequest(job=job_id, name=known.name, links=tuple(links), requested_by=requested_by),
+            sent(FailoverRequest(job=job_id, name=known.name, links=links, requested_by=requested_by)),
             id=workflow_id,
             task_queue=ids.CONTROL_QUEUE,
             task_timeout=TASK_TIMEOUT,
@@ -86,8 +88,7 @@ class Maintenances:
 
     async def check(self, job: str, links: Sequence[NodeLinks]) -> None:
         """Raises what `fail_over` would raise now; nothing is touched."""
-        if problem := requests.links_problem(links):
-            raise BadInput(problem)
+        links = _checked(links)
         status = await self._rekindle.status(job)
         known = status.state.job
         workflow_id = ids.failover_workflow(known, links)
@@ -95,8 +96,8 @@ class Maintenances:
             raise _known(workflow_id)
         placed = (await self._placed(known, links)).on_backup
         if status.running:
-            raise Busy(f"job {known.id} is busy with {status.running}")
-        refused = requests.refused(status.state, ModeRequest(mode=Mode.LINK_SWITCH, links=tuple(links)))
+            raise Busy(f"job {known.name} is busy with {status.running}")
+        refused = requests.refused(status.state, ModeRequest(mode=Mode.LINK_SWITCH, links=links))
         if refused := refused or policy.taken(status.state.links, policy.ranks_of(placed), workflow_id):
             raise Refused(refused)
 
@@ -114,7 +115,7 @@ class Maintenances:
         try:
             found: Maintenance = await self._rekindle.temporal.execute_workflow(
                 ids.Workflows.LINK_FAILOVER,
-                FailoverRequest(job=job.id, name=job.name, links=tuple(links), dry_run=True),
+                sent(FailoverRequest(job=job.id, name=job.name, links=tuple(links), dry_run=True)),
                 id=ids.dry_run_failover_workflow(job, uuid.uuid4().hex[:8]),
                 task_queue=ids.CONTROL_QUEUE,
                 task_timeout=TASK_TIMEOUT,
@@ -140,8 +141,8 @@ class Maintenances:
             BadInput: no such maintenance, or a device that is not on its backup link by it. Busy: it is failing over, or
             switching back already. Refused: it is over. NotMoved: the devices could not be moved; the reason says why.
         """
+        wanted = sent(requests.read_as(SwitchBack, {"links": tuple(links), "requested_by": requested_by}, EXAMPLE))
         handle = self._rekindle.temporal.get_workflow_handle(await self.find(maintenance))
-        wanted = SwitchBack(links=tuple(links), requested_by=requested_by)
         try:
             with cancellable():
                 update = await handle.start_update(
@@ -189,7 +190,7 @@ class Maintenances:
         try:
             found: Maintenance = await handle.query(ids.Queries.STATUS, result_type=Maintenance)
         except (RPCError, WorkflowQueryFailedError) as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return found
 
     async def find(self, maintenance: str) -> str:
@@ -244,6 +245,13 @@ class Maintenances:
         except RPCError as error:
             raise self._rekindle.unanswered(error) from error
         return [run for run in found if not ids.is_dry_run(run.id)]
+
+
+def _checked(links: Sequence[NodeLinks]) -> tuple[NodeLinks, ...]:
+    found = requests.read_as(SwitchBack, {"links": tuple(links)}, EXAMPLE).links
+    if problem := requests.links_problem(found):
+        raise BadInput(problem)
+    return found
 
 
 def _known(maintenance: str) -> Busy:

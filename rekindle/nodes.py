@@ -43,6 +43,8 @@ class Nodes:
         if len(reason) > LONGEST_NOTE:
             raise BadInput(f"reason: {len(reason)} characters are too many: at most {LONGEST_NOTE}")
         _check(name)
+        if mark not in set(Mark):
+            raise BadInput(f"mark: {cut(repr(mark), 40)} is not accepted, accepted are {', '.join(Mark)}")
         found = await self._ask(NodesRequest(names=(name,), mark=mark, reason=reason), f"node {name} is marked {mark}")
         return found.nodes[0]
 

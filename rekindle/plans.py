@@ -25,10 +25,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.client import Rekindle, cancellable
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
+from rekindle.model.base import sent
 from rekindle.model.plan import ENDS, Control, Forecast, Stage, SwitchPlan, Upgrade, UpgradeRequest, Word
 from rekindle.model.recovery import Receipt
-from rekindle.policy import plans
-from rekindle.temporal import TASK_TIMEOUT, handle_unread
+from rekindle.policy import plans, requests
+from rekindle.temporal import TASK_TIMEOUT, handle_unread, in_words
 
 LISTED = 200
 """Upgrades that a list names, the newest."""
@@ -48,7 +49,7 @@ class Plans:
         Raises:
             BadInput: the plan contradicts itself; each reason in a line.
         """
-        _check(plan)
+        plan = _checked(plan)
         return await self._begin(plan, ids.dry_run_workflow(plan.switch, uuid.uuid4().hex[:8]), dry_run=True, requested_by="")
 
     async def start(self, plan: SwitchPlan, *, requested_by: str = "") -> Forecast:
@@ -58,13 +59,13 @@ class Plans:
             BadInput: the plan contradicts itself. Busy: the switch is being upgraded. Refused: something is not known, or a job
             cannot be moved as it is now. Each reason in a line; nothing was touched.
         """
-        _check(plan)
+        plan = _checked(plan)
         return await self._begin(plan, ids.upgrade_workflow(plan.switch), dry_run=False, requested_by=requested_by)
 
     async def _begin(self, plan: SwitchPlan, workflow_id: str, *, dry_run: bool, requested_by: str) -> Forecast:
         begin: WithStartWorkflowOperation[Any, Upgrade] = WithStartWorkflowOperation(
             ids.Workflows.SWITCH_UPGRADE,
-            UpgradeRequest(plan=plan, dry_run=dry_run, requested_by=requested_by),
+            sent(UpgradeRequest(plan=plan, dry_run=dry_run, requested_by=requested_by)),
             id=workflow_id,
             task_queue=ids.CONTROL_QUEUE,
             task_timeout=TASK_TIMEOUT,
@@ -95,7 +96,8 @@ class Plans:
             BadInput: the switch is not being upgraded. Refused: it cannot be told that now; the reason says why.
         """
         handle = self._rekindle.temporal.get_workflow_handle(ids.upgrade_workflow(switch))
-        control = Control(word=word, leaf=leaf, requested_by=requested_by)
+        said = {"word": word, "leaf": leaf, "requested_by": requested_by}
+        control = sent(requests.read_as(Control, said, '{"word": "proceed"}'))
         try:
             with cancellable():
                 receipt: Receipt = await handle.execute_update(ids.PlanUpdates.CONTROL, control, result_type=Receipt)
@@ -116,7 +118,7 @@ class Plans:
             found: Upgrade = await handle.query(ids.Queries.STATUS, result_type=Upgrade)
             ended = found.stage not in ENDS and (await handle.describe()).status in ENDED_BY_FORCE
         except WorkflowQueryFailedError as error:
-            raise Unavailable(f"no control worker answered: {error}") from error
+            raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         except RPCError as error:
             raise self._unknown(switch, error) from error
         return found.with_(stage=Stage.TERMINATED, stopped=False) if ended else found
@@ -138,9 +140,11 @@ class Plans:
             raise self._rekindle.unanswered(error) from error
 
 
-def _check(plan: SwitchPlan) -> None:
+def _checked(plan: SwitchPlan) -> SwitchPlan:
+    plan = requests.read_as(SwitchPlan, plan, '{"switch": "tor-7", "carries": [...], "leaves": [...]}')
     if wrong := plans.problems(plan):
         raise BadInput("\n".join(wrong))
+    return plan
 
 
 def _words(cause: BaseException | None) -> str:

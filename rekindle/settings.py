@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     gateway_address: str = Field(default="clusterd-grpc-svc.mindx-dl.svc:8899", pattern=r"^\S+:\d{1,5}$")
     """Where pods of a job on Kubernetes reach the gateway. Source: ClusterD's service."""
 
+    temporal_ui: str = Field(default="", pattern=r"^(https?://\S+)?$")
+    """Address of Temporal's web UI, such as `https://temporal.example.com`: commands print links to it. Empty: none are."""
+
     health_port: int = Field(default=0, ge=0, le=65535)
     """Port of `/healthz` and `/readyz`; 0: none."""
 

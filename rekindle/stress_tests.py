@@ -9,10 +9,11 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, Workfl
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
-from rekindle.client import Rekindle
+from rekindle.client import Rekindle, begun
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.recovery import Mode, Outcome, Verdict
 from rekindle.model.stress import StressRequest
+from rekindle.policy import requests
 from rekindle.policy.modes import row_of
 from rekindle.temporal import Attributes
 
@@ -34,14 +35,14 @@ class StressTests:
             BadInput: unknown job. Busy: the job is being recovered. Refused: it cannot be tested as it is, or has no such node.
         """
         job_id = await self._rekindle.find(job)
-        request = ModeRequest(job=job_id, stress=stress, requested_by=requested_by)
+        request = requests.read({"job": job_id, "stress": stress, "requested_by": requested_by})
         handle = await self._rekindle.begin(Mode.STRESS_TEST, request)
         ended = asyncio.create_task(self._rekindle.verdict(handle))
         try:
             while not ended.done() and not await self._is_begun(job_id, handle.id):
                 await asyncio.wait({ended}, timeout=LOOK)
-            if ended.done() and (verdict := ended.result()).outcome is Outcome.REFUSED:
-                raise Refused(verdict.reason)
+            if ended.done():
+                begun(ended.result())
         finally:
             ended.cancel()
         return handle.id
@@ -81,18 +82,17 @@ class StressTests:
             raise self._rekindle.unanswered(error) from error
         latest = sorted(found, key=lambda run: (_runs(run), run.start_time), reverse=True)
         for run in latest[:REFUSED]:
-            if run.status is not WorkflowExecutionStatus.FAILED or not await self._was_refused(run.id):
+            if _runs(run) or not await self._was_refused(run.id):
                 return run.id
         return latest[0].id if latest else ""
 
     async def _was_refused(self, test: str) -> bool:
         try:
-            await self.verdict(test)
+            return (await self.verdict(test)).outcome is Outcome.REFUSED
         except (BadInput, Refused):
             return True
         except RekindleError:
             return False
-        return False
 
 
 def _runs(run: WorkflowExecution) -> bool:

@@ -4,6 +4,7 @@ Called by `rekindle.client` and by the processes of `workers`.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -102,7 +103,17 @@ async def connect(address: str = "", *, lazy: bool = False, started_here: bool =
     except (OSError, ValueError) as error:
         raise _unusable(error) from error
     except RuntimeError as error:
-        raise Unavailable(f"Temporal does not answer at {config['target_host']} (set TEMPORAL_ADDRESS): {error}") from error
+        where = f"{config['target_host']} (set TEMPORAL_ADDRESS)"
+        raise Unavailable(f"Temporal does not answer at {where}: {in_words(error)}") from error
+
+
+def in_words(error: Exception) -> str:
+    """What Temporal's client says, without the structures of its core: the innermost reason."""
+    text = str(error)
+    if "tonic::" not in text and "Status {" not in text:
+        return text
+    reasons = re.findall(r'(?:message|error): "((?:[^"\\]|\\.)*)"', text)
+    return reasons[-1] if reasons else re.split(r"tonic::|Status \{", text)[0].rstrip(": ")
 
 
 def _configuration() -> ClientConnectConfig:

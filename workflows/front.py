@@ -7,8 +7,9 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, job_workflow
-from rekindle.model.activity_values import AskRequest, WithdrawRequest
+from rekindle.model.activity_values import AskRequest, TargetsRequest, WithdrawRequest
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.stress import Op, StressRequest
 from rekindle.policy import requests
 from workflows import steps
 from workflows.mode import shielded
@@ -21,12 +22,14 @@ async def front(mode: Mode, given: object) -> Verdict:
     Args:
         given: the input as the client wrote it: the SDK decodes the first of two arguments only where both are there.
 
-    Raises: ApplicationError with `request.invalid`; ActivityError with `job.unknown`, `job.busy` or `request.invalid`; a refusal
-    is a verdict.
+    Raises: ApplicationError with `request.invalid`; ActivityError with `job.unknown` or `request.invalid`. A refusal is a
+    verdict: nothing is wrong that a person must look at.
     """
     info, asked = workflow.info(), _read(given)
     workflow.set_current_details(f"asks job {asked.job} for a {mode}")
     job_id = await steps.find_job(asked.job)
+    if mode is Mode.STRESS_TEST and asked.stress:
+        await _refuse_other_nodes(job_id, asked.stress)
     request = ModeRequest(
         mode=mode,
         pod_rank=asked.pod_rank,
@@ -45,6 +48,16 @@ async def front(mode: Mode, given: object) -> Verdict:
         return await shielded(_answer(mode, holding))
 
 
+async def _refuse_other_nodes(job_id: str, wanted: StressRequest) -> None:
+    """Raises ApplicationError for a node that is none of the job's. A cluster that does not answer refuses nothing."""
+    try:
+        targets = await steps.find_targets(TargetsRequest(job_id=job_id, stress=wanted, accepted=tuple(Op)))
+    except ActivityError:
+        return
+    if targets.problem:
+        raise ApplicationError(targets.problem, type=ErrorTypes.REQUEST_INVALID, non_retryable=True)
+
+
 def _read(given: object) -> ModeRequest:
     try:
         return requests.read(given)
@@ -56,6 +69,8 @@ async def _answer(mode: Mode, holding: asyncio.Future[Verdict]) -> Verdict:
     try:
         return await holding
     except ActivityError as error:
-        if isinstance(error.cause, ApplicationError) and error.cause.type == ErrorTypes.REQUEST_REFUSED:
-            return Verdict(mode=mode, outcome=Outcome.REFUSED, reason=error.cause.message)
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type in (ErrorTypes.REQUEST_REFUSED, ErrorTypes.JOB_BUSY):
+            passing = cause.type == ErrorTypes.JOB_BUSY
+            return Verdict(mode=mode, outcome=Outcome.REFUSED, reason=cause.message, passing=passing)
         raise

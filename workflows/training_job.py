@@ -463,7 +463,7 @@ class TrainingJob:
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
         if self.incident or self.state.request or self._has_work():
             what = self.incident.describe() if self.incident else "an incident that is about to start"
-            raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.id} is busy with {what}")
+            raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.name} is busy with {what}")
         if reason := requests.refused(self.state, requests.read(request)):
             raise _rejected(ErrorTypes.REQUEST_REFUSED, reason)
 

@@ -17,8 +17,8 @@ RUN uv build --wheel --build-constraints requirements.lock --require-hashes --ou
     && uv build --wheel --build-constraints requirements.lock --require-hashes --out-dir wheels training
 RUN uv venv --python "$(command -v python)" /opt/rekindle \
     && uv pip install --no-cache --python /opt/rekindle/bin/python --compile-bytecode --constraints requirements.lock \
-        "rekindle[kubernetes] @ file://$(ls "$PWD"/wheels/rekindle-[0-9]*.whl)" \
-        "rekindle-training @ file://$(ls "$PWD"/wheels/rekindle_training-*.whl)" \
+        "rekindle-recovery[kubernetes] @ file://$(ls "$PWD"/wheels/rekindle_recovery-[0-9]*.whl)" \
+        "rekindle-recovery-training @ file://$(ls "$PWD"/wheels/rekindle_recovery_training-*.whl)" \
     && uv pip check --python /opt/rekindle/bin/python
 # Where an installed rekindle keeps its server packages, under a path that does not change with Python's version.
 RUN ln -s "$(/opt/rekindle/bin/python -P -c 'from rekindle.cli.stack import server_root; print(server_root())')" \

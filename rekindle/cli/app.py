@@ -1,7 +1,5 @@
 """The command `rekindle`. Each command is an async call to Temporal or to the local cluster; exit codes are for scripts."""
 
-import io
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -9,24 +7,22 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from rekindle import __version__
-from rekindle.cli import drain_demo, stress_demo
+from rekindle.cli import drain_demo, exits, stress_demo
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
 from rekindle.cli.drain import drain
+from rekindle.cli.exits import Exit
 from rekindle.cli.explain import check, explain
 from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
 from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
-from rekindle.cli.output import complain, exit_code, problems
+from rekindle.cli.output import complain, console, problems
 from rekindle.cli.plans import plan_app
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
 from rekindle.cli.stress import stress_test
 from rekindle.cli.versions import versions_app
-from rekindle.errors import RekindleError
+from rekindle.errors import BadInput, RekindleError
 from rekindle.interpreter import run_and_end
-
-EXIT_CODES = """Exit codes: 0 done (a recovery: recovered as asked) · 1 the recovery ended otherwise · 2 bad input ·
-3 a service does not answer · 4 refused, nothing was touched · 130 interrupted."""
 
 app = App(
     name="rekindle",
@@ -35,7 +31,7 @@ app = App(
 
 Start everything on this machine with `rekindle dev`, or watch it work with `rekindle demo hot-switch`.
 
-{EXIT_CODES}""",
+{exits.WORDS}""",
 )
 for command in (
     dev,
@@ -62,31 +58,55 @@ for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app
     app.command(group)
 demo_app.command(stress_demo.stress_test, name="stress-test")
 demo_app.command(drain_demo.drain, name="drain")
-app.register_install_completion_command()
+
+
+@app.command(name="--install-completion")
+def install_completion() -> None:
+    """Write the file with completions of commands and options, and say how the shell reads it. No other file is changed."""
+    file = app.install_completion(add_to_startup=False)
+    console.print(f"completions are in {file}", soft_wrap=True, highlight=False)
+    console.print(f"if your shell does not read them by itself, add to its start-up file: source {file}", soft_wrap=True)
+
+
+@app.command(name="help")
+def show_help(*command: str) -> None:
+    """Show what COMMAND does, or what commands there are.
+
+    Example: rekindle help hot-switch
+    """
+    _, _, unknown = app.parse_commands(command)
+    if unknown:
+        raise BadInput(f"help: {' '.join(command)!r} is no command; all commands are shown by: rekindle help")
+    app.help_print(command)
 
 
 def main() -> NoReturn:
-    """Entry point of the console script. What is shown was written by others, in any letters: those that the reader's terminal or
-    file has not become question marks."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    """Entry point of the console script."""
+    exits.own_output()
     run_and_end(lambda: sys.exit(run(sys.argv[1:])))
 
 
 def run(arguments: Sequence[str]) -> int:
     """One command, to its exit code."""
     try:
+        return _run(arguments)
+    except exits.OutputLost as error:
+        return exits.lost(error)
+    except Exception:  # noqa: BLE001  # a bug of ours, which must not pass for an answer
+        sys.excepthook(*sys.exc_info())
+        return Exit.BUG
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
         result = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         complain(error)
         problems.print("try --help", style="dim")
-        return 2
+        return Exit.BAD_INPUT
     except RekindleError as error:
         complain(error)
-        return exit_code(error)
+        return exits.of(error)
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return result if isinstance(result, int) else 0
+        return Exit.INTERRUPTED
+    return result if isinstance(result, int) else Exit.DONE

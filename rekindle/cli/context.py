@@ -4,6 +4,9 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
+
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from rekindle.cli.stack import DETAILS, Addresses
 from rekindle.client import Rekindle
@@ -46,10 +49,18 @@ async def control_plane() -> Rekindle:
         Unavailable: the message says where it was looked for, and how to start one.
     """
     address = find_stack()
+    _quiet_core()
     try:
         return Rekindle(await connect(address, started_here=bool(address)))
     except Unavailable as error:
         raise Unavailable(f"{error}\n{_hint()}") from error
+
+
+@cache
+def _quiet_core() -> None:
+    """Keeps the core of Temporal's client from writing to the terminal: what it repeats, a command says once."""
+    logging = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=logging)), error_if_already_set=False)
 
 
 @asynccontextmanager
@@ -69,7 +80,7 @@ async def local_cluster() -> AsyncIterator[ClusterClient]:
 
 def _no_local_cluster() -> str:
     if read_settings().cluster == "kubernetes" and not _running_stack():
-        return "this command is for a cluster of `rekindle dev`: on any other use kubectl (docs/kubernetes.md)"
+        return "this command is for a cluster of `rekindle dev`: on any other use kubectl"
     return _hint()
 
 

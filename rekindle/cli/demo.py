@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from rekindle.cli.exits import Exit
 from rekindle.cli.interrupts import interruptible
 from rekindle.cli.link_failover import NEEDED, LinkFailover, LinkFailoverScenario
 from rekindle.cli.output import Format, console, print_json, problems
@@ -199,10 +200,10 @@ async def run_demo(options: Asked, scenario: type[Scenario[Asked]], title: str, 
             await _wait_for_a_key(result, output)
     if options.is_met_by(result):
         shutil.rmtree(directory, ignore_errors=True)
-        return 0
+        return Exit.DONE
     expected = ", then ".join(f"{mode} {outcome}" for mode, outcome in options.expected)
     problems.print(f"not as expected ({expected}; equal parameters); logs are kept in {directory}", soft_wrap=True)
-    return 1
+    return Exit.OTHERWISE
 
 
 @contextlib.contextmanager

@@ -2,16 +2,20 @@
 
 import asyncio
 import shlex
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 from cyclopts.validators import Number
+from rich.text import Text
 
+from rekindle.cli.disk import watched
 from rekindle.cli.interrupts import interruptible, on_interrupt
 from rekindle.cli.output import console
 from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
+from rekindle.cli.views import NOW, link
 from rekindle.errors import Unavailable
 
 LOCAL = ClusterKind.LOCAL
@@ -44,7 +48,11 @@ async def dev(
     machine = Machine(nodes, accelerators, cluster, links)
     try:
         with interruptible():
-            async with running(state_dir.resolve(), machine, ports=ports, tell=status.update) as started:
+            directory = state_dir.resolve()
+            async with (
+                running(directory, machine, ports=ports, tell=status.update, warn=_warn) as started,
+                watched(directory, _warn),
+            ):
                 on_interrupt(stop.set)
                 status.stop()
                 _print_addresses(started.addresses, nodes, accelerators)
@@ -54,6 +62,11 @@ async def dev(
                 console.print("stopping ...")
     finally:
         status.stop()
+
+
+def _warn(words: str) -> None:
+    line = Text(f"{datetime.now().astimezone():%H:%M:%S} ").append("warning: ", style="yellow").append(words)
+    console.print(line, soft_wrap=True, highlight=False)
 
 
 async def _until_either(one: asyncio.Event, other: asyncio.Event) -> None:
@@ -66,6 +79,7 @@ async def _until_either(one: asyncio.Event, other: asyncio.Event) -> None:
 def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> None:
     console.print("[bold green]rekindle is running[/bold green]; Ctrl-C stops it")
     console.print(f"  Temporal UI   {addresses.ui}")
+    console.print(f"  look here     {link(addresses.ui, NOW)}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"  Temporal      {addresses.temporal}")
     console.print(f"  gateway       {addresses.gateway}")
     cluster = f"{addresses.cluster}, {nodes} nodes with {accelerators} accelerators each, {addresses.socket}"

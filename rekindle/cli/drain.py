@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from rekindle.cli.context import control_plane
+from rekindle.cli.exits import Exit
 from rekindle.cli.follow import phases
 from rekindle.cli.output import Format, Output, console, print_columns, print_json, problems
 from rekindle.client import Rekindle
@@ -56,7 +57,7 @@ async def drain(
         if output is not Format.JSON:
             raise
         print_json((await drains.forecast(node)).model_dump(mode="json"))
-        return 4
+        return Exit.REFUSED
     with _going_on(node):
         now = await _followed(rekindle, drains, node, wait=wait)
     return _end(now, output)
@@ -67,18 +68,18 @@ def _undone(node: str, *, was_cordoned: bool, output: Format) -> int:
         print_json({"node": node, "was_cordoned": was_cordoned})
     else:
         _say(f"{node} takes pods again" if was_cordoned else f"nothing to undo: {node} is not cordoned")
-    return 0
+    return Exit.DONE
 
 
 def _forecast(would: Draining, output: Format) -> int:
     if output is Format.JSON:
         print_json(would.model_dump(mode="json"))
-        return 4 if would.refused else 0
+        return Exit.REFUSED if would.refused else Exit.DONE
     _show(would)
     if would.refused:
         raise Refused("\n".join(["would be refused:", *would.refused]))
     _say(f"would be accepted: {would.node} {'is cordoned already' if would.cordoned else 'would be cordoned'}")
-    return 0
+    return Exit.DONE
 
 
 @contextmanager
@@ -143,20 +144,20 @@ async def _tell_news(rekindle: Rekindle, now: Draining, said: set[str]) -> None:
 def _end(now: Draining, output: Format) -> int:
     if output is Format.JSON:
         print_json(now.model_dump(mode="json"))
-        return 0 if now.drained else 1
+        return Exit.DONE if now.drained else Exit.OTHERWISE
     _show(now)
     node = now.node
     if now.drained:
         _say(f"{node} is drained: no rank is there any more. What has no rank leaves it by: kubectl drain {node}")
     elif not now.cordoned:
         _say(f"{node} is not cordoned any more: somebody has taken the drain back, and ranks are there still")
-        return 1
+        return Exit.OTHERWISE
     else:
         waits = any(row.where is Where.WAITS for row in now.rows)
         more = f"Follow them with: rekindle drain {node} --wait" if waits else f"kubectl drain {node} ends those that stay"
         _say(f"{node} is cordoned, and ranks are there still. {more}")
     _say(f"let pods be put there again with: rekindle drain {node} --undo")
-    return 0 if now.drained else 1
+    return Exit.DONE if now.drained else Exit.OTHERWISE
 
 
 def _show(now: Draining) -> None:

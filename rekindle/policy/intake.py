@@ -190,6 +190,11 @@ def acknowledge(acknowledged: Acknowledged, news: News) -> Acknowledged:
     return Acknowledged(job=told.job, sighting=told.sighting, reached=True, lost=_last_holders(acknowledged))
 
 
+def met(acknowledged: Acknowledged) -> Acknowledged:
+    """It has a workflow, which a watcher of before has told something: it must learn of the job's end."""
+    return acknowledged.model_copy(update={"reached": True})
+
+
 def unconfirmed(acknowledged: Acknowledged, news: News) -> Acknowledged:
     """Nobody knows whether the workflow took it, so that whatever holds by then is told, even if that is what it knew before. It
     may be lost already: who held the ranks is not forgotten."""

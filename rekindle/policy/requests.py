@@ -12,7 +12,7 @@ from rekindle.model.bounds import cut, few
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
 from rekindle.model.links import MOST_NODES, NodeLinks
-from rekindle.model.problems import problems
+from rekindle.model.problems import did_you_mean, problems
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
 from rekindle.model.stress import MOST_TESTED_NODES, StressRequest
@@ -43,8 +43,23 @@ def read(given: object) -> ModeRequest:
     return read_as(ModeRequest, given, '{"pod_rank": 1}')
 
 
+def mode_named(given: object) -> Mode:
+    """The mode that a program names: `Mode.IN_PLACE`, its value, or `in-place` as on the command line.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    names = {name.lower().replace("_", "-"): mode for name, mode in Mode.__members__.items()}
+    spelled = {**names, **{mode.replace(" ", "-"): mode for mode in Mode}}
+    wanted = str(given).lower().replace("_", "-").replace(" ", "-")
+    if wanted not in spelled:
+        guess = did_you_mean(wanted, spelled)
+        raise BadInput(f"mode: {cut(repr(given), QUOTED)} is no mode{guess} (accepted: {', '.join(names)})")
+    return spelled[wanted]
+
+
 def read_as(kind: type[Input], given: object, example: str) -> Input:
-    """The input of a workflow, as the client wrote it.
+    """The input of a workflow, as the client wrote it. An unknown field is refused, except in what a workflow tells its next run.
 
     Args:
         example: of such an input, as JSON.
@@ -57,9 +72,14 @@ def read_as(kind: type[Input], given: object, example: str) -> Input:
     if isinstance(given, Mapping) and not _is_small(given):
         raise BadInput(f"the input has more than {MOST_VALUES} values, which is more than any {kind.__name__} needs")
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(given, extra="ignore" if _is_of_a_run(given) else "forbid")
     except ValidationError as error:
         raise BadInput(few(problems(error, kind), between="; ")) from error
+
+
+def _is_of_a_run(given: object) -> bool:
+    """Whether a workflow continued as new with it: its code may have been newer."""
+    return isinstance(given, Mapping) and given.get("known") is not None
 
 
 def _is_small(given: Mapping[object, object]) -> bool:

@@ -14,8 +14,8 @@ LONGEST_TOKEN = 4096
 BEARER = "bearer "
 
 WANTED = (
-    f"the manager's pod needs a projected service account token with the audience {TOKEN_AUDIENCE} "
-    "(docs/kubernetes.md, Who may speak for a job)"
+    f"the manager's pod needs a projected service account token with the audience {TOKEN_AUDIENCE}, "
+    "mounted as /var/run/secrets/rekindle.io/token"
 )
 
 

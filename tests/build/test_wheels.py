@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import zipfile
@@ -48,23 +50,32 @@ def run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None)
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
-    """Both wheels, built as a release builds them."""
+    """Both wheels, built by the first command of the README's section on installing."""
     out = tmp_path_factory.mktemp("wheels")
-    for source in (ROOT, ROOT / "training"):
-        run(["python", "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)], cwd=source)
-    (control_plane,) = out.glob("rekindle-[0-9]*.whl")
-    (training,) = out.glob("rekindle_training-[0-9]*.whl")
+    pip = out / "venv" / "bin" / "pip"
+    run(["python", "-m", "venv", str(pip.parents[1])], cwd=out)
+    build, _ = commands(out)
+    run([str(pip), *build[1:]], cwd=ROOT)
+    (control_plane,) = out.glob("rekindle_recovery-[0-9]*.whl")
+    (training,) = out.glob("rekindle_recovery_training-[0-9]*.whl")
     return Wheels(control_plane, training)
+
+
+def commands(folder: Path) -> list[list[str]]:
+    """The README's commands that build and install, with the folder of the wheels in the place of `dist`."""
+    found = re.search(r"## Install\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found
+    return [[str(folder) if word == "dist" else word for word in shlex.split(line)] for line in found[1].splitlines()]
 
 
 @pytest.fixture(scope="module")
 def installation(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """`rekindle[demo]` from its wheel: what the wheels ask for and nothing else, at the versions and hashes of the lock."""
+    """The second command of the README: what the wheels ask for and nothing else, at the versions and hashes of the lock."""
     home = tmp_path_factory.mktemp("installation")
     run(["uv", "venv", "--quiet", str(home / "venv")], cwd=home)
     python, lock = home / "venv" / "bin" / "python", ROOT / "requirements.lock"
-    names = [f"rekindle[demo] @ file://{wheels.control_plane}", f"rekindle-training @ file://{wheels.training}"]
-    run(["uv", "pip", "install", "--quiet", "--python", str(python), "--constraints", str(lock), *names], cwd=home)
+    _, (_, install, *arguments) = commands(wheels.control_plane.parent)
+    run(["uv", "pip", install, "--quiet", "--python", str(python), "--constraints", str(lock), *arguments], cwd=home)
     (home / "empty").mkdir()
     yield Installation(bin=python.parent, cwd=home / "empty")
     shutil.rmtree(home / "venv")  # gigabytes, where they are no hard links

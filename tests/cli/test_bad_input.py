@@ -10,8 +10,8 @@ from typing import Protocol
 
 import pytest
 
-from rekindle.cli import app
-from rekindle.cli.output import exit_code, problems
+from rekindle.cli import app, exits
+from rekindle.cli.output import problems
 from rekindle.errors import Conflict, Invalid, NotMoved, Refused, RekindleError
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
@@ -227,7 +227,7 @@ def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, short_p
 )
 def test_what_the_cluster_refuses_has_its_exit_code(error: RekindleError, code: int) -> None:
     """An object that it does not take is bad input, one that is there already a refusal; 1 is for what was tried."""
-    assert exit_code(error) == code
+    assert exits.of(error) == code
 
 
 def test_a_check_that_nobody_knows_is_named(rekindle: Rekindle) -> None:

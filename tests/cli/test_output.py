@@ -58,8 +58,8 @@ async def test_versions_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_brackets_in_a_message_are_no_markup() -> None:
     """An extra of a distribution, a list, a key: what stands in brackets is said."""
     with problems.capture() as said:
-        complain(ValueError('pip install "rekindle[demo]"'))
-    assert 'error: pip install "rekindle[demo]"' in said.get()
+        complain(ValueError('pip install "rekindle-recovery[demo]"'))
+    assert 'error: pip install "rekindle-recovery[demo]"' in said.get()
     with console.capture() as page:
         show_verdict(verdict("the training side offers [exit]"))
     assert page.get().count("offers [exit]") == 2

@@ -11,7 +11,7 @@ from rekindle.errors import BadInput
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, SubHealthStrategy, TrainingSide
 from rekindle.model.limits import Limits
-from rekindle.model.manifest import job_of, parse
+from rekindle.model.manifest import job_of, parse, parse_all
 
 
 def written(spec: dict[str, object] | None = None, **changes: object) -> str:
@@ -225,3 +225,15 @@ def test_only_what_recoveries_read_of_labels_and_annotations_is_kept() -> None:
     document = written(metadata={"name": "gpt", "labels": {"framework": "pytorch", "team": "a"}, "annotations": others})
     known = job_of(parse(document), Limits())
     assert (known.labels, known.annotations) == ({"framework": "pytorch"}, {})
+
+
+def test_a_file_may_have_several_jobs() -> None:
+    """One in each document; those without content, as behind a last `---`, are nothing."""
+    text = f"---\n{written()}\n---\n{written()}\n---\n"
+    assert [job.metadata.name for job in parse_all(text)] == ["gpt", "gpt"]
+
+
+def test_a_wrong_document_of_several_is_named() -> None:
+    """Nothing is started of a file of which one document is wrong."""
+    with pytest.raises(BadInput, match=r"^document 2 of 2: .*spec.podz: unknown field"):
+        parse_all(f"{written()}\n---\n{written({'podz': 2})}")

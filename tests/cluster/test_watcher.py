@@ -102,6 +102,17 @@ async def test_a_pod_that_vanishes_while_no_watcher_runs_is_told(client: Cluster
     assert [type(news) for news in after.news] == [Register]
 
 
+async def test_a_job_that_vanishes_while_no_watcher_runs_ends(client: ClusterClient, cluster: LocalCluster) -> None:
+    """Its workflow stayed and showed training without a pod, as after each stop and start of `rekindle dev`."""
+    living = (await client.submit(job_object())).metadata.uid
+    after = Peer()
+    after.registered = {living, "gone"}
+    async with watching(cluster, after):
+        await after.until(lambda: ("gone", End(reason="the job was deleted")) in after.taken)
+        await after.until_seen(lambda _: True)
+    assert {type(news) for job_id, news in after.taken if job_id == living} <= {Register, Sighted}
+
+
 async def test_what_happens_while_the_watch_is_broken_is_told(client: ClusterClient) -> None:
     """Broken watches lose nothing: the world is listed again."""
     peer, cluster = Peer(), BreakableCluster(client)

@@ -25,7 +25,7 @@ from tests.support.harness import Harness, a_job, harness
 from tests.support.peer import Script, ScriptedPeer
 from workers.gateway import senders
 from workers.gateway.senders import Senders, Times, address_of
-from workers.gateway.server import Gateway
+from workers.gateway.server import OPTIONS, Gateway
 from workers.gateway.tokens import Tokens
 
 US = "127.0.0.1"
@@ -162,6 +162,19 @@ async def test_a_stranger_is_refused_whatever_it_says(temporal: WorkflowEnvironm
             assert words == f"jobId={world.job.id}: no pod of this job has the address {US}"
         assert (await world.status()).state == before
         assert (await recover.HealthCheck(wire.ClientInfo(jobId=world.job.id))).code == 0
+
+
+async def test_a_socket_that_says_nothing_is_closed_within_seconds() -> None:
+    """Each holds a descriptor; by the default of gRPC it did so for a minute, and a thousand took all."""
+    server = grpc.aio.server(options=OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(30):
+        while await reader.read(1024):
+            pass  # its settings come first
+    writer.close()
+    await server.stop(None)
 
 
 async def test_a_pod_of_the_job_is_listened_to_after_one_look(temporal: WorkflowEnvironment) -> None:

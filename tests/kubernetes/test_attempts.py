@@ -53,6 +53,9 @@ class Workflows:
     async def lost(self, job_ids: Collection[str]) -> list[str]:
         return []
 
+    async def running(self) -> set[str]:
+        return set()
+
     async def until_complete(self, job_id: str, *, manager: bool) -> None:
         """Until it knows that each rank has its pod."""
         async with asyncio.timeout(WITHIN):

@@ -41,6 +41,9 @@ class Workflows:
     async def lost(self, job_ids: Collection[str]) -> list[str]:
         return []
 
+    async def running(self) -> set[str]:
+        return set()
+
     async def until_seen(self) -> Sighting:
         """The next sighting. Nothing has ended until then."""
         news = await self.news.get()

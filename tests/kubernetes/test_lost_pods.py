@@ -58,7 +58,7 @@ class Site:
         self._watching: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        self._watching = asyncio.create_task(Watcher(self.world.cluster, self.telling, Limits()).run())
+        self._watching = asyncio.create_task(Watcher(self.world.cluster, self.telling, Limits(), listed=None).run())
 
     async def stop_watching(self) -> None:
         if self._watching:

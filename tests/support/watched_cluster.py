@@ -81,7 +81,7 @@ class WatchedCluster(ScriptedCluster):
 @asynccontextmanager
 async def watched(client: Client, cluster: WatchedCluster) -> AsyncIterator[None]:
     """The real watcher, until the block ends."""
-    watcher = asyncio.create_task(Watcher(cluster, TemporalJobWorkflows(client), Limits()).run())
+    watcher = asyncio.create_task(Watcher(cluster, TemporalJobWorkflows(client), Limits(), listed=None).run())
     try:
         yield
     finally:

@@ -27,6 +27,8 @@ class Peer:
         self.refuses: Callable[[News], Exception | None] = lambda _: None
         self.gone: set[str] = set()
         """Jobs whose workflow is lost."""
+        self.registered: set[str] = set()
+        """Jobs whose workflow runs since an earlier watcher."""
         self._changed = asyncio.Condition()
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
@@ -46,6 +48,9 @@ class Peer:
         gone = [job_id for job_id in job_ids if job_id in self.gone]
         self.gone -= set(gone)
         return gone
+
+    async def running(self) -> set[str]:
+        return self.registered
 
     @property
     def attempts(self) -> int:
@@ -96,7 +101,7 @@ class Peer:
 @asynccontextmanager
 async def watching(cluster: Cluster, peer: Peer) -> AsyncIterator[None]:
     """A watcher, until the block ends."""
-    task = asyncio.create_task(Watcher(cluster, peer, Limits(), look_for_lost=0.05).run())
+    task = asyncio.create_task(Watcher(cluster, peer, Limits(), look_for_lost=0.05, listed=0.05).run())
     try:
         yield
     finally:

@@ -54,4 +54,4 @@ async def test_a_process_that_is_refused_ends_and_says_why(job: Job) -> None:
         assert await (await job.worker(0)).code() == REFUSED
     finally:
         await server.stop(0)
-    assert "install one release of rekindle-training everywhere" in job.outputs()
+    assert "install one release of rekindle-recovery-training everywhere" in job.outputs()

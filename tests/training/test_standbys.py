@@ -342,7 +342,7 @@ async def test_a_standby_of_another_release_fails_and_says_why(job: Job) -> None
     await job.standby()
     assert await job.started["standby"].code() == REFUSED
     await server.stop(None)
-    assert "install one release of rekindle-training everywhere" in job.outputs()
+    assert "install one release of rekindle-recovery-training everywhere" in job.outputs()
 
 
 async def test_a_process_of_a_standby_that_dies_is_followed_by_another_one_a_few_times(job: Job) -> None:

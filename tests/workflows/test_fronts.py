@@ -10,6 +10,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.client import Rekindle
+from rekindle.errors import Busy
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.temporal import TASK_TIMEOUT
@@ -75,13 +77,15 @@ async def test_a_front_meets_the_same_refusals(temporal: WorkflowEnvironment) ->
 
 
 async def test_a_busy_job_says_what_runs(temporal: WorkflowEnvironment) -> None:
-    """A second request is refused with `job.busy` and the running mode; the first is not disturbed."""
+    """A second request is refused with the running mode, and is no failure in red; the first is not disturbed."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         first = await world.front(force=True)
         await peer.until(lambda: "new pod running" in peer.orders)
-        refusal = await _refusal(await world.front(0, force=True))
-        assert refusal.type == ids.ErrorTypes.JOB_BUSY
-        assert "hot switch of pod rank 1" in refusal.message
+        refusal = await (await world.front(0, force=True)).result()
+        assert (refusal.outcome, refusal.passing) == (Outcome.REFUSED, True)
+        assert "hot switch of pod rank 1" in refusal.reason
+        with pytest.raises(Busy):
+            await Rekindle(world.client).hot_switch(world.job.id, pod_rank=0, force=True)
         await peer.pause()
         assert (await first.result()).outcome is Outcome.RECOVERED
 

@@ -44,6 +44,7 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),  # clients ping every 3 s, some faster
+    ("grpc.server_handshake_timeout_ms", 5_000),  # a socket that says nothing holds a descriptor for so long, not for a minute
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
 )
 

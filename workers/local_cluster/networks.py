@@ -75,7 +75,7 @@ class Networks:
         except OSError as error:
             raise Unavailable(f"--links: this machine gives us no networks of our own: {error}. {HELP}") from error
         except ImportError as error:
-            raise Unavailable('--links: pyroute2 is missing: pip install "rekindle[demo]"') from error
+            raise Unavailable('--links: pyroute2 is missing: pip install "rekindle-recovery[demo]"') from error
 
     def _build(self) -> None:
         from pyroute2 import IPRoute

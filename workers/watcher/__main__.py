@@ -8,7 +8,7 @@ from rekindle.temporal import connect
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
 from workers.watcher.job_workflows import TemporalJobWorkflows
-from workers.watcher.watcher import Watcher
+from workers.watcher.watcher import LISTED, Watcher
 
 logger = logging.getLogger("watcher")
 
@@ -18,7 +18,8 @@ async def main() -> None:
     configure_logging("watcher", settings)
     async with Process(settings) as process, cluster_of(settings) as cluster:
         client = await connect(lazy=True)
-        watcher = Watcher(cluster, TemporalJobWorkflows(client), settings.limits)
+        listed = None if settings.namespaces else LISTED  # jobs of other namespaces may be another watcher's
+        watcher = Watcher(cluster, TemporalJobWorkflows(client), settings.limits, listed=listed)
         answers = temporal_answers(client)
 
         async def well() -> str:

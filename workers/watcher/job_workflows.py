@@ -54,6 +54,14 @@ class JobWorkflows(Protocol):
         """
         ...
 
+    async def running(self) -> set[str]:
+        """Ids of the jobs that have a workflow, as far as the server lists them by now.
+
+        Raises:
+            Unavailable: nobody knows.
+        """
+        ...
+
 
 class TemporalJobWorkflows:
     """Implements `JobWorkflows`."""
@@ -83,12 +91,20 @@ class TemporalJobWorkflows:
 
     async def lost(self, job_ids: Collection[str]) -> list[str]:
         """The list of running workflows is a second late and may lack a new one: what it lacks is asked by itself."""
-        query = f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
+        running = await self.running()
         try:
-            running = {run.id async for run in self._client.list_workflows(query)}
-            return [job_id for job_id in job_ids if job_workflow(job_id) not in running and not await self._runs(job_id)]
+            return [job_id for job_id in job_ids if job_id not in running and not await self._runs(job_id)]
         except (RPCError, RuntimeError) as error:
             raise Unavailable(f"Temporal: {error}") from error
+
+    async def running(self) -> set[str]:
+        query = f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
+        prefix = job_workflow("")
+        try:
+            ids = {run.id async for run in self._client.list_workflows(query)}
+        except (RPCError, RuntimeError) as error:
+            raise Unavailable(f"Temporal: {error}") from error
+        return {workflow_id.removeprefix(prefix) for workflow_id in ids if workflow_id.startswith(prefix)}
 
     async def _runs(self, job_id: str) -> bool:
         try:

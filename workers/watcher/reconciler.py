@@ -74,6 +74,10 @@ class Reconciler:
         """Its workflow is gone."""
         self._attempt, self.acknowledged = None, intake.forgotten(self.acknowledged)
 
+    def meet(self) -> None:
+        """The job has a workflow, which a watcher of before has registered."""
+        self.acknowledged = intake.met(self.acknowledged)
+
     def reconsider(self) -> None:
         """What its workflow refused to register is tried again: the workflow's code may be another one by now."""
         self.acknowledged = intake.reconsidered(self.acknowledged)

@@ -34,6 +34,10 @@ STEADY = 60.0
 LOST = 30.0
 """Seconds between two looks for jobs whose workflow was terminated: nothing of the cluster changes with it."""
 
+LISTED = 1.0
+"""Seconds between the first full list and its comparison with the workflows of jobs: the watch tells meanwhile of a job that
+another watcher has registered."""
+
 BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
 
@@ -44,12 +48,20 @@ logger = logging.getLogger("watcher")
 
 
 class Watcher:
-    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits, look_for_lost: float = LOST) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        workflows: JobWorkflows,
+        limits: Limits,
+        look_for_lost: float = LOST,
+        listed: float | None = LISTED,
+    ) -> None:
         """Args:
         limits: of the installation; a job's own come before them.
         look_for_lost: seconds between two looks for jobs whose workflow is lost.
+        listed: seconds between the first full list and its comparison with the workflows; None: it is no list of all jobs.
         """
-        self._look_for_lost = look_for_lost
+        self._look_for_lost, self._until_compared = look_for_lost, listed
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex(rules=cluster.rules)
         self._reconcilers: dict[str, Reconciler] = {}
@@ -59,6 +71,10 @@ class Watcher:
         """Jobs whose reconciler runs."""
         self._recording = asyncio.Semaphore(AT_ONCE)
         self._tasks = asyncio.TaskGroup()
+        self._listed = asyncio.Event()
+        """The cluster was listed once."""
+        self._unreadable: frozenset[str] = frozenset()
+        """Jobs that are there, and of which nothing is known."""
         self.problem = ""
         """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
         self._steady_at = inf
@@ -75,6 +91,7 @@ class Watcher:
             self._tasks.create_task(self._budgets.run())
             self._tasks.create_task(self._doubts.run())
             self._tasks.create_task(self._keep_reconsidering())
+            self._tasks.create_task(self._end_what_is_gone())
             while True:
                 try:
                     await self._watch_for_a_while()
@@ -121,6 +138,24 @@ class Watcher:
                 reconciler.forget()
                 self._changed(job_id, calm=False)
 
+    async def _end_what_is_gone(self) -> None:
+        """A job that was deleted, or ended, while no watcher ran still has its workflow: the first full list lacks it."""
+        if self._until_compared is None:
+            return
+        await self._listed.wait()
+        running: set[str] | None = None
+        while running is None:
+            await asyncio.sleep(self._until_compared)
+            try:
+                running = await self._workflows.running()
+            except Unavailable as error:
+                logger.info("not known which jobs have a workflow", extra={"error": str(error)})
+        for job_id in running - self._unreadable:
+            if job_id not in self._index.jobs:
+                logger.warning("the job is gone, its workflow ends", extra={"job": job_id})
+            self._reconciler_of(job_id).meet()
+            self._changed(job_id, calm=False)
+
     async def _keep_reconsidering(self) -> None:
         while True:
             await asyncio.sleep(RECONSIDER)
@@ -133,6 +168,7 @@ class Watcher:
         self.problem, self._steady_at = "", asyncio.get_running_loop().time() + STEADY
         known = (self._index.jobs.get(job_id) for job_id in everything.unreadable)
         jobs = [*everything.jobs, *(job for job in known if job)]
+        self._unreadable = frozenset(everything.unreadable)
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes, self._cluster.rules)
         self._doubts.look_at(self._index)
         self._budgets.begin_anew()
@@ -140,6 +176,7 @@ class Watcher:
             reconciler.reconsider()
         for job_id in {*self._index.jobs, *self._reconcilers}:
             self._changed(job_id, calm=False)
+        self._listed.set()
 
     def _take(self, event: WatchEvent) -> None:
         jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)
@@ -158,16 +195,19 @@ class Watcher:
 
     def _changed(self, job_id: str, *, calm: bool) -> None:
         """Has the job looked at, if that is not under way."""
-        reconciler = self._reconcilers.get(job_id)
-        if reconciler is None:
-            if job_id not in self._index.jobs:
-                return  # its pods came before it, or go after it
-            reconciler = self._reconcilers[job_id] = self._reconciler(job_id)
+        if job_id not in self._reconcilers and job_id not in self._index.jobs:
+            return  # its pods came before it, or go after it
+        reconciler = self._reconciler_of(job_id)
         if not calm:
             reconciler.hurry()
         if job_id not in self._busy:
             self._busy.add(job_id)
             self._tasks.create_task(self._reconcile(job_id, reconciler))
+
+    def _reconciler_of(self, job_id: str) -> Reconciler:
+        if job_id not in self._reconcilers:
+            self._reconcilers[job_id] = self._reconciler(job_id)
+        return self._reconcilers[job_id]
 
     def _reconciler(self, job_id: str) -> Reconciler:
         def look() -> Shown:

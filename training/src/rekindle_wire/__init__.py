@@ -18,4 +18,5 @@ def protocol_problem(spoken: int) -> str:
     """What is wrong with a peer's version; empty: it is ours. 0 is a peer that says none."""
     if spoken == PROTOCOL:
         return ""
-    return f"protocol: {spoken} is not spoken here, accepted is {PROTOCOL}: install one release of rekindle-training everywhere"
+    release = "install one release of rekindle-recovery-training everywhere"
+    return f"protocol: {spoken} is not spoken here, accepted is {PROTOCOL}: {release}"

@@ -1,0 +1,80 @@
+"""Exit codes of the command `rekindle`. Scripts branch on them: each has one meaning."""
+
+import os
+import sys
+from enum import IntEnum
+from io import TextIOWrapper
+
+from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
+from rekindle.interpreter import FLUSH_FAILED
+
+WORDS = """Exit codes: 0 done (a recovery: recovered as asked) · 1 it ended otherwise · 2 bad input ·
+3 a service does not answer · 4 refused, nothing was touched · 70 a bug of ours · 120 the output could not be written ·
+130 interrupted · 141 whoever read the output has left."""
+
+
+class Exit(IntEnum):
+    DONE = 0
+    OTHERWISE = 1
+    BAD_INPUT = 2
+    UNANSWERED = 3
+    REFUSED = 4
+    BUG = 70
+    """`EX_SOFTWARE` of sysexits.h."""
+    UNWRITTEN = FLUSH_FAILED
+    INTERRUPTED = 130
+    """As a shell says it of SIGINT."""
+    UNREAD = 141
+    """As a shell says it of SIGPIPE."""
+
+
+class OutputLost(Exception):
+    """Standard output takes no more: the disk is full, or its reader has left."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.exit = Exit.UNREAD if isinstance(cause, BrokenPipeError) else Exit.UNWRITTEN
+
+
+class Output(TextIOWrapper):
+    """Standard output that tells its own errors from those of what a command does. Letters that its reader has not become
+    question marks."""
+
+    def write(self, text: str, /) -> int:
+        """Raises OutputLost."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            raise OutputLost(error) from error
+
+    def flush(self) -> None:
+        """Raises OutputLost."""
+        try:
+            super().flush()
+        except OSError as error:
+            raise OutputLost(error) from error
+
+
+def own_output() -> None:
+    """Replaces standard output by `Output`."""
+    before = sys.stdout
+    if isinstance(before, TextIOWrapper):
+        encoding, by_line = before.encoding, before.line_buffering
+        sys.stdout = Output(before.detach(), encoding=encoding, errors="replace", line_buffering=by_line)
+
+
+def lost(error: OutputLost) -> Exit:
+    """Lets what is still buffered go nowhere, and says why it was lost."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if error.exit is Exit.UNWRITTEN:
+        print(f"error: the output could not be written: {error}", file=sys.stderr)
+    return error.exit
+
+
+def of(error: RekindleError) -> Exit:
+    """The code that an error ends a command with."""
+    if isinstance(error, BadInput | NotFound | Invalid):
+        return Exit.BAD_INPUT
+    if isinstance(error, Unavailable | ClusterUnavailable):
+        return Exit.UNANSWERED
+    return Exit.REFUSED if isinstance(error, Refused | Conflict) else Exit.OTHERWISE

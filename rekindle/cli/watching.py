@@ -1,0 +1,24 @@
+"""Shows something again and again, until Ctrl-C."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rekindle.cli.output import console
+
+EVERY = 2.0
+"""Seconds between two looks."""
+
+Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Look again every two seconds, until Ctrl-C.")]
+
+
+async def repeated(show: Callable[[], Awaitable[None]], *, watch: bool) -> None:
+    """On a terminal each look takes the place of the one before; elsewhere it follows it."""
+    await show()
+    while watch:
+        await asyncio.sleep(EVERY)
+        if console.is_terminal:
+            console.clear()
+        await show()
