@@ -39,7 +39,7 @@ def test_every_way_to_end_is_recorded() -> None:
 async def test_a_recorded_history_replays(name: str) -> None:
     """Under the product's own converter and sandbox, the code takes the same steps as when it was recorded."""
     replayer = Replayer(workflows=[TrainingJob, *MODES], plugins=[plugin()])
-    async with asyncio.timeout(20):  # a mode that does not fit waits for ever: a mismatch is a failure of its own
+    async with asyncio.timeout(90):  # a mode that does not fit waits for ever: a mismatch is a failure of its own
         await replayer.replay_workflow(_history(name))
 
 
