@@ -151,7 +151,11 @@ async def be_watcher(kubeconfig: Path) -> None:
 
     settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig)
     await connect(lazy=True)  # it is loaded in every watcher
-    async with cluster_of(settings) as cluster:
+
+    async def identify() -> str:
+        return "benchmark"
+
+    async with cluster_of(settings, identify) as cluster:
         await Watcher(cluster, Acknowledging(), settings.limits).run()
 
 

@@ -64,7 +64,7 @@ rules:
 ---
 # Is a ClusterD alive beside us? Asked once, at the start.
 apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
+kind: ClusterRole
 metadata:
   name: rekindle-rivals
 rules:
@@ -72,30 +72,53 @@ rules:
   - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
+kind: ClusterRoleBinding
 metadata:
   name: rekindle-rivals
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: rekindle-rivals}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: rekindle-rivals}
 subjects:
   - {kind: ServiceAccount, name: rekindle-control, namespace: mindx-dl}
   - {kind: ServiceAccount, name: rekindle-watcher, namespace: mindx-dl}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: rekindle-installation
+rules:
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: rekindle-installation
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: rekindle-installation}
+subjects:
+  - {kind: ServiceAccount, name: rekindle-control, namespace: mindx-dl}
 """
 
 EVENTS = Right("", "events", ("create",))
+MARKS = Right("rekindle.io", "marks", ("set",))
+"""Asked for by the policy in marks.yaml; no such resource is served."""
+PRIORITY = Right("rekindle.io", "priority", ("use",))
+"""Asked for by the policy in priority.yaml."""
 
 OWN: Mapping[str, Sequence[Right]] = {
     "control": (
         Right("", "pods", ("get", "list", "watch", "create", "patch", "delete")),
         Right("", "nodes", ("get", "list", "patch")),
         Right("", "events", ("list", "create")),
+        MARKS,
+        PRIORITY,
     ),
-    "gateway": (Right("", "pods", ("list",)), Right("authentication.k8s.io", "tokenreviews", ("create",)), EVENTS),
+    "gateway": (Right("", "pods", ("list",)), Right("authentication.k8s.io", "tokenreviews", ("create",)), EVENTS, PRIORITY),
     "watcher": (
         Right("", "pods", ("list", "watch")),
         Right("", "nodes", ("list", "watch")),
         Right("", "namespaces", ("list", "watch")),
         Right("policy", "poddisruptionbudgets", ("get", "list", "create", "delete")),
+        Right("coordination.k8s.io", "leases", ("get",)),
         EVENTS,
+        PRIORITY,
     ),
     "operator": (
         Right("", "pods", ("get", "list", "watch", "create", "delete")),
@@ -103,6 +126,8 @@ OWN: Mapping[str, Sequence[Right]] = {
         Right(TRAINING_JOB.group, TRAINING_JOB.plural, ("get", "list", "watch")),
         Right(TRAINING_JOB.group, f"{TRAINING_JOB.plural}/status", ("patch",)),
         EVENTS,
+        MARKS,
+        PRIORITY,
     ),
 }
 """By account: what it may do whatever kinds there are."""
@@ -110,7 +135,7 @@ OWN: Mapping[str, Sequence[Right]] = {
 OF_JOBS: Mapping[str, tuple[str, ...]] = {
     "control": ("get", "list", "patch"),
     "gateway": ("get", "list"),
-    "watcher": ("get", "list", "watch"),
+    "watcher": ("get", "list", "watch", "patch"),
 }
 """By account: what it may do to the objects of each kind of job."""
 

@@ -88,8 +88,14 @@ class Settings(BaseSettings):
     tell of faults of nodes (`PubFault`), such as `["10.0.7.0/24"]`. By default nobody may: the CLI and the client ask by way of
     Temporal."""
 
-    gateway_address: str = Field(default="clusterd-grpc-svc.mindx-dl.svc:8899", pattern=r"^\S+:\d{1,5}$")
-    """Where pods of a job on Kubernetes reach the gateway. Source: ClusterD's service."""
+    namespace: str = Field(default="mindx-dl", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    """On Kubernetes: where this installation is. Source: ClusterD's namespace, in which its clients look for it."""
+
+    gateway_address: str = Field(
+        default_factory=lambda known: f"clusterd-grpc-svc.{known.get('namespace', 'mindx-dl')}.svc:8899", pattern=r"^\S+:\d{1,5}$"
+    )
+    """Where pods of a job on Kubernetes reach the gateway; by default by the service of this installation. Source: ClusterD's
+    service."""
 
     temporal_ui: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """Address of Temporal's web UI, such as `https://temporal.example.com`: commands print links to it. Empty: none are."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -39,6 +40,9 @@ TASK_TIMEOUT = timedelta(seconds=2)
 """Workflow task timeout of every workflow: what a killed worker costs, once its sticky queue has timed out."""
 
 STICKY_TIMEOUT = timedelta(seconds=1)
+
+ASKED_AGAIN, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before a service that did not answer is asked again; they double."""
 
 LISTED_LATE = timedelta(minutes=1)
 """Until the list of workflows has caught up with what happens: usually a second."""
@@ -125,6 +129,22 @@ def _configuration() -> ClientConnectConfig:
 
 def _unusable(error: Exception) -> BadInput:
     return BadInput(f"TEMPORAL_*: the environment or Temporal's configuration file cannot be used: {error}")
+
+
+async def identity_of(client: Client) -> str:
+    """Names the Temporal namespace, in which workflows of jobs live, as no other one is named. Waits until the service answers;
+    one that tells nothing of its namespaces is known by its address."""
+    pause = ASKED_AGAIN
+    while True:
+        try:
+            answer = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+        except (RPCError, RuntimeError) as error:  # RuntimeError: a lazy client that cannot connect
+            if isinstance(error, RPCError) and error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
+                return f"{client.namespace} at {client.service_client.config.target_host}"
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        else:
+            return f"{client.namespace} {answer.namespace_info.id}"
 
 
 async def ensure_search_attributes(client: Client) -> None:

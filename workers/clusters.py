@@ -1,6 +1,7 @@
 """The cluster that the settings name, for the control worker and the watcher."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from activities.clusters.local import LocalCluster
@@ -12,8 +13,14 @@ from workers.rivals import refuse_beside_another_controller
 
 
 @asynccontextmanager
-async def cluster_of(settings: Settings) -> AsyncIterator[Cluster]:
+async def cluster_of(
+    settings: Settings, identify: Callable[[], Awaitable[str]], *, recovers: bool = False
+) -> AsyncIterator[Cluster]:
     """Its driver, until the block ends. An API server that is away is waited for.
+
+    Args:
+        identify: names the Temporal namespace in which the jobs' workflows live.
+        recovers: this process acts for the installation, and tells others that it lives.
 
     Raises:
         BadInput: the kubeconfig or the rules cannot be used, or the API server is too old.
@@ -23,16 +30,23 @@ async def cluster_of(settings: Settings) -> AsyncIterator[Cluster]:
         if settings.cluster == "local":
             cluster: Cluster = LocalCluster(settings.socket, rules_of(settings.rules))
         else:
-            cluster = await _on_kubernetes(settings, ends)
+            cluster = await _on_kubernetes(settings, identify, ends, recovers=recovers)
         ends.push_async_callback(cluster.close)
         yield cluster
 
 
-async def _on_kubernetes(settings: Settings, ends: AsyncExitStack) -> Cluster:
+async def _on_kubernetes(
+    settings: Settings, identify: Callable[[], Awaitable[str]], ends: AsyncExitStack, *, recovers: bool
+) -> Cluster:
     from activities.clusters.api_server import Api, check_version  # over 2 s and 190 MB
+    from activities.clusters.kubernetes.claims import Claims
     from activities.clusters.kubernetes.driver import KubernetesCluster
 
     api = await ends.enter_async_context(Api(settings.kubeconfig))
     await patiently(lambda: check_version(api))
     await refuse_beside_another_controller(api, settings)
-    return KubernetesCluster(api, settings)
+    claims = Claims(api, settings.namespace, identify)
+    if recovers:
+        keeping = asyncio.create_task(claims.keep())
+        ends.callback(keeping.cancel)
+    return KubernetesCluster(api, settings, claims=claims)

@@ -19,7 +19,7 @@ from rekindle.ids import CONTROL_QUEUE
 from rekindle.policy.modes import MODES as ROWS
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
-from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
+from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes, identity_of
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
 from workers.sticky import leave_sticky_queues
@@ -142,7 +142,9 @@ def control_worker(
 async def main() -> None:
     settings = read_settings()
     configure_logging("control", settings)
-    async with Process(settings) as process, cluster_of(settings) as cluster:
+    named = await connect(lazy=True)
+    cluster_here = cluster_of(settings, lambda: identity_of(named), recovers=True)
+    async with Process(settings) as process, cluster_here as cluster:
         client = await connect()
         await ensure_search_attributes(client)
         # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).

@@ -6,9 +6,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from rekindle.errors import ClusterUnavailable, RekindleError, Unavailable
+from rekindle.errors import BadInput, ClusterUnavailable, RekindleError, Unavailable
 from rekindle.interpreter import run_and_end
 from rekindle.settings import Settings
 
@@ -23,6 +24,8 @@ REPEAT = 0.2
 """Seconds before the API server is asked again; doubles up to `LONGEST`."""
 
 LONGEST = 5.0
+
+NAMESPACE_OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Check = Callable[[], Awaitable[str]]
 """Answers what is wrong; nothing, when all is well."""
@@ -72,9 +75,11 @@ class Process:
 
     Raises:
         Unavailable: the port is taken; the message names it.
+        BadInput: its pod is in another namespace than the settings say.
     """
 
     def __init__(self, settings: Settings) -> None:
+        refuse_another_namespace(settings, NAMESPACE_OF_POD)
         self.stop = asyncio.Event()
         """SIGTERM or SIGINT came."""
         self._host = "::" if ":" in settings.gateway_host else "0.0.0.0"
@@ -147,6 +152,21 @@ class Process:
         if not self._started:
             return _said("it starts")
         return _said(await self._check() if self._check else "")
+
+
+def refuse_another_namespace(settings: Settings, of_pod: Path) -> None:
+    """Returns where the installation is where its settings say, or where nobody knows.
+
+    Args:
+        of_pod: the file in which Kubernetes tells a pod its namespace.
+    """
+    if settings.cluster != "kubernetes" or settings.kubeconfig or not of_pod.is_file():
+        return
+    if (here := of_pod.read_text().strip()) != settings.namespace:
+        raise BadInput(
+            f"REKINDLE_NAMESPACE: {settings.namespace!r} is not accepted, since this pod is in namespace {here!r}: "
+            f"set REKINDLE_NAMESPACE={here} in your overlay, with the component deploy/components/namespace"
+        )
 
 
 def _said(problem: str) -> "web.Response":

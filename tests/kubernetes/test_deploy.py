@@ -16,6 +16,7 @@ import workers.control
 import workers.gateway.server
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
+from rekindle.errors import BadInput
 from rekindle.model.manifest import parse
 from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
@@ -36,6 +37,7 @@ from tests.support.manifests import (
     workloads,
 )
 from workers.local_kubernetes.binaries import MODULE
+from workers.process import refuse_another_namespace
 from workers.rivals import NAMESPACE, SERVICE
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl
@@ -120,6 +122,40 @@ def test_rules_of_one_s_own_reach_every_process(
             one.name for one in rules_of(str(tmp_path / path.name)).rules
         }
     assert [one["metadata"]["name"] for one in of_kind(objects, "Role") if one["metadata"]["namespace"] == "default"]
+
+
+def test_any_namespace_is_named_once(program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one setting and a component: nothing of ours stays behind, and roles in other namespaces stay there."""
+    overlay, components = (
+        deploy / "elsewhere",
+        [f"../components/{name}" for name in ("rules-ascend", "rules-nvidia", "namespace")],
+    )
+    own = {"name": "rekindle-settings", "namespace": NAMESPACE, "behavior": "merge", "literals": ["REKINDLE_NAMESPACE=elsewhere"]}
+    overlay.mkdir()
+    written = {"resources": ["../overlays/standalone"], "components": components, "configMapGenerator": [own]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(written))
+    objects = rendered(program, overlay)
+    named_so = [one["metadata"]["name"] for one in objects if NAMESPACE in yaml.safe_dump(one)]
+    assert sorted(set(named_so)) == ["rekindle-control-faults", "rekindle-watcher-faults"], "where ConfigMaps of MindCluster are"
+    assert all("elsewhere" in yaml.safe_dump(one) for one in of_kind(objects, "FlowSchema", "Namespace", "ClusterRoleBinding"))
+    roles = {one["metadata"]["namespace"] for one in of_kind(objects, "Role")}
+    assert roles == {"elsewhere", "default", "kube-system", "cluster-system", NAMESPACE}
+    subjects = [subject for one in of_kind(objects, "RoleBinding", "ClusterRoleBinding") for subject in one["subjects"]]
+    assert {subject["namespace"] for subject in subjects} == {"elsewhere"}
+    for one in workloads(objects):
+        assert one["metadata"]["namespace"] == settings(objects, one, monkeypatch).namespace == "elsewhere"
+        assert settings(objects, one, monkeypatch).gateway_address == f"{SERVICE}.elsewhere.svc:8899"
+
+
+def test_a_process_refuses_to_run_in_another_namespace_than_its_settings_say(tmp_path: Path) -> None:
+    """Its rights and the address of its gateway would be of that one; outside of a pod nobody can tell."""
+    of_pod = tmp_path / "namespace"
+    refuse_another_namespace(Settings(cluster="kubernetes"), of_pod)
+    of_pod.write_text("elsewhere")
+    refuse_another_namespace(Settings(cluster="kubernetes", namespace="elsewhere"), of_pod)
+    refuse_another_namespace(Settings(cluster="kubernetes", kubeconfig=tmp_path), of_pod)
+    with pytest.raises(BadInput, match="REKINDLE_NAMESPACE=elsewhere"):
+        refuse_another_namespace(Settings(cluster="kubernetes"), of_pod)
 
 
 @every_overlay

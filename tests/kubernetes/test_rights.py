@@ -13,6 +13,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.asking import words_of_controllers
+from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.hands import delete_pod
 from activities.clusters.kubernetes.kinds import KINDS
@@ -39,6 +40,9 @@ EVENT = ClusterEvent(name="demo", kind="any", reason="Seen", message="by a test"
 
 Right = tuple[str, str, str]
 """API group, resource, verb."""
+
+OF_POLICIES = {("rekindle.io", "marks", "set"), ("rekindle.io", "priority", "use")}
+"""Nobody asks for these but admission policies of ours."""
 
 
 def granted(account: str) -> set[Right]:
@@ -85,9 +89,14 @@ class Accounts:
     admin: Namespace
     proxies: dict[str, ApiProxy] = field(default_factory=dict)
     clusters: dict[str, KubernetesCluster] = field(default_factory=dict)
+    claims: dict[str, Claims] = field(default_factory=dict)
 
     def world(self, kind: type[KubernetesWorld]) -> KubernetesWorld:
         return kind(self.admin, self.proxies["control"], self.clusters["control"])
+
+
+async def identify() -> str:
+    return "of a test"
 
 
 @asynccontextmanager
@@ -103,7 +112,9 @@ async def accounts(kubeconfig: Path, directory: Path, name: str) -> AsyncIterato
             proxy = await ends.enter_async_context(api_proxy(kubeconfig_of(account, directory), directory / account))
             found.proxies[account] = proxy
             settings = Settings(cluster="kubernetes", kubeconfig=proxy.kubeconfig, namespaces=(name,))
-            found.clusters[account] = KubernetesCluster(Api(proxy.kubeconfig), settings)
+            api = Api(proxy.kubeconfig)
+            found.claims[account] = Claims(api, NAMESPACE, identify)
+            found.clusters[account] = KubernetesCluster(api, settings, claims=found.claims[account])
             ends.push_async_callback(found.clusters[account].close)
         settings = Settings(cluster="kubernetes", namespaces=(name,))
         serving = asyncio.create_task(Operator(found.clusters["operator"]._api, settings).run())
@@ -201,10 +212,12 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
             await clusters["watcher"].ensure_budget(job, holds=holds)
         await clusters["watcher"].budgets()
         await tell_why_a_drain_waits(clusters["control"], job)
+        await claim(all_accounts, job)
         jobs.append(job)
         await clear(namespace, world)
     for body in await foreign_jobs(namespace):
         job = body["metadata"]["uid"]
+        await claim(all_accounts, job)
         await look_and_remember(clusters["control"], job)
         await clusters["control"].ensure_stopped(job, 0)
         await clusters["gateway"].speakers(job)
@@ -220,10 +233,23 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
     await a_job_that_cannot_begin(namespace)
     await watch(all_accounts)
     await look_for_rivals(all_accounts)
-    needless = {account: granted(account) - asked(proxy) for account, proxy in all_accounts.proxies.items()}
+    own = await all_accounts.claims["control"].own()
+    assert await all_accounts.claims["watcher"].over({own}) == {own}
+    await all_accounts.claims["control"].renew()
+    assert await all_accounts.claims["watcher"].over({own}) == set()
+    needless = {account: granted(account) - asked(proxy) - OF_POLICIES for account, proxy in all_accounts.proxies.items()}
     assert not any(needless.values()), needless
     missing = {account: asked(proxy) - granted(account) for account, proxy in all_accounts.proxies.items()}
     assert not any(missing.values()), missing
+
+
+async def claim(found: Accounts, job_id: str) -> None:
+    """The watcher does so where nobody has."""
+    reader = found.clusters["watcher"]._reader
+    job = await reader.job(job_id)
+    if job.kind.has_object:
+        await found.admin.api.patch(job.path, {"metadata": {"annotations": {keys.RECOVERED_BY: None}}})
+    await found.claims["watcher"].claim(await reader.job(job_id))
 
 
 async def until_the_manager_is_back(world: KubernetesWorld, job: str, fail: Callable[[], None]) -> None:

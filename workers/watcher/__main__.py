@@ -4,7 +4,7 @@ import logging
 
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
-from rekindle.temporal import connect
+from rekindle.temporal import connect, identity_of
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
 from workers.watcher.job_workflows import TemporalJobWorkflows
@@ -16,8 +16,8 @@ logger = logging.getLogger("watcher")
 async def main() -> None:
     settings = read_settings()
     configure_logging("watcher", settings)
-    async with Process(settings) as process, cluster_of(settings) as cluster:
-        client = await connect(lazy=True)
+    client = await connect(lazy=True)
+    async with Process(settings) as process, cluster_of(settings, lambda: identity_of(client)) as cluster:
         listed = None if settings.namespaces else LISTED  # jobs of other namespaces may be another watcher's
         watcher = Watcher(cluster, TemporalJobWorkflows(client), settings.limits, listed=listed)
         answers = temporal_answers(client)

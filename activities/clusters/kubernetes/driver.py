@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget, ensure_none_left, known_budgets
+from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.counting import refusal_of_backup
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.hands import AT_ONCE, Hands
@@ -52,9 +53,13 @@ logger = logging.getLogger("cluster")
 class KubernetesCluster:
     """Implements `activities.clusters.port.Cluster`."""
 
-    def __init__(self, api: Api, settings: Settings, kinds: Sequence[Kind] = KINDS) -> None:
+    def __init__(self, api: Api, settings: Settings, kinds: Sequence[Kind] = KINDS, claims: Claims | None = None) -> None:
+        """Args:
+        claims: which installation recovers which job; by default there is none but this one.
+        """
         self._api, self._settings, self.rules = api, settings, rules_of(settings.rules)
-        self._reader = Reader(api, settings, kinds)
+        self._claims = claims
+        self._reader = Reader(api, settings, kinds, claims)
         self._hands = Hands(api, self._reader, settings)
         self._heard = Heard(api, self.rules)
         self._looking = asyncio.Lock()
@@ -194,8 +199,19 @@ class KubernetesCluster:
 
     # ---- writes
 
+    async def _to_change(self, job_id: str) -> Workload:
+        """The job, which this installation recovers.
+
+        Raises:
+            Forbidden: another one does.
+        """
+        job = await self._reader.job(job_id)
+        if self._claims:
+            await self._claims.ensure(job)
+        return job
+
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
-        job = await self._reader.job(old.metadata.owner_uid)
+        job = await self._to_change(old.metadata.owner_uid)
         raw = await self._raw(job, old.metadata.name, old.metadata.uid)
         (backup,) = self._read(job, [await job.kind.count.ensure_backup(self._hands, job, raw, name, avoid_nodes)])
         return backup
@@ -221,7 +237,7 @@ class KubernetesCluster:
         return Replacement(made[0], next(iter(old), None))
 
     async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
-        job = await self._reader.job(job_id)
+        job = await self._to_change(job_id)
         if count and Trait.NO_STANDBYS in job.kind.traits:
             raise Invalid(f"{job.kind.name} {job.name} cannot have standbys: its pods are somebody else's to make")
         raw = await self._reader.pods(job)
@@ -233,19 +249,19 @@ class KubernetesCluster:
         return [*plan.stay, *self._read(job, new)]
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
-        job = await self._reader.job(job_id)
+        job = await self._to_change(job_id)
         await job.kind.count.ensure_promoted(self._hands, job, await self._raw(job, name, uid))
 
     async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
         try:
-            job = await self._reader.job(job_id)
+            job = await self._to_change(job_id)
             pod = await self._raw(job, name, uid)
         except NotFound:
             return
         await job.kind.count.ensure_deleted(self._hands, job, pod, grace_seconds)
 
     async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        job = await self._reader.job(job_id)
+        job = await self._to_change(job_id)
         pods = await self._reader.pods(job)
         await job.kind.count.ensure_no_backups(self._hands, job, pods, grace_seconds)
         return self._read(job, [pod for pod in pods if is_backup(pod)])
@@ -257,7 +273,7 @@ class KubernetesCluster:
 
     async def _decided(self, job_id: str) -> tuple[Workload, Sequence[Object]]:
         """The job and its pods, when its controllers have decided what becomes of it."""
-        job = await self._reader.job(job_id)
+        job = await self._to_change(job_id)
         return await decided(self._hands, job, await self._reader.pods(job))
 
     async def ensure_pods(
@@ -267,7 +283,7 @@ class KubernetesCluster:
         return self._read(job, await job.kind.restart.ensure_pods(self._hands, job, generation, Places(avoid_nodes, shun_nodes)))
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
-        job = await self._reader.job(job_id)
+        job = await self._to_change(job_id)
         await self._hands.ensure_metadata(job, labels, annotations)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
@@ -275,7 +291,8 @@ class KubernetesCluster:
             job = await self._reader.job(job_id)
             await ensure_budget(self._api, job, self._reader.selector(job))
         elif seen := await self._reader.seen(job_id):
-            await ensure_no_budget(self._api, seen)
+            if not (self._claims and await self._claims.are_others(seen)):  # who recovers it keeps its budget
+                await ensure_no_budget(self._api, seen)
         elif "." not in job_id:
             await ensure_none_left(self._api, self._reader.scopes, job_id)
 

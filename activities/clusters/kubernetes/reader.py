@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 
 from activities.clusters.api_server import Api, Listing, Object, lean
+from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.kind import Kind, Workload, group_of
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.kinds.bare_pods import BARE_ID, bare_job, is_bare
@@ -41,11 +42,14 @@ def is_name(text: str) -> bool:
 
 
 class Reader:
-    def __init__(self, api: Api, settings: Settings, kinds: Sequence[Kind] = KINDS) -> None:
-        """Raises:
-        BadInput: a setting names a kind that there is not.
+    def __init__(self, api: Api, settings: Settings, kinds: Sequence[Kind] = KINDS, claims: Claims | None = None) -> None:
+        """Args:
+            claims: which installation recovers which job; by default there is none but this one.
+
+        Raises:
+            BadInput: a setting names a kind that there is not.
         """
-        self._api, self.kinds = api, kinds
+        self._api, self.kinds, self.claims = api, kinds, claims
         self._parts = {kind.made_of for kind in kinds if kind.made_of}
         self._owners = {(kind.group, kind.name): kind for kind in (*kinds, *self._parts)}
         self.scopes = settings.namespaces or ("",)

@@ -12,7 +12,9 @@ from typing import Literal, TypeVar
 
 from activities.clusters.api_server import BOOKMARK, Api, Change, Object, lean
 from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.claims import elsewhere
 from activities.clusters.kubernetes.events import About, about_job, about_other
+from activities.clusters.kubernetes.hands import side_by_side
 from activities.clusters.kubernetes.kind import Kind, Workload
 from activities.clusters.kubernetes.kinds.bare_pods import bare_job, is_bare, refuse_misnamed
 from activities.clusters.kubernetes.objects import (
@@ -34,6 +36,7 @@ from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, W
 from rekindle.model.job import no_restart
 from rekindle.model.rules import Rules
 from rekindle.policy.keeping import kept_of_node, kept_of_pod
+from rekindle.policy.sighting import end_of
 from rekindle.settings import Settings
 
 NODES = "/api/v1/nodes"
@@ -41,6 +44,9 @@ NAMESPACES = "/api/v1/namespaces"
 
 LONGEST_WAIT = 60.0
 """Seconds without a look at the clock, which may be set: something that is said of a node may be over by then."""
+
+HOLDERS = 10.0
+"""Seconds between two looks at the Leases of other installations that recover jobs."""
 
 INSTALLED = 60.0
 """Seconds between two looks for a kind that is not installed: its jobs are not to wait until everything is listed anew."""
@@ -85,6 +91,7 @@ class Watch:
         refuse: hears of objects that say something that means nothing.
         rules: which labels and annotations of nodes are kept, and who else is heard on nodes.
         """
+        self._claims = reader.claims
         self._rules, self._said = rules, SaidOfNodes(rules)
         self._api, self._reader, self._settings, self._refuse = api, reader, settings, refuse
         self._jobs: dict[str, Workload] = {}
@@ -97,6 +104,8 @@ class Watch:
         """What each node showed last, in short: most that comes of nodes are heartbeats."""
 
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        if self._claims:
+            await self._claims.own()
         found = Found({}, {})
         since = [(stream, await self._begin(stream, found)) for stream in self._streams()]
         yield await self._snapshot(found)
@@ -135,7 +144,14 @@ class Watch:
             except Exception as error:  # noqa: BLE001  (whatever it is, the one who reads should meet it)
                 await queue.put(error)
 
+        async def claim() -> None:
+            try:
+                await self._keep_claiming()
+            except Exception as error:  # noqa: BLE001
+                await queue.put(error)
+
         pumps = [asyncio.create_task(pump(stream, since)) for stream, since in streams]
+        pumps.append(asyncio.create_task(claim()))
         try:
             yield self._read_from(queue)
         finally:
@@ -214,6 +230,7 @@ class Watch:
         for job_id, pod in {_job_id(pod): pod for pod in bare}.items():
             await self._alone(pods, pod, self._renew_bare(job_id))
         stopped = [job_id for job_id in await self._remembered() if job_id not in self._jobs]
+        await side_by_side(self._renew_claim(job) for job in list(self._jobs.values()))
         read = {job.uid: self._read(job) for job in list(self._jobs.values())}
         loose = [await self._alone(pods, pod, self._pod(pod)) for pod in bare]
         return Snapshot(
@@ -279,7 +296,7 @@ class Watch:
         if stream.what == "nodes":
             return self._take_node(thing, kind)
         if stream.what == "namespaces":
-            return self._take_namespace(thing, kind)
+            return await self._take_namespace(thing, kind)
         if stream.what == "pods":
             return await self._take_pod(thing, kind)
         return await self._take_job(Workload(stream.what, lean(thing)), kind)
@@ -292,13 +309,15 @@ class Watch:
             return []
         return [WatchEvent(type=kind, kind="Node", object=self._node(raw))]
 
-    def _take_namespace(self, namespace: Object, kind: EventType) -> list[WatchEvent]:
+    async def _take_namespace(self, namespace: Object, kind: EventType) -> list[WatchEvent]:
         name = namespace["metadata"]["name"]
         before = self._observes(name)
         self._note_mode(namespace)
         if kind == "DELETED" or self._observes(name) == before:
             return []
-        jobs = [self._read(one) for one in self._jobs.values() if one.namespace == name]
+        own = [one for one in self._jobs.values() if one.namespace == name]
+        await side_by_side(self._renew_claim(job) for job in own)
+        jobs = [self._read(self._jobs[one.uid]) for one in own]
         return [WatchEvent(type="MODIFIED", kind="Job", object=read) for read in jobs if read]
 
     async def _take_job(self, job: Workload, kind: EventType) -> list[WatchEvent]:
@@ -311,7 +330,8 @@ class Watch:
         self._note_job(job)
         if job.uid not in self._jobs:
             return [_gone(job)] if was else []
-        read = self._read(job)
+        await self._renew_claim(job)
+        read = self._read(self._jobs[job.uid])
         if read is None:
             return []
         told = [WatchEvent(type="MODIFIED" if was else "ADDED", kind="Job", object=read)]
@@ -337,6 +357,33 @@ class Watch:
             return [_gone(before)] if before else []
         read = self._read(job)
         return [WatchEvent(type="MODIFIED", kind="Job", object=read)] if read else []
+
+    # ---- which installation recovers a job
+
+    async def _renew_claim(self, job: Workload, *, over: bool = False) -> None:
+        """A job that is to be recovered is claimed, unless another installation has done so.
+
+        Args:
+            over: the installation that recovers it is gone.
+        """
+        if self._claims is None or self._observes(job.namespace):
+            return
+        with suppress(BadInput), reading():
+            if end_of(job_object_of(job, observe=False)):
+                return
+            claimed = await self._claims.claim(job, over=over)
+            if self._jobs.get(job.uid) is job:
+                self._jobs[job.uid] = claimed
+
+    async def _keep_claiming(self) -> None:
+        """Jobs of an installation that is gone become ours; the watch tells of each that its annotation was changed."""
+        while self._claims:
+            await asyncio.sleep(HOLDERS)
+            theirs = [(job, holder) for job in self._jobs.values() if (holder := self._claims.others(job))]
+            over = await self._claims.over({holder for _, holder in theirs})
+            for job, holder in theirs:
+                if holder in over:
+                    await self._renew_claim(job, over=True)
 
     # ---- what is known
 
@@ -379,10 +426,13 @@ class Watch:
     def _read(self, job: Workload) -> JobObject | None:
         try:
             with reading():
-                read = job_object_of(job, observe=self._observes(job.namespace))
+                others = self._claims.others(job) if self._claims else ""
+                read = job_object_of(job, observe=self._observes(job.namespace) or bool(others))
         except BadInput as error:
             self._refuse(about_job(job), error)
             return None
+        if others and not end_of(read):
+            self._refuse(replace(about_job(job), word="Recoveries"), BadInput(elsewhere(others)))
         if read.queue:
             self._refuse(replace(about_job(job), word="Restarts"), BadInput(no_restart(read.queue)))
         if read.unmovable:
