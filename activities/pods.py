@@ -57,11 +57,11 @@ from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, LAST_VERDICT, MEMORY, POD_TYPE, RECOVERING, SUB_HEALTHY_STRATEGY, TAKEN_AS
 from rekindle.model.recovery import PodRef
 from rekindle.model.stress import StressTargets
-from rekindle.policy import isolation, stress
+from rekindle.policy import isolation, nodes, stress
 from rekindle.policy.believing import doubting
 from rekindle.policy.devices import DeviceOfRank, devices
 from rekindle.policy.links import resolved
-from rekindle.policy.pod_ranks import is_standby, rank_of
+from rekindle.policy.pod_ranks import is_over, is_standby, rank_of
 from rekindle.policy.rules import of_node
 from rekindle.policy.sighting import end_of, gone, is_lost, sight, standbys
 from rekindle.policy.unfit import Unfit, unfit
@@ -79,6 +79,11 @@ STUCK = (
     "RunContainerError",
 )
 """Why a container waits, where that has been tried and does not pass in the time of a recovery. Source: the kubelet's words."""
+
+KEPT = timedelta(seconds=5)
+"""For pods that have ended to be gone."""
+
+MOST_FAILED_ON = 20
 
 PER_POD = 200
 """Bytes of what is said of one pod where several are named."""
@@ -227,7 +232,8 @@ class PodActivities:
         def settled(pods: Sequence[Pod]) -> bool:
             seen.update(pod.metadata.name for pod in pods)
             gone = len(pods) < len(seen)
-            return gone or any(_over(pod) for pod in pods) or (len(pods) >= request.pods and _settled(pods))
+            there = len(pods) >= request.pods
+            return gone or any(_over(pod) for pod in pods) or (there and (_settled(pods) or _waits_for_a_place(pods)))
 
         restart = request.restart
         wanted: Wanted = lambda pod: _is_new(pod, restart) and not is_standby(pod)  # noqa: E731
@@ -281,10 +287,14 @@ class PodActivities:
 
     @activity.defn
     async def await_old_gone(self, request: OldPodsRequest) -> PodCount:
-        """Waits until no pod from before a restart is left, or the end of the time; answers those that are still there."""
+        """Waits until no pod from before a restart runs, or the end of the time; answers those that may. One that has ended and
+        is kept, as by a finalizer, is waited for a moment more, since its name may be needed."""
         restart = request.restart
         wanted: Wanted = lambda pod: not _is_new(pod, restart)  # noqa: E731
-        return _count(await self._until(restart.job_id, wanted, request.within, lambda pods: not pods))
+        left = await self._until(restart.job_id, wanted, request.within, lambda pods: all(map(is_over, pods)))
+        if left and all(map(is_over, left)):
+            await self._until(restart.job_id, wanted, min(request.within, KEPT), lambda pods: not pods)
+        return _count([pod for pod in left if not is_over(pod)])
 
     @activity.defn
     async def promote(self, request: SwapRequest) -> None:
@@ -464,11 +474,20 @@ def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
     if missing := expected - {pod.metadata.name for pod in pods}:
         return Started(running=False, message=f"gone: {few(sorted(missing))}")
     if failed := [pod for pod in pods if _over(pod)]:
-        return Started(running=False, message=_each(failed, _end))
+        refused = [pod for pod in failed if nodes.is_refusal(pod.status)]
+        return Started(running=False, message=_each(failed, _end), failed_on=_failed_on(refused, pods))
     if len(pods) < count:
         return Started(running=False, message=f"{len(pods)} of {count} pods are there")
     waiting = [pod for pod in pods if pod.status.phase is not PodPhase.RUNNING]
-    return Started(running=not waiting, waits=bool(waiting), message=_each(waiting, _state))
+    return Started(running=not waiting, waits=bool(waiting), message=_each(waiting, _state), failed_on=_failed_on(waiting, pods))
+
+
+def _failed_on(failed: Sequence[Pod], pods: Sequence[Pod]) -> tuple[str, ...]:
+    """Returns nodes on which these pods did not start. Where none of several runs anywhere, it says nothing of places."""
+    running = {pod.spec.node_name for pod in pods if pod.status.phase is PodPhase.RUNNING}
+    if len(pods) > 1 and not running:
+        return ()
+    return tuple(sorted({pod.spec.node_name for pod in failed} - running - {""}))[:MOST_FAILED_ON]
 
 
 def _each(pods: Sequence[Pod], words: Callable[[Pod], str]) -> str:
@@ -481,6 +500,12 @@ def _over(pod: Pod) -> bool:
 
 def _is_stuck(pod: Pod) -> bool:
     return pod.status.phase is PodPhase.PENDING and pod.status.waiting.partition(":")[0] in STUCK
+
+
+def _waits_for_a_place(pods: Sequence[Pod]) -> bool:
+    """Tells whether some run, and each of the others waits on its node for what hardly comes there."""
+    waiting = [pod for pod in pods if pod.status.phase is not PodPhase.RUNNING]
+    return 0 < len(waiting) < len(pods) and all(map(_is_stuck, waiting)) and bool(_failed_on(waiting, pods))
 
 
 def _settled(pods: Sequence[Pod]) -> bool:

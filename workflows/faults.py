@@ -11,6 +11,7 @@ from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
     HOLDER_LENGTH,
+    HOLDERS,
     TRAINING_SIDE,
     UNKNOWN_HOLDER,
     WATCHER,
@@ -30,9 +31,6 @@ from workflows import attachments
 
 Key = tuple[str, str, tuple[int, ...]]
 Occurrence = tuple[Key, datetime | None]
-
-HOLDERS = "holders"
-"""Id of the fault of pod ranks that lost the pod that held them."""
 
 LOST_MANAGER = "manager/"
 """What the id of the fault of a lost manager begins with."""

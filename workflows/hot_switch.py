@@ -151,6 +151,7 @@ class HotSwitch(ModeWorkflow):
     async def _backup_runs(self, backup: Backup) -> None:
         job, until = self.context.job, workflow.now() + self.context.job.limits.backup_start
         started = await self._unless_in_vain(steps.await_running(job.id, (backup.backup,), until))
+        self.failed_on += started.failed_on
         if started.waits:  # no process of it has ever run, such as for an image that cannot be pulled: training was not touched
             raise Ends(Outcome.IGNORED, f"no spare: the backup pod does not start: {started.message}", policy=IGNORE)
         if not started.running:

@@ -179,6 +179,7 @@ class IncidentRun:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
         finally:
             self._was_terminated, self._child = self._child.was_terminated, None
+        self._known.state = memory.with_refusing(self._known.state, verdict.failed_on, workflow.now())
         tried = (*self._situation.tried, mode)
         learnt = verdict.situation or self._situation
         self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)

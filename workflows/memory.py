@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.activity_values import Survey
-from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.fault import EXPECTED_HOLDER, HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.links import OnBackup
@@ -33,7 +33,7 @@ from rekindle.policy.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
 from rekindle.policy.modes import LAST, MODES
 from rekindle.policy.pod_ranks import count_problem, is_of_count
-from workflows import attachments, faults
+from workflows import again, attachments, faults
 
 KEPT_WHOLE = 3
 """Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
@@ -126,12 +126,13 @@ def _owners_word(state: JobState) -> SubHealthStrategy:
 def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     told = _with_problems(state.with_(standbys=sighting.standbys), sighting.problems)
-    told = _with_refusing(told, nodes.refusing(sighting.faults), now)
+    told = with_refusing(told, nodes.refusing(sighting.faults), now)
     state = faults.seen(told, sighting, now, restarting=restarting)
     return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
 
 
-def _with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> JobState:
+def with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> JobState:
+    """Keeps new pods away for a while from nodes on which pods of the job have just not started."""
     if not names:
         return state
     others = (one for one in state.refusing if one.node not in names)
@@ -140,7 +141,7 @@ def _with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> Jo
 
 
 def refusing(state: JobState, now: datetime) -> tuple[str, ...]:
-    """Nodes that have refused pods of the job, and may do so still."""
+    """Nodes that have refused pods of the job, or on which pods did not start, and where that may be so still."""
     return tuple(one.node for one in state.refusing if now - one.at < REFUSES)
 
 
@@ -184,6 +185,8 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
     """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
     knows none of its ranks."""
     before, was_here = state.manager_lost, state.introduced and state.attachment != attachment
+    if state.job.training_side is TrainingSide.MINDIO and not restarting:  # which tells no step
+        state = again.over(state)
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
     if was_here and not restarting and state.job.training_side is TrainingSide.MINDIO:
         state = state.with_(unsure_since=now)
@@ -200,7 +203,7 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
     if before and before.incarnation != progress.incarnation and not recovering:
         state = faults.of_a_new_life(state)
     of_pods = tuple(one for one in state.problems if not is_of_count(one))
-    return faults.rejudged(_with_problems(state.with_(progress=progress), of_pods))
+    return faults.rejudged(_with_problems(again.over(state.with_(progress=progress)), of_pods))
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False, update_id: str = "") -> JobState:
@@ -366,12 +369,13 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         met: faults that its last mode was given, of the case or not: what it could not mend is not begun again for them.
     """
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
+    begun = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at and not _made_no_pods(verdict)]
     repairs = [incident.started_at] if incident.ladder[-1].went_on_at else []
     is_wait = drains.waits(state.job, case, incident.ladder[-1])
     repeated = drains.waited(state.history, case) if is_wait else None
     state = state.with_(
         history=_kept((*(one for one in state.history if one != repeated), incident)),
-        restarts=(*state.restarts, *restarts)[-RESTARTS:],
+        restarts=(*state.restarts, *begun)[-RESTARTS:],
         repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
         holders=_held(state, incident.ladder),
         left_behind=_left_behind(state, incident.ladder),
@@ -385,12 +389,17 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     if restarts or repairs:
         state = state.with_(unsure_since=None)
     last = incident.ladder[-1]
+    state = again.concluded(state, incident)
     if last.outcome is Outcome.RECOVERED:
         return state
     if is_wait:
         state = state.with_(drain_again=drains.again_at(state.job, repeated, incident))
-    about = drains.concerned(state, case, last, met)
+    about = [*drains.concerned(state, case, last, met), *(one.fault for one in state.faults if one.fault.id == again.FAULT)]
     return state.with_(faults=tuple(faults.judged(state.faults, about, f"{last.outcome}: {last.reason}")))
+
+
+def _made_no_pods(verdict: Verdict) -> bool:
+    return bool(verdict.again) and not verdict.failed_on
 
 
 def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
@@ -400,7 +409,7 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     ladder = list(verdicts)
     if any(verdict.restarted_at for verdict in ladder):
         return (EXPECTED_HOLDER,) * state.job.pods
-    lost = {rank for one in state.faults if one.fault.id == faults.HOLDERS for rank in one.fault.pod_ranks}
+    lost = {rank for one in state.faults if one.fault.id == HOLDERS for rank in one.fault.pod_ranks}
     holders = list(state.holders)
     for one in (one for verdict in ladder for one in verdict.switched if one.pod_rank < len(holders)):
         if one.pod_rank in lost or holders[one.pod_rank] == faults.short(one.before.uid):

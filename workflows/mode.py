@@ -67,6 +67,7 @@ class ModeWorkflow(Dialogue):
         self.request = request
         self.situation = context.situation if context else Situation()
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
+        self.failed_on: list[str] = []  # nodes on which pods that it made did not start
         self.met = self.faults  # what was broken when it began
         self.is_mended: Callable[[Fault], bool] = _is_nothing
         """Tells whether a fault is over if training goes on, whoever shows it still."""
@@ -163,8 +164,14 @@ class ModeWorkflow(Dialogue):
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
         left = self.situation.with_(faults=(), unread=(), heard=tuple(self.taken))
         unread = tuple(report for report in self.inbox if report.results is None)  # which are large, and nobody else's
+        failed_on = tuple(dict.fromkeys(self.failed_on))
         verdict = verdict.with_(
-            seconds=seconds, phases=tuple(self.phases), went_on_at=self.went_on_at, unread=unread, situation=left
+            seconds=seconds,
+            phases=tuple(self.phases),
+            went_on_at=self.went_on_at,
+            unread=unread,
+            situation=left,
+            failed_on=failed_on,
         )
         workflow.upsert_search_attributes([Attributes.VERDICT.value_set(verdict.outcome), Attributes.SECONDS.value_set(seconds)])
         if verdict.outcome is Outcome.GIVEN_UP:

@@ -51,7 +51,7 @@ class ProcessRescheduling(TheirPods):
         """By pod rank: the pods that are to take over."""
         self.leaves: dict[int | None, tuple[str, ...]] = {}
         """By pod rank: the node of its pod, where that one lives. The node of one that failed is as good as any."""
-        self.failed_on: list[str] = []
+        self.leaves_out: list[str] = []
         """Nodes on which one of them failed."""
         self.vanished: list[str] = []
         """New pods that a look did not find running."""
@@ -158,7 +158,8 @@ class ProcessRescheduling(TheirPods):
     async def _runs(self, backup: Replacement, until: datetime) -> None:
         found = await self._unless_in_vain(backup, steps.await_running(self.context.job.id, (backup.backup,), until))
         if not found.running:
-            self.failed_on.append(backup.backup.node)
+            self.failed_on += found.failed_on
+            self.leaves_out.append(backup.backup.node)
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {found.message}")
 
     async def _unless_in_vain(self, backup: Replacement, waiting: ActivityHandle[T]) -> T:
@@ -169,7 +170,7 @@ class ProcessRescheduling(TheirPods):
             cancel_and_forget(waiting)
             if self.lost_manager:
                 raise self.ends_all(self.lost_manager)
-            self.failed_on.append(backup.backup.node)
+            self.leaves_out.append(backup.backup.node)
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: its node is lost")
         try:
             return await waiting
@@ -209,7 +210,7 @@ class ProcessRescheduling(TheirPods):
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
         if dead := self._dead():
-            self.failed_on += [backup.backup.node for backup in dead]
+            self.leaves_out += [backup.backup.node for backup in dead]
             names = few([backup.backup.name for backup in dead])
             return _PodFails(f"new pods died before they had taken over: {names}")
         return super().no_answer(order, within)
@@ -220,7 +221,7 @@ class ProcessRescheduling(TheirPods):
 
     def _nodes_to_avoid(self) -> tuple[str, ...]:
         lost = (*self.context.lost_nodes, *nodes.lost(self.faults))
-        return tuple(dict.fromkeys((*self.failed_on, *self.context.avoid_nodes, *lost)))[: nodes.MOST_NODES]
+        return tuple(dict.fromkeys((*self.leaves_out, *self.context.avoid_nodes, *lost)))[: nodes.MOST_NODES]
 
     async def _delete_backups(self) -> None:
         self.left_behind = tuple(backup.backup for backup in self.backups.values())

@@ -30,6 +30,8 @@ T = TypeVar("T")
 GRACE = timedelta(seconds=5)
 """For processes that still write a checkpoint; then they are killed."""
 
+AGAIN = "it is tried again from time to time"
+
 LOOKS_AFTER = timedelta(minutes=1)
 """While the first step is awaited, in which pods may vanish."""
 
@@ -52,6 +54,8 @@ class JobRescheduling(ModeWorkflow):
         self.unanswered = False
         """The cluster does not answer, and is waited for."""
         self.restarted_at: datetime | None = None
+        self.again = ""
+        """What would make it worth trying again."""
         self.old_sessions: tuple[str, ...] = ()
         """Of the training side before the restart: what still comes from them is no evidence of the new one."""
 
@@ -121,7 +125,8 @@ class JobRescheduling(ModeWorkflow):
         if left.count:
             left = await self._delete(timedelta(0))
         if left.count:
-            raise _give_up(f"pods do not end: {left}")
+            self.again = f"the end of these pods: {left}"
+            raise _give_up(f"pods do not end: {left}; {AGAIN}")
         self.progress, self.old_sessions = None, tuple(self.sessions)
         self.restarted_at = workflow.now()
 
@@ -150,9 +155,13 @@ class JobRescheduling(ModeWorkflow):
         """On healthy nodes; on sub-healthy ones too, once the policy is `ignore`."""
         limits, restart, failed = self.context.job.limits, self.restart, "the pods could not be started"
         avoid = tuple(dict.fromkeys((*self.context.avoid_nodes, *nodes.lost(self.faults))))[: nodes.MOST_NODES]
-        made = await self._answered(failed, lambda: self._pods(avoid))
+        self.again = "that its pods can be made"
+        made = await self._answered(f"{failed}; {AGAIN}", lambda: self._pods(avoid))
+        self.again = ""
         started = await self._answered(failed, lambda: steps.await_new_running(restart, made.count, limits.pods_running))
         if not started.running:
+            self.failed_on += started.failed_on
+            self.again = "a node on which they start" if started.failed_on else ""
             raise _give_up(f"the pods do not run within {seconds(limits.pods_running)}: {started.message}")
 
     async def _pods(self, avoid: tuple[str, ...]) -> PodCount:
@@ -255,6 +264,7 @@ class JobRescheduling(ModeWorkflow):
             steps_lost=lost,
             look_at=f"node {few(faulty)}" if faulty else "",
             restarted_at=self.restarted_at,
+            again=self.again if outcome is Outcome.GIVEN_UP else "",
         )
 
 

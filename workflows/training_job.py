@@ -26,7 +26,7 @@ from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registra
 from rekindle.policy import cases, drains, eligibility, faulty, links, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
-from workflows import attachments, faults, lost, memory, page, steps
+from workflows import again, attachments, faults, lost, memory, page, steps
 from workflows.admission import Admission
 from workflows.attachments import Standing
 from workflows.broom import Broom
@@ -120,6 +120,8 @@ class TrainingJob:
         self.known.state = faults.without_over(before, workflow.now())
         if drains.is_due(self.state, workflow.now()):
             self.known.state = drains.judged_again(self.state)
+        if again.is_due(self.state, workflow.now()):
+            self.known.state = again.judged_again(self.state)
         if self.state is not before:
             self._show()
 

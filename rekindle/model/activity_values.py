@@ -200,6 +200,8 @@ class Started(Value):
     """None has failed or is gone: the processes of some have never started."""
 
     message: Text = ""
+    failed_on: tuple[str, ...] = ()
+    """Nodes on which pods did not start while others of the job run elsewhere."""
 
 
 class SwapRequest(Value):

@@ -26,6 +26,9 @@ HOLDER_LENGTH = 8
 UNKNOWN_HOLDER = "?"
 """Holder of a pod rank that two pods claim."""
 
+HOLDERS = "holders"
+"""Id of the fault of pod ranks that lost the pod that held them."""
+
 EXPECTED_HOLDER = "*"
 """Holder of a pod rank whose pod was just made by us: whoever is seen first, and nobody is a fault."""
 

@@ -320,11 +320,24 @@ class VerdictChanges(TypedDict, total=False):
     tested: Tested | None
     found: tuple[Fault, ...]
     left_behind: tuple[PodRef, ...]
+    failed_on: tuple[str, ...]
     unread: tuple[Report, ...]
     situation: Situation | None
 
 
-FEW = ("passing", "moved_links", "moved_by", "tested", "found", "handled", "left_behind", "unread", "situation")
+FEW = (
+    "again",
+    "failed_on",
+    "passing",
+    "moved_links",
+    "moved_by",
+    "tested",
+    "found",
+    "handled",
+    "left_behind",
+    "unread",
+    "situation",
+)
 """Fields of a verdict that are written only where there is something in them."""
 
 
@@ -372,6 +385,13 @@ class Verdict(Value):
 
     left_behind: tuple[PodRef, ...] = ()
     """Pods that it could not delete: the `TrainingJob` tries again later."""
+
+    failed_on: tuple[str, ...] = ()
+    """Nodes on which pods that it made did not start: for a while no mode puts pods of the job there."""
+
+    again: Note = ""
+    """What would make it worth trying again, of a restart that left the job without pods: that is done from time to time. Empty:
+    a person has to look."""
 
     unread: tuple[Report, ...] = ()
     situation: Situation | None = None

@@ -38,6 +38,17 @@ class Refusing(Value):
     """Time of the latest refusal, by the workflow's clock."""
 
 
+class Again(Value):
+    """Restarts of the job that were given up one after the other: the next one is not begun at once."""
+
+    at: datetime
+    """The next one may begin, by the workflow's clock."""
+
+    tries: int = 1
+    judges: bool = False
+    """What the last one could not do is tried again then by itself."""
+
+
 class Told(Value):
     """Ranks that were told at one moment, by the workflow's clock."""
 
@@ -133,6 +144,7 @@ class JobStateChanges(TypedDict, total=False):
     manager: str
     faults: tuple[Standing, ...]
     drain_again: datetime | None
+    again: Again | None
     reports: tuple[str, ...]
     problems: tuple[str, ...]
     request: Pending | None
@@ -195,6 +207,9 @@ class JobState(Value):
 
     drain_again: datetime | None = None
     """When what waits for a spare to leave its node is judged again; None: nothing does."""
+
+    again: Again | None = None
+    """When the job may be restarted again; None: at once."""
 
     reports: tuple[str, ...] = ()
     """Update ids of the last reports of faults, each of which is taken once."""

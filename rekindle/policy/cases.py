@@ -48,7 +48,9 @@ def next_case(state: JobState, now: datetime) -> Case | None:
     if state.lost_recovery:
         return lost_recovery(state)
     if real := _real_faults_due(state, now):
-        return _real_faults(state, real)
+        if not (state.again and now < state.again.at):
+            return _real_faults(state, real)
+        return _request(state, state.request) if state.request else None
     if _counts_soon(state, now):
         return None  # what is begun now would be ended in its middle
     if state.request:
@@ -65,11 +67,13 @@ def lost_recovery(state: JobState) -> Case:
 
 
 def next_due(state: JobState, now: datetime) -> datetime | None:
-    """When a fault that is still given time will count, or one that is gone is over, or a drain is tried again; None: never."""
+    """When a fault that is still given time will count, or one that is gone is over, or a drain or a restart is tried
+    again; None: never."""
     sub_healths = [one for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
     over = (one.over_at for one in state.faults if one.over_at and one.over_at > now)
-    again = state.drain_again if state.drain_again and state.drain_again > now else None
-    moments = (_later(state, _real(state), now), _later(state, sub_healths, now), again, *over)
+    tried = (state.drain_again, state.again.at if state.again else None)
+    again = (moment for moment in tried if moment and moment > now)
+    moments = (_later(state, _real(state), now), _later(state, sub_healths, now), *again, *over)
     return min(filter(None, moments), default=None)
 
 

@@ -30,6 +30,9 @@ LONGEST_MESSAGE = 10_000
 ERROR_CODE = re.compile(r"ErrorCode:(\S+)")
 """In a message of NVSentinel, which writes several of them into one condition, with a semicolon behind each."""
 
+MOST_CODES = 10
+"""Of one error."""
+
 NO_ROOM = ";..."
 """At the end of a message of NVSentinel that would have been longer than its limit of 1,024 bytes."""
 
@@ -280,8 +283,16 @@ def _messages(condition: Condition) -> Iterator[tuple[str, str]]:
         else:
             errors.append(part)
     for error in errors[:MOST_DEVICES]:
-        code = ERROR_CODE.search(error)
-        yield error, f"{reason} {code[1]}" if code else reason
+        codes = list(dict.fromkeys(ERROR_CODE.findall(error)))
+        for code in codes[:MOST_CODES]:
+            yield _with_code_alone(error, code), f"{reason} {code}"
+        if not codes:
+            yield error, reason
+
+
+def _with_code_alone(error: str, code: str) -> str:
+    """Returns what a rule looks at: one that takes a mild code must not decide about a worse one in the same error."""
+    return ERROR_CODE.sub(lambda found: found[0] if found[1] == code else "", error)
 
 
 def _parts(message: str) -> list[str]:

@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities, ref
 from rekindle.model.activity_values import NewPodsRequest, OldPodsRequest, PodCount, PodsRequest, Restart, Started, StopRequest
-from rekindle.model.cluster import Condition, Pod
+from rekindle.model.cluster import Condition, Pod, PodPhase, PodStatus
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 
@@ -66,3 +67,74 @@ async def test_a_pod_of_a_lost_node_does_not_run() -> None:
     cluster.conditions[pod.spec.node_name] = (Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown"),)
     lost: Started = await ActivityEnvironment().run(PodActivities(cluster).await_running, request)
     assert (lost.running, lost.message) == (False, f"lost: {pod.spec.node_name}")
+
+
+STUCK = PodStatus(phase=PodPhase.PENDING, waiting="ImagePullBackOff: the registry is not reached")
+REFUSED = PodStatus(phase=PodPhase.FAILED, reason="OutOfcpu", message="the node has too little")
+CRASHED = PodStatus(phase=PodPhase.FAILED, exit_code=1)
+
+
+def with_status(cluster: ScriptedCluster, rank: int, status: PodStatus) -> str:
+    """Node of the pod."""
+    pod = cluster.holder(rank)
+    cluster._put(pod.model_copy(update={"status": status}))
+    return pod.spec.node_name
+
+
+async def test_pods_that_do_not_start_on_one_node_are_not_waited_for() -> None:
+    """The others run, and another node may do better: its name is in the answer, long before the end of the time."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    node = with_status(cluster, 1, STUCK)
+    restart = Restart(job_id=job.id, generation="0", youngest=None, youngest_uids=())
+    request = NewPodsRequest(restart=restart, pods=job.pods, within=timedelta(hours=1))
+    started: Started = await ActivityEnvironment().run(PodActivities(cluster).await_new_running, request)
+    assert (started.running, started.failed_on) == (False, (node,))
+    assert "ImagePullBackOff" in started.message
+
+
+@pytest.mark.parametrize(
+    ("statuses", "failed_on"),
+    [((REFUSED, None), 1), ((CRASHED, None), 0), ((STUCK, STUCK), 0), ((REFUSED, CRASHED), 0)],
+    ids=["refused", "crashed", "an image that is nowhere", "nobody runs"],
+)
+async def test_a_place_is_told_of_only_where_the_place_may_be_the_reason(
+    statuses: tuple[PodStatus | None, ...], failed_on: int
+) -> None:
+    """A pod that has run and failed says nothing of its node, and one of many that start nowhere neither."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    for rank, status in enumerate(statuses):
+        if status:
+            with_status(cluster, rank, status)
+    restart = Restart(job_id=job.id, generation="0", youngest=None, youngest_uids=())
+    request = NewPodsRequest(restart=restart, pods=job.pods, within=timedelta(0))
+    started: Started = await ActivityEnvironment().run(PodActivities(cluster).await_new_running, request)
+    assert (started.running, len(started.failed_on)) == (False, failed_on)
+
+
+async def test_a_backup_that_does_not_start_tells_of_its_place() -> None:
+    """The pod whose place it takes runs elsewhere, from the same template."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    node = with_status(cluster, 1, STUCK)
+    request = PodsRequest(job_id=job.id, pods=(ref(cluster.holder(1)),), within=timedelta(hours=1))
+    started: Started = await ActivityEnvironment().run(PodActivities(cluster).await_running, request)
+    assert (started.waits, started.failed_on) == (True, (node,))
+
+
+async def test_a_pod_that_has_ended_and_is_kept_holds_no_restart_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes are gone, and a finalizer of somebody keeps the object; one that may run still is waited for."""
+    monkeypatch.setattr("activities.pods.KEPT", timedelta(0))
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    cluster.terminating_for_ever = {cluster.holder(rank).metadata.name for rank in (0, 1)}
+    pods, run = PodActivities(cluster), ActivityEnvironment().run
+    await run(pods.delete_pods, StopRequest(job_id=job.id, grace_seconds=0))
+    restart = Restart(job_id=job.id, generation="ours", youngest=datetime.now(UTC), youngest_uids=())
+    with_status(cluster, 0, CRASHED)
+    left: PodCount = await run(pods.await_old_gone, OldPodsRequest(restart=restart, within=timedelta(0)))
+    assert left.names == (cluster.holder(1).metadata.name,)
+    with_status(cluster, 1, CRASHED)
+    left = await run(pods.await_old_gone, OldPodsRequest(restart=restart, within=timedelta(hours=1)))
+    assert left.count == 0

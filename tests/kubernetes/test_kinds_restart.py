@@ -11,6 +11,7 @@ from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
+from rekindle.policy.pod_ranks import is_over
 from rekindle.policy.sighting import end_of
 from tests.support.controller import annotations_of, labels_of
 from tests.support.foreign import Setting
@@ -149,6 +150,21 @@ async def test_a_stop_that_was_overtaken_suspends_nothing(setting: Setting, kind
         await setting.cluster.ensure_stopped(uid, 0)
     assert not end_of(await setting.cluster.job(uid))
     assert [rank_of(pod) for pod in await setting.cluster.pods(uid) if pod.metadata.labels.get(keys.GENERATION) == "second"]
+
+
+async def test_a_pod_that_has_ended_and_that_a_finalizer_keeps_holds_no_restart_back(setting: Setting) -> None:
+    """New pods have other names: the job trains again, whatever becomes of the object."""
+    uid = await setting.running(await submit_job_set(setting.namespace, ASKS))
+    kept = next(iter(await setting.cluster.pods(uid)))
+    path = setting.namespace.path("pods", kept.metadata.name)
+    raw = await setting.namespace.api.get(path)
+    finalizers = [*raw["metadata"].get("finalizers", ()), "example.com/never"]
+    await setting.namespace.api.patch(path, {"metadata": {"finalizers": finalizers}})
+    await tried(lambda: setting.cluster.ensure_stopped(uid, 0))
+    await setting.until(uid, lambda pods: [pod.metadata.uid for pod in pods] == [kept.metadata.uid] and is_over(pods[0]))
+    pods = await tried(lambda: setting.cluster.ensure_pods(uid, "second", ()))
+    assert sorted(rank_of(pod) or "" for pod in pods) == RANKS
+    await setting.namespace.api.patch(path, {"metadata": {"finalizers": None}})
 
 
 async def suspend(setting: Setting, kind: str, *, suspended: bool = True) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting, not_among
+from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting, not_among
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import Attachment, PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
@@ -255,7 +255,7 @@ def test_only_the_last_look_at_the_world_counts(before: list[World], last: World
     for other, others in before:
         state = see(state, *others, holders=other)
     once = see(state, *seen, holders=holders, at=LATER)
-    assert [one.fault.id for one in once.faults if one.fault.id != faults.HOLDERS] == [fault.id for fault in seen]
+    assert [one.fault.id for one in once.faults if one.fault.id != HOLDERS] == [fault.id for fault in seen]
     assert see(once, *seen, holders=holders, at=LATER + timedelta(hours=1)) == once
 
 
@@ -286,7 +286,7 @@ def test_behind_a_restart_every_rank_has_to_be_held() -> None:
     whole = see(state)
     assert (whole.holders, whole.faults) == (WHOLE, ())
     state = see(state, holders=("aaaa", "", "cccc"))
-    assert [(one.fault.id, one.fault.pod_ranks) for one in state.faults] == [(faults.HOLDERS, (1,))]
+    assert [(one.fault.id, one.fault.pod_ranks) for one in state.faults] == [(HOLDERS, (1,))]
     assert state.holders == ("aaaa", "*", "cccc")
     assert see(state).faults == ()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
-from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, FaultyRanks, Sighting
+from rekindle.model.fault import HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, FaultyRanks, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
@@ -157,7 +157,7 @@ def test_a_switch_of_a_rank_that_had_passed_to_another_pod_ends_that_fault() -> 
     held, passed, moved = (Sighting(holders=("aaaa", uid, "cccc")) for uid in ("bbbb", "xxxx", "dddd"))
     state = memory.sighted(memory.sighted(STATE, held, NOW, restarting=False), passed, NOW, restarting=False)
     state = concluded(state, a_verdict(outcome=Outcome.GIVEN_UP))
-    assert [one.fault.id for one in state.faults] == [faults.HOLDERS]
+    assert [one.fault.id for one in state.faults] == [HOLDERS]
     switched = Switched(pod_rank=1, before=PodRef(name="old", uid="xxxx"), after=PodRef(name="new", uid="dddd"))
     state = memory.concluded(
         state, Case(plan=ladder.Plan(), summary="s"), an_incident(a_verdict(Mode.HOT_SWITCH, switched=(switched,)))

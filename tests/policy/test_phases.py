@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
+from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind
 from rekindle.model.job import Job, JobId, TrainingSide
 from rekindle.model.recovery import Attachment, Mode, Progress
-from rekindle.model.state import JobState
+from rekindle.model.state import JobState, Standing
 from rekindle.policy.phases import phase
 
 ATTACHED = {"attachment": Attachment(queue="gateway/gateway-0", session="s", since=datetime(2026, 1, 1, tzinfo=UTC))}
 STEPPED = {"progress": Progress(incarnation="life-1", step=1)}
 RUNNING = Mode.HOT_SWITCH
+NO_PODS = Standing(fault=Fault(id=HOLDERS, kind=FaultKind.POD, pod_ranks=(0,), source=WATCHER), judged="given_up")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,8 @@ RUNNING = Mode.HOT_SWITCH
         (TrainingSide.REKINDLE, STEPPED, None, "training, not attached"),
         (TrainingSide.MINDIO, {}, None, "starting"),
         (TrainingSide.MINDIO, ATTACHED, None, "training"),
+        (TrainingSide.REKINDLE, {**STEPPED, "faults": (NO_PODS,)}, None, "no pods"),
+        (TrainingSide.REKINDLE, {**STEPPED, "faults": (NO_PODS,)}, RUNNING, "recovering"),
         (TrainingSide.REKINDLE, {**ATTACHED, **STEPPED}, RUNNING, "recovering"),
         (TrainingSide.REKINDLE, {**STEPPED, "ended": "the job succeeded"}, None, "ended"),
     ],

@@ -29,7 +29,7 @@ from rekindle.model.recovery import (
     Verdict,
 )
 from rekindle.model.standby import Standby, Upkeep
-from rekindle.model.state import Answered, Downgrade, JobState, Pending, Refusing, Remembered, Standing, Told
+from rekindle.model.state import Again, Answered, Downgrade, JobState, Pending, Refusing, Remembered, Standing, Told
 
 FOLDER = Path(__file__).with_name("golden")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,6 +65,8 @@ VERDICT = Verdict(
     switched=(Switched(pod_rank=1, before=OLD, after=NEW),),
     handled=(Handled.of(CRASH),),
     left_behind=(OLD,),
+    failed_on=("node-3",),
+    again="a node on which they start",
     went_on_at=NOW,
 )
 REMEMBERED = Remembered(
@@ -91,6 +93,7 @@ STATE = JobState(
         Standing(fault=SLOW, judged="ignored", well_since=NOW + timedelta(seconds=5)),
         Standing(fault=CRASH, told=(Told(ranks=(3,), at=NOW),)),
     ),
+    again=Again(at=NOW, tries=2, judges=True),
     reports=("report-1",),
     problems=("pods a and b both carry pod rank 1",),
     request=Pending(id="request-2", request=ModeRequest(job="gpt", mode=Mode.HOT_SWITCH, pod_rank=1, requested_by="ada")),

@@ -44,9 +44,31 @@ async def test_pods_that_never_end_are_given_up(temporal: WorkflowEnvironment) -
         await world.fault(node_fault("node-0"))
         incident = await world.incident()
         assert incident.verdict is Outcome.GIVEN_UP
-        assert incident.ladder[-1].reason == f"pods do not end: {stuck}"
+        assert incident.ladder[-1].reason == f"pods do not end: {stuck}; it is tried again from time to time"
         assert stuck in (await world.event("RecoveryGivenUp")).message
         assert not [write for write in cluster.writes if write.startswith("create")]
+
+
+async def test_a_restart_is_begun_again_when_its_old_pods_have_ended_at_last(temporal: WorkflowEnvironment) -> None:
+    """Tries become rarer; until then the job is shown to have no pods, and not to train."""
+    job = a_job(limits=Limits(pods_stopped=SOON))
+    cluster = ScriptedCluster(job)
+    stuck = cluster.holder(1).metadata.name
+    cluster.terminating_for_ever.add(stuck)
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        assert (await world.incident()).verdict is Outcome.GIVEN_UP
+        await world.skip(timedelta(minutes=1), of=world.entity)
+        assert (await world.incident(2)).verdict is Outcome.GIVEN_UP
+        known = (await world.status()).state
+        assert known.again is not None
+        assert (known.again.tries, known.restarts) == (2, ())
+        cluster.terminating_for_ever.clear()
+        await world.skip(timedelta(minutes=2), of=world.entity)
+        incident = await world.restarted(3)
+        assert incident.verdict is Outcome.RECOVERED
+        known = (await world.status()).state
+        assert (known.again, known.faults) == (None, ())
 
 
 @pytest.mark.parametrize("placed", [True, False], ids=["they fail", "no node for them"])

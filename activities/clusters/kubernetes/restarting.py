@@ -44,7 +44,7 @@ class ByOurHand:
             await hands.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
         late = [pod for pod in there if is_standby(pod) and not _is_new(pod, job, generation)]
         await hands.delete_all(late, 0)  # somebody made them while the job was stopped
-        if left := [pod for pod in there if not _is_new(pod, job, generation)]:
+        if left := [pod for pod in there if not _is_new(pod, job, generation) and self.is_in_the_way(pod)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         try:
             return await self.make(hands, job, there, generation, places)
@@ -52,6 +52,10 @@ class ByOurHand:
             if may_pass(error):
                 raise Withheld(str(error)) from error
             raise
+
+    def is_in_the_way(self, old: Object) -> bool:
+        """Tells whether new pods have to wait until this one is gone, be it for its name."""
+        return True
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """What has to be before its pods end."""
@@ -73,9 +77,15 @@ class Suspending(ByOurHand):
     """Before Kubernetes 1.36 the template of a suspended Job can be changed only if it seems never to have started, so its start
     is forgotten; from then on its controller does so itself. Source: KEP-2926, and how JobSet resumes its Jobs."""
 
+    generates_names: bool = False
+    """New pods have other names, so that nothing waits for the object of one that has ended: a finalizer may keep it."""
+
     @property
     def suspend(self) -> tuple[str, ...]:
         return self.field
+
+    def is_in_the_way(self, old: Object) -> bool:
+        return not (self.generates_names and old["status"].get("phase") in ("Succeeded", "Failed"))
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         _refuse_held(job)

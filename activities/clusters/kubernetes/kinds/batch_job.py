@@ -52,7 +52,7 @@ def _unseen(job: Workload, lost: LostRank, _: Settings) -> Object | None:
     }
 
 
-RESTART = Suspending(forgets_its_start=True)
+RESTART = Suspending(forgets_its_start=True, generates_names=True)
 
 BATCH_JOB = Kind(
     name="Job",

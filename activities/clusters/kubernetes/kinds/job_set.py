@@ -15,7 +15,7 @@ JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 
 COUNT = ByLabels(COUNTED_BY, (FINALIZER,), place=PLACE)
-RESTART_OF_JOBS = SuspendingParts(parts=RESTART)
+RESTART_OF_JOBS = SuspendingParts(parts=RESTART, generates_names=True)
 INDEXING_OF_JOBS = replace(INDEXING, type_label=REPLICATED_JOB, group_label=JOB_INDEX)
 
 
