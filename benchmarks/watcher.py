@@ -143,6 +143,9 @@ async def be_watcher(kubeconfig: Path) -> None:
                 holders = sighting.holders if sighting else ()
                 tell(job=job_id, held=sum(map(bool, holders)), lost=sum(not one for one in holders))
 
+        async def has_trained(self, _: str) -> bool:
+            return True
+
         async def lost(self, _: Collection[str]) -> list[str]:
             return []
 

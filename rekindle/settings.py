@@ -4,6 +4,7 @@ Address, namespace, mTLS and API key of Temporal are not here: `temporalio.envco
 """
 
 import re
+from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,6 +69,9 @@ class Settings(BaseSettings):
     accelerators: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9./*_-]{1,300}$")], ...] = ()
     """On Kubernetes: extended resources that are accelerators, besides those that are known, such as `["example.com/npu"]`; `*`
     stands for anything. The ranks of a pod are counted by them where nothing else says how many it has."""
+
+    drain_held: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
+    """On Kubernetes: how long a job may hold a drain of its nodes, such as `PT4H`. Then its pods there may be evicted."""
 
     observe: bool = False
     """Decide, and show what would be done, but order nothing and touch no pod."""

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 
-from rekindle.errors import ClusterError, ClusterUnavailable, Forbidden
+from rekindle.errors import ClusterError, ClusterUnavailable, Forbidden, Unavailable
 from rekindle.model import rule_file
 from rekindle.model.cluster import ClusterEvent, JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.keys import DOWNGRADED, DRAIN, IGNORE_RULES, SUB_HEALTHY_STRATEGY
@@ -15,7 +16,7 @@ from rekindle.model.rules import Rules
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher import budgets
-from workers.watcher.budgets import Budgets
+from workers.watcher.budgets import Budgets, Drains
 
 NO_CORDONS = """
 apiVersion: rekindle.io/v1
@@ -49,6 +50,10 @@ class Written(ScriptedCluster):
         self.events.append(event)
 
 
+async def trained(_: str) -> bool:
+    return True
+
+
 def a_job_object(policy: str, annotations: dict[str, str] | None = None, *, observe: bool = False) -> JobObject:
     metadata = ObjectMeta(name="demo", uid="job-1", labels={SUB_HEALTHY_STRATEGY: policy}, annotations=annotations or {})
     spec = JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",)))
@@ -58,7 +63,7 @@ def a_job_object(policy: str, annotations: dict[str, str] | None = None, *, obse
 @asynccontextmanager
 async def keeping(cluster: Written, jobs: dict[str, JobObject]) -> AsyncIterator[Callable[[list[bool]], Awaitable[None]]]:
     """What keeps the budgets of these jobs; called with what was asked for, it waits for that."""
-    kept = Budgets(cluster, Limits(), jobs.get)
+    kept = Budgets(cluster, Limits(), jobs.get, trained)
     running = asyncio.create_task(kept.run())
 
     async def looked_at(held: list[bool]) -> None:
@@ -74,7 +79,7 @@ async def keeping(cluster: Written, jobs: dict[str, JobObject]) -> AsyncIterator
 async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
     """Its owner took the words away, with the watcher there, or while none ran: nobody would move its ranks."""
     cluster, jobs = Written(), {"job-1": a_job_object("hotSwitch")}
-    kept = Budgets(cluster, Limits(), jobs.get)
+    kept = Budgets(cluster, Limits(), jobs.get, trained)
     running = asyncio.create_task(kept.run())
 
     async def until(held: list[bool]) -> None:
@@ -96,7 +101,7 @@ async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
 async def test_a_budget_that_is_gone_is_made_again() -> None:
     """A person has deleted it, and everything is listed anew; one that is there is left alone, whoever has made it."""
     cluster = Written()
-    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch"), "job-2": a_job_object("hotSwitch")}.get)
+    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch"), "job-2": a_job_object("hotSwitch")}.get, trained)
     cluster.known = {"job-2": 2}
     kept.look_at("job-1")
     kept.begin_anew()
@@ -126,7 +131,7 @@ async def test_no_job_waits_for_what_others_have_left_behind() -> None:
 
     cluster = Crowded()
     cluster.known = {"gone-1": -1, "gone-2": -1}
-    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch")}.get)
+    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch")}.get, trained)
     kept.begin_anew()
     running = asyncio.create_task(kept.run())
     async with asyncio.timeout(10):
@@ -190,3 +195,66 @@ async def test_a_budget_that_the_cluster_refuses_is_said_once_and_tried_more_and
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300, 300]
     assert [(event.name, event.reason) for event in cluster.events] == [("demo", "DrainNotHeld")]
     assert "maxUnavailable must not be 0" in cluster.events[0].message
+
+
+async def test_a_job_that_has_never_trained_holds_no_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody could move its ranks: one label on a job without a training side cost everybody. It is asked for again."""
+    monkeypatch.setattr(budgets, "EARNED", 0.001)
+    monkeypatch.setattr(budgets, "LONGEST_UNEARNED", 0.001)
+    cluster, answers = Written(), [False, None, Unavailable("away"), False, True]
+
+    async def has_trained(_: str) -> bool | None:
+        answer = answers.pop(0)
+        if isinstance(answer, Unavailable):
+            raise answer
+        return answer
+
+    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch")}.get, has_trained)
+    running = asyncio.create_task(kept.run())
+    kept.look_at("job-1")
+    async with asyncio.timeout(10):
+        while True not in cluster.held:
+            assert not answers or True not in cluster.held
+            await asyncio.sleep(0.001)
+    assert not answers
+    running.cancel()
+
+
+async def test_the_budget_of_an_earlier_watcher_stays_while_a_job_is_recovered() -> None:
+    """Its phase does not say then whether it has trained."""
+    cluster = Written()
+    cluster.known = {"job-1": 2}
+
+    async def has_trained(_: str) -> None:
+        return None
+
+    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch")}.get, has_trained)
+    running = asyncio.create_task(kept.run())
+    kept.begin_anew()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert cluster.held == []
+    running.cancel()
+
+
+async def test_a_drain_is_held_as_long_as_the_installation_allows() -> None:
+    """Then the pods may be evicted, which is said on the job; the next drain is held again."""
+    cluster, job, drained = Written(), a_job_object("hotSwitch"), True
+    drains = Drains(lambda _: drained, timedelta(seconds=0.01))
+    kept = Budgets(cluster, Limits(), {"job-1": job}.get, trained, drains)
+    running = asyncio.create_task(kept.run())
+
+    async def until(held: list[bool]) -> None:
+        async with asyncio.timeout(10):
+            while cluster.held != held:
+                await asyncio.sleep(0.001)
+
+    kept.look_at("job-1")
+    await until([True, False])
+    assert [(event.reason, "as long as this installation allows" in event.message) for event in cluster.events] == [
+        ("DrainNotHeld", True)
+    ]
+    drained = False
+    kept.look_at("job-1")
+    await until([True, False, True])
+    running.cancel()

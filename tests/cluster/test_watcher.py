@@ -276,6 +276,9 @@ async def test_a_job_that_ends_while_lost_workflows_are_looked_for_is_left_alone
     """Its workflow has ended with it, and is not missed; the watcher goes on."""
 
     class SlowPeer(Peer):
+        async def has_trained(self, _: str) -> bool:
+            return True
+
         async def lost(self, job_ids: Collection[str]) -> list[str]:
             if job_ids and End not in self.attempted:
                 await client.delete_job("demo", 0)

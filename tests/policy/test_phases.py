@@ -9,7 +9,7 @@ from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind
 from rekindle.model.job import Job, JobId, TrainingSide
 from rekindle.model.recovery import Attachment, Mode, Progress
 from rekindle.model.state import JobState, Standing
-from rekindle.policy.phases import phase
+from rekindle.policy.phases import has_trained, phase
 
 ATTACHED = {"attachment": Attachment(queue="gateway/gateway-0", session="s", since=datetime(2026, 1, 1, tzinfo=UTC))}
 STEPPED = {"progress": Progress(incarnation="life-1", step=1)}
@@ -38,3 +38,19 @@ def test_a_job_trains_when_it_has_completed_a_step(
     """MindIO tells of no step: there the attachment has to do."""
     state = JobState.of(Job(id=JobId("uid"), name="gpt", training_side=side, pods=1))
     assert phase(state.model_copy(update=known), running) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "trained"),
+    [
+        ("training", True),
+        ("training, not attached", True),
+        ("no pods", True),
+        ("starting", False),
+        ("recovering", None),
+        ("", None),
+    ],
+)
+def test_a_phase_tells_whether_the_job_was_ever_seen_to_train(words: str, trained: bool | None) -> None:
+    """While it is recovered it does not."""
+    assert has_trained(words) is trained

@@ -153,3 +153,11 @@ async def test_the_watchers_own_way_of_telling(temporal: WorkflowEnvironment) ->
         await TemporalJobWorkflows(world.client).send(here, Sighted(sighting=Sighting()), "four")
         assert await found() == ()
         assert len([event for event in world.cluster.events if event.reason == "JobProblem"]) == 2
+
+
+async def test_the_watcher_learns_from_a_jobs_workflow_whether_it_has_trained(temporal: WorkflowEnvironment) -> None:
+    """By its phase; of a job that nobody registered nobody knows."""
+    async with training(temporal, a_job()) as (world, _peer):
+        watcher = TemporalJobWorkflows(world.client)
+        assert await watcher.has_trained(str(world.job.id)) is True
+        assert await watcher.has_trained("nobody") is None

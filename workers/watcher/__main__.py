@@ -20,6 +20,7 @@ async def main() -> None:
     async with Process(settings) as process, cluster_of(settings, lambda: identity_of(client)) as cluster:
         listed = None if settings.namespaces else LISTED  # jobs of other namespaces may be another watcher's
         watcher = Watcher(cluster, TemporalJobWorkflows(client), settings.limits, listed=listed)
+        watcher.hold_drains_for(settings.drain_held)
         answers = temporal_answers(client)
 
         async def well() -> str:

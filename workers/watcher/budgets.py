@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 
 from activities.clusters.port import Cluster
-from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid
+from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, Unavailable
 from rekindle.model.cluster import ClusterEvent, JobObject
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
@@ -20,13 +22,46 @@ AGAIN, LONGEST = 5.0, 300.0
 """Seconds before what could not be written is tried again; they double."""
 
 
+LONGEST_TIMER = 30 * 24 * 3600.0
+
+EARNED, LONGEST_UNEARNED = 2.0, 30.0
+"""Seconds before a job that has not trained yet is asked for again; they double."""
+
+
+@dataclass(frozen=True)
+class Drains:
+    concerns: Callable[[str], bool]
+    """Tells whether a node of a job is cordoned."""
+
+    held: timedelta
+    """For how long a job may hold that."""
+
+
+NO_DRAINS = Drains(lambda _: False, timedelta.max)
+
+
 class Budgets:
-    def __init__(self, cluster: Cluster, limits: Limits, job: Callable[[str], JobObject | None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        limits: Limits,
+        job: Callable[[str], JobObject | None],
+        has_trained: Callable[[str], Awaitable[bool | None]],
+        drain: Drains = NO_DRAINS,
+    ) -> None:
         """Args:
         limits: of the installation.
         job: the job's object as it is now; None: it is gone.
+        has_trained: tells whether its training side has ever completed a step, or, with MindIO, was attached; None: that
+            is not known now. Raises Unavailable.
+        drain: which jobs have nodes that are drained, and for how long that may be held.
         """
-        self._cluster, self._limits, self._job = cluster, limits, job
+        self.drain = drain
+        self._drained: dict[str, float] = {}
+        """By job, since when nodes of it are drained."""
+        self._cluster, self._limits, self._job, self._has_trained = cluster, limits, job, has_trained
+        self._earned: set[str] = set()
+        """Jobs that have trained: before that nobody could move their ranks, and no drain waits for them."""
         self._kept: dict[str, int] = {}
         """By job, for how many pods there is one (0: none); of a job that is not here nobody knows."""
         self._learns = False
@@ -48,6 +83,8 @@ class Budgets:
     def forget(self, job_id: str) -> None:
         """Nobody moves its ranks any more. It may live on all the same, and must hold no drain then."""
         self._refused.pop(job_id, None)
+        self._earned.discard(job_id)
+        self._drained.pop(job_id, None)
         self._settle(job_id)
         if self._kept.get(job_id):
             self.look_at(job_id)
@@ -89,21 +126,57 @@ class Budgets:
     async def _keep(self, job_id: str, job: JobObject | None) -> None:
         """One of an earlier watcher is taken away where nobody would move the job's ranks any more."""
         try:
-            pods = job.spec.pods if job and self._holds(job) else 0
+            holds = job is not None and self._holds(job)
+            earned = holds and await self._has_earned(job_id)
+            over = job is not None and await self._is_held_too_long(job_id, job)
+            pods = job.spec.pods if job and earned and not over else 0
             if self._kept.get(job_id, None if job else 0) != pods:
                 await self._cluster.ensure_budget(job_id, holds=pods > 0)
             self._kept[job_id] = pods
+            if holds and not earned:
+                self._again_later(job_id, EARNED, LONGEST_UNEARNED)
+                return
             self._settle(job_id)
             if job is None:
                 del self._kept[job_id]
         except BadInput:
             return
+        except Unavailable as error:
+            logger.info("not known whether the job has trained, trying again", extra={"job": job_id, "error": str(error)})
+            self._again_later(job_id, EARNED, LONGEST_UNEARNED)
         except ClusterError as error:
             logger.warning("its budget is not written, trying again", extra={"job": job_id, "error": str(error)})
             if job and isinstance(error, Forbidden | Invalid):
                 await self._tell(job_id, job, f"its PodDisruptionBudget is refused, so that no drain waits for it: {error}")
-            pause = min(2 * self._settle(job_id), LONGEST) or AGAIN
-            self._failed[job_id] = pause, asyncio.get_running_loop().call_later(pause, self.look_at, job_id)
+            self._again_later(job_id, AGAIN, LONGEST)
+
+    async def _has_earned(self, job_id: str) -> bool:
+        """A budget of an earlier watcher stays while a job is recovered: nobody knows then."""
+        if job_id in self._earned:
+            return True
+        trained = await self._has_trained(job_id)
+        if trained:
+            self._earned.add(job_id)
+        return bool(self._kept.get(job_id)) if trained is None else trained
+
+    async def _is_held_too_long(self, job_id: str, job: JobObject) -> bool:
+        """Counted from when this watcher saw the first of its nodes cordoned, until none is."""
+        if not self.drain.concerns(job_id):
+            if self._drained.pop(job_id, None) is not None:
+                self._refused.pop(job_id, None)
+            return False
+        loop, held = asyncio.get_running_loop(), self.drain.held
+        if job_id not in self._drained:
+            self._drained[job_id] = loop.time()
+            loop.call_later(min(held.total_seconds(), LONGEST_TIMER), self.look_at, job_id)
+        over = loop.time() - self._drained[job_id] >= held.total_seconds()
+        if over and self._kept.get(job_id):
+            await self._tell(job_id, job, f"a drain of its nodes was held for {held}, as long as this installation allows")
+        return over
+
+    def _again_later(self, job_id: str, first: float, longest: float) -> None:
+        pause = min(2 * self._settle(job_id), longest) or first
+        self._failed[job_id] = pause, asyncio.get_running_loop().call_later(pause, self.look_at, job_id)
 
     def _holds(self, job: JobObject) -> bool:
         said = job_of(job, self._limits)  # and not as it was registered: its label says what holds now

@@ -20,7 +20,8 @@ from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, job_workflow
 from rekindle.model.fault import Sighting
 from rekindle.model.state import JobState, Registration
 from rekindle.policy.intake import News, Register, Sighted, is_calm
-from rekindle.temporal import TASK_TIMEOUT, handle_unread
+from rekindle.policy.phases import has_trained
+from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread
 
 RPC_TIMEOUT = timedelta(seconds=10)
 """For one attempt; it may still be carried out, so the next one with the same news has the same update id."""
@@ -56,6 +57,14 @@ class JobWorkflows(Protocol):
 
     async def running(self) -> set[str]:
         """Ids of the jobs that have a workflow, as far as the server lists them by now.
+
+        Raises:
+            Unavailable: nobody knows.
+        """
+        ...
+
+    async def has_trained(self, job_id: str) -> bool | None:
+        """Whether the job's training side has ever completed a step, or, with MindIO, was attached; None: nobody knows now.
 
         Raises:
             Unavailable: nobody knows.
@@ -105,6 +114,17 @@ class TemporalJobWorkflows:
         except (RPCError, RuntimeError) as error:
             raise Unavailable(f"Temporal: {error}") from error
         return {workflow_id.removeprefix(prefix) for workflow_id in ids if workflow_id.startswith(prefix)}
+
+    async def has_trained(self, job_id: str) -> bool | None:
+        try:
+            found = await self._client.get_workflow_handle(job_workflow(job_id)).describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise Unavailable(f"Temporal: {error}") from error
+        except RuntimeError as error:
+            raise Unavailable(f"Temporal: {error}") from error
+        return has_trained(found.typed_search_attributes.get(Attributes.PHASE) or "")
 
     async def _runs(self, job_id: str) -> bool:
         try:

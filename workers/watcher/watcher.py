@@ -7,6 +7,7 @@ anywhere, and nothing is lost while Temporal, the cluster or the watcher itself 
 import asyncio
 import logging
 from contextlib import aclosing
+from datetime import timedelta
 from math import inf
 
 from activities.clusters.port import Cluster, Snapshot
@@ -14,7 +15,7 @@ from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavaila
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
-from workers.watcher.budgets import Budgets
+from workers.watcher.budgets import Budgets, Drains
 from workers.watcher.cluster_index import ClusterIndex
 from workers.watcher.doubts import Doubts
 from workers.watcher.job_workflows import JobWorkflows
@@ -41,6 +42,9 @@ another watcher has registered."""
 BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
 
+DRAIN_HELD = timedelta(days=1)
+"""For how long a job may hold a drain of its nodes, where the installation says nothing else."""
+
 AT_ONCE = 20
 """Events that are written at the same time: one tenant may have thousands of jobs that mean nothing."""
 
@@ -65,7 +69,7 @@ class Watcher:
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex(rules=cluster.rules)
         self._reconcilers: dict[str, Reconciler] = {}
-        self._budgets = Budgets(cluster, limits, self._job)
+        self._budgets = Budgets(cluster, limits, self._job, workflows.has_trained, Drains(self._is_drained, DRAIN_HELD))
         self._doubts = Doubts(cluster)
         self._busy: set[str] = set()
         """Jobs whose reconciler runs."""
@@ -79,6 +83,13 @@ class Watcher:
         """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
         self._steady_at = inf
         """When this watch has been open for so long that its end is no sign of a server in trouble."""
+
+    def hold_drains_for(self, longest: timedelta) -> None:
+        """Bounds how long a job may hold a drain of its nodes."""
+        self._budgets.drain = Drains(self._is_drained, longest)
+
+    def _is_drained(self, job_id: str) -> bool:
+        return any(node.spec.unschedulable for node in self._index.view(job_id).nodes)
 
     def _job(self, job_id: str) -> JobObject | None:
         return self._index.jobs.get(job_id)
