@@ -216,7 +216,7 @@ class IncidentRun:
         self._known.state = memory.downgraded(before, verdict, workflow.now())
         if self._known.state.policy is not before.policy:
             await self._journal.publish_policy(lambda: self._known.state)
-            words = f"sub-health is ignored from now on: {verdict.reason}"
+            words = f"sub-health is ignored from now on, until `rekindle policy lift`: {verdict.reason}{drains.worth_it(verdict)}"
             await self._journal.record(self._known.state, "SubHealthDowngraded", words, warning=True)
 
     async def _conclude(self, verdicts: list[Verdict]) -> None:

@@ -84,6 +84,15 @@ class Drain(StrEnum):
     """It trains on where it is, and nothing keeps its pod from being evicted."""
 
 
+class NoSpare(StrEnum):
+    """What becomes of a sub-healthy pod that finds no spare."""
+
+    IGNORE = "ignore"
+    """Sub-health is ignored from then on. Source: ClusterD."""
+    WAIT = "wait"
+    """The policy stays, and the switch is tried again."""
+
+
 class Job(Value):
     """One training job, as its `TrainingJob` workflow keeps it."""
 
@@ -109,6 +118,7 @@ class Job(Value):
     limits: Limits = Limits()
     manager_lost: ManagerLost = ManagerLost.LEAVE
     drain: Drain = Drain.WAIT
+    no_spare: NoSpare = NoSpare.IGNORE
     standbys: int = 0
     """How many pods without a rank are to stand by on spare nodes."""
 

@@ -87,6 +87,9 @@ DRAIN = "rekindle.io/drain"
 """Annotation of a job: what a node that is to be left does with it where it cannot move away at once, `wait`, `reschedule` or
 `let-go`."""
 
+NO_SPARE = "rekindle.io/no-spare"
+"""Annotation of a job: what follows where a sub-healthy pod finds no spare, `ignore` or `wait`."""
+
 LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
 ANNOTATIONS = (
     RECOVER_STRATEGY,
@@ -100,6 +103,7 @@ ANNOTATIONS = (
     DOWNGRADED,
     IGNORE_RULES,
     DRAIN,
+    NO_SPARE,
 )
 """What the owner of a job may write on its object; what is only close to one of them is a slip."""
 

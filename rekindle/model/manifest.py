@@ -18,7 +18,7 @@ from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written, WrittenTime
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import Capability, Drain, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Drain, Framework, Job, JobId, ManagerLost, NoSpare, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import (
     ANNOTATIONS,
     CAPABILITIES,
@@ -30,6 +30,7 @@ from rekindle.model.keys import (
     LABELS,
     LIMITS,
     MANAGER_LOST,
+    NO_SPARE,
     PROCESS_RECOVER_ENABLE,
     RANKS_PER_POD,
     RECOVER_STRATEGY,
@@ -42,7 +43,7 @@ from rekindle.model.problems import INSIDE, MOST_GUESSED, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
-KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, RECOVER_STRATEGY)
+KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, NO_SPARE, RECOVER_STRATEGY)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
 
 SPELLED = {
@@ -90,6 +91,7 @@ class Metadata(Written):
         _capabilities(annotations, "", wrong)
         _manager_lost(annotations, "", wrong)
         _drain(annotations, "", wrong)
+        _no_spare(annotations, "", wrong)
         wrong += [f"{key}: not read of a TrainingJob, use {field}" for key, field in SPELLED.items() if key in annotations]
         return _unless(wrong, annotations)
 
@@ -288,8 +290,9 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     capabilities = _capabilities(annotations, "metadata.annotations.", wrong)
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     drain = _drain(annotations, "metadata.annotations.", wrong)
+    no_spare = _no_spare(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
-    if wrong or not (side and framework and sub_health and manager_lost and drain and limits):
+    if wrong or not (side and framework and sub_health and manager_lost and drain and no_spare and limits):
         raise refusal(wrong)
     return Job(
         id=JobId(job.metadata.uid),
@@ -308,6 +311,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         limits=limits,
         manager_lost=manager_lost,
         drain=drain,
+        no_spare=no_spare,
         standbys=spec.standbys,
         queue=job.queue,
         unmovable=job.unmovable,
@@ -360,6 +364,10 @@ def _manager_lost(annotations: dict[str, str], prefix: str, wrong: list[str]) ->
 
 def _drain(annotations: dict[str, str], prefix: str, wrong: list[str]) -> Drain | None:
     return _one_of(Drain, annotations.get(DRAIN, Drain.WAIT), f"{prefix}{DRAIN}", wrong)
+
+
+def _no_spare(annotations: dict[str, str], prefix: str, wrong: list[str]) -> NoSpare | None:
+    return _one_of(NoSpare, annotations.get(NO_SPARE, NoSpare.IGNORE), f"{prefix}{NO_SPARE}", wrong)
 
 
 def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...]:

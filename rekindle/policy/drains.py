@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from rekindle.model import bounds
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Drain, Job, SubHealthStrategy
+from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
 from rekindle.model.recovery import Incident, Outcome, Verdict
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
@@ -19,6 +19,11 @@ TELL_AGAIN = timedelta(minutes=30)
 """Between two events that say why a drain waits. Kubernetes keeps one for an hour."""
 
 WAITS = "the drain waits"
+
+WAITS_FOR_SPARE = "the switch waits for a spare"
+
+NO_SPARE = "no spare"
+"""How the verdict of a hot switch begins that found no place for its backup pod."""
 
 WENT_BACK = "the backup pod could not take over, training goes on where it was"
 """Of the verdict of a hot switch that paused training and moved nothing."""
@@ -45,8 +50,14 @@ def _is_about_leaving(case: Case) -> bool:
 def decided(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Verdict:
     """A hot switch that found no spare lowers no policy where nothing is wrong with the node; what follows is the job's word. A
     job that may not start anew now waits in any case: its pods run, and hold the drain."""
+    if _waits_for_spare(state.job, case, verdict):
+        return verdict.with_(policy_after=None, reason=f"{WAITS_FOR_SPARE}: {verdict.reason}")
     if not _is_about_leaving(case) or verdict.outcome not in WAITING:
         return verdict
+    return _of_a_drain(case, state, now, verdict)
+
+
+def _of_a_drain(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Verdict:
     kept, drain = verdict.with_(policy_after=None), state.job.drain
     if case.request:
         return kept
@@ -78,7 +89,23 @@ def job_holds(job: Job) -> bool:
 
 def waits(job: Job, case: Case, last: Verdict) -> bool:
     """Whether the case is judged again after a while, without anybody's doing."""
+    if last.outcome is Outcome.IGNORED and last.reason.startswith(WAITS_FOR_SPARE):
+        return True
     return is_drain(case) and job.drain is not Drain.LET_GO and last.outcome in WAITING
+
+
+def _waits_for_spare(job: Job, case: Case, last: Verdict) -> bool:
+    """Whether the owner wants the hot switch of a sub-healthy pod to be tried again, for which there was no spare."""
+    of_sub_health = case.request is None and not _is_about_leaving(case)
+    no_spare = last.outcome is Outcome.IGNORED and last.reason.startswith(NO_SPARE)
+    return of_sub_health and no_spare and job.no_spare is NoSpare.WAIT
+
+
+def worth_it(verdict: Verdict) -> str:
+    """What would make another try worth it, where a downgrade is told; empty: nobody knows."""
+    if not verdict.reason.startswith(NO_SPARE):
+        return ""
+    return "; another try is worth it when a node is free: the annotation rekindle.io/no-spare: wait begins it by itself"
 
 
 def why_held(state: JobState, case: Case, last: Verdict) -> str:
@@ -113,7 +140,7 @@ def waited(history: Iterable[Incident], case: Case) -> Incident | None:
     """The incident that ended in the same wait: of its repetitions the last one is remembered. That of an earlier drain of the
     node is another."""
     summary, since = bounds.note(case.summary), _since(case)  # as the history keeps it
-    same = (one for one in history if one.summary == summary and one.ladder[-1].reason.startswith(WAITS))
+    same = (one for one in history if one.summary == summary and one.ladder[-1].reason.startswith((WAITS, WAITS_FOR_SPARE)))
     return next((one for one in same if since is None or since <= one.started_at), None)
 
 
@@ -165,6 +192,8 @@ def is_due(state: JobState, now: datetime) -> bool:
 
 def judged_again(state: JobState) -> JobState:
     def is_tried(one: Standing) -> bool:
+        if one.judged.startswith(f"{Outcome.IGNORED}: {WAITS_FOR_SPARE}"):
+            return True
         return one.fault.is_maintenance and not is_cancelled(one)
 
     again = (one.model_copy(update={"judged": ""}) if is_tried(one) else one for one in state.faults)

@@ -12,7 +12,7 @@ from rekindle.errors import Forbidden
 from rekindle.ids import Updates
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import Decided, Fault, FaultReport
-from rekindle.model.job import Drain, Job, SubHealthStrategy
+from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy import drains
@@ -78,6 +78,28 @@ async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(tempor
         async with the_next_run(world):
             await world.skip(LATER, of=world.entity)
         assert (await world.incident(5)).verdict is Outcome.RECOVERED
+
+
+async def test_a_sub_healthy_pod_without_a_spare_is_tried_again_where_its_owner_wants_that(temporal: WorkflowEnvironment) -> None:
+    """The policy stays; the history has one incident of all tries, and a spare that comes later is taken."""
+    job = a_job(no_spare=NoSpare.WAIT, limits=Limits(backup_scheduled=SOON, backup_start=SOON))
+    cluster = ScriptedCluster(job)
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        async with the_next_run(world):
+            await world.fault(sub_health())
+        incident = await world.incident()
+        assert (incident.verdict, incident.policy_after) == (Outcome.IGNORED, SubHealthStrategy.HOT_SWITCH)
+        assert (await world.judged()).startswith(f"ignored: {drains.WAITS_FOR_SPARE}: no spare: ")
+        async with the_next_run(world):
+            await world.skip(LATER, of=world.entity)
+        assert (await world.incident(2)).verdict is Outcome.IGNORED
+        assert [one.number for one in (await world.status()).state.history] == [2]
+        cluster.spare = True
+        async with the_next_run(world):
+            await world.skip(LATER, of=world.entity)
+        assert (await world.incident(3)).verdict is Outcome.RECOVERED
+        assert not [event for event in cluster.events if event.reason in ("DrainWaits", "SubHealthDowngraded")]
 
 
 class Silent(ScriptedCluster):

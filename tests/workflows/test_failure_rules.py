@@ -89,6 +89,9 @@ async def test_without_a_spare_training_is_left_alone(
         assert cluster.holder(1) == old
         assert incident.policy_after is SubHealthStrategy.IGNORE
         assert cluster.labels["subHealthyStrategy"] == "ignore"
+        told = (await world.event("SubHealthDowngraded")).message
+        assert "policy lift" in told
+        assert "rekindle.io/no-spare: wait" in told
 
 
 async def test_a_backup_behind_a_gate_says_nothing_of_spares(temporal: WorkflowEnvironment) -> None:
