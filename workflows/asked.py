@@ -10,12 +10,15 @@ from collections.abc import Callable
 from temporalio import workflow
 
 from rekindle.model.fault import Fault
-from rekindle.model.recovery import Mode, Outcome, ReportKind, Situation, Strategy
+from rekindle.model.recovery import Mode, Outcome, Report, ReportKind, Situation, Strategy
 from rekindle.policy import faulty, orders
 from workflows.mode import Ends, ModeWorkflow
 from workflows.opening import open_recovery
 
 LOST = "its report was lost in an outage"
+
+TRIES = 3
+"""Where its answers are lost as well."""
 
 
 async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault], bool]) -> str:
@@ -27,27 +30,45 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
     Raises:
         Ends: it does not; only a restart of the job is left.
     """
-    job, before = mode.context.job, mode.situation
-    mode.is_mended = is_mended
-    situation = await open_recovery(mode, Situation(tried=before.tried, leaving=before.leaving))
+    before, mode.is_mended, mode.is_asked = mode.situation, is_mended, True
+    report = None
+    for _ in range(TRIES):
+        report = await _answer(mode, Situation(tried=before.tried, leaving=before.leaving))
+        if report or not mode.may_be_lost():
+            break
+    if report is None or report.code:
+        said = f"{report.code} {report.info}".rstrip() if report else mode.lost_manager or "it says nothing"
+        raise _restart(f"training repeats no step: {said}")
+    mode.went_on_at, mode.is_asked = mode.answered_at, False  # it has named what was announced to it, which is no fault
+    mode.situation = mode.situation.with_(announced=before.announced)
+    workflow.logger.info("training asked", extra={"job": mode.context.job.id, "info": report.info})
+    return f"{LOST}; training was asked, and repeated a step: {report.info}"
+
+
+async def _answer(mode: ModeWorkflow, situation: Situation) -> Report | None:
+    """Returns what training says of its step; None: it does not say so, or that was lost too."""
+    job, situation = mode.context.job, await open_recovery(mode, situation)
     if Strategy.RETRY not in situation.offers:
-        raise _restart("training cannot repeat its step")
+        raise (
+            Ends(Outcome.ESCALATE, f"{LOST}, and training cannot repeat its step")
+            if situation.faulty
+            else _restart("training cannot repeat its step")
+        )
     mode.situation = situation.with_(ordered=(Strategy.RETRY,), answer_by=None)
     pods = faulty.pods_of(job, situation.announced)
     order = orders.change_strategy(job.id, situation.attempt, Strategy.RETRY, situation.announced, pods)
     async with mode.phase("training repeats a step"):
         if not await mode.order(order, mode.patience):
             raise _restart(mode.lost_manager or "training could not be told to repeat its step")
-        is_decided = lambda: mode.has_report(ReportKind.STATUS) or bool(mode.lost_manager)  # noqa: E731
-        await mode.until(is_decided, job.limits.retry, "wait until training has repeated a step")
-        report = mode.next_report(ReportKind.STATUS)
-        if report is None or report.code:
-            said = f"{report.code} {report.info}".rstrip() if report else mode.lost_manager or "it says nothing"
-            raise _restart(f"training repeats no step: {said}")
-    mode.went_on_at = mode.answered_at  # it has named what was announced to it, which is no fault
-    mode.situation = mode.situation.with_(announced=before.announced)
-    workflow.logger.info("training asked", extra={"job": job.id, "info": report.info})
-    return f"{LOST}; training was asked, and repeated a step: {report.info}"
+
+        def is_decided() -> bool:
+            return mode.has_report(ReportKind.STATUS) or bool(mode.lost_manager)
+
+        await mode.until(lambda: is_decided() or mode.may_be_lost(), job.limits.retry, "wait until training has repeated a step")
+        if mode.may_be_lost():
+            await mode.until(is_decided, job.limits.status_lost, "the report of the step may be lost")
+        await mode.comes_back(is_decided)
+        return mode.next_report(ReportKind.STATUS)
 
 
 def _restart(reason: str) -> Ends:

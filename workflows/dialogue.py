@@ -16,7 +16,7 @@ from temporalio.workflow import ActivityHandle
 from rekindle.ids import ErrorTypes, Signals, Updates
 from rekindle.model.fault import ManagerGone
 from rekindle.model.job import TrainingSide
-from rekindle.model.recovery import Attachment, Heard, Mode, Order, Receipt, RecoveryContext, Report, ReportKind
+from rekindle.model.recovery import Attachment, Heard, Mode, Order, Receipt, RecoveryContext, Report, ReportKind, Strategy
 from rekindle.policy import orders, reports
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
@@ -48,6 +48,7 @@ class Dialogue:
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
         self.delivered = 0  # so many of them were written
         self.delivered_on: Attachment | None = None  # on this stream
+        self.is_asked = False  # MindIO, whether it trains
         self.ordered_on: Attachment | None = None
         """The stream on which the last order was tried first."""
         self.touched = False  # an order may have reached the training side
@@ -90,7 +91,8 @@ class Dialogue:
 
     def is_no_answer(self, report: Report) -> str:
         """Why a report cannot answer what was ordered, in words; empty: it may."""
-        return ""
+        is_late = self.is_asked and report.kind is ReportKind.STATUS and report.strategy not in ("", Strategy.RETRY)
+        return f"training was asked to repeat a step since {report.strategy} was ordered" if is_late else ""
 
     @workflow.signal(name=Signals.ATTACHED)
     def attached(self, attachment: Attachment) -> None:
@@ -172,6 +174,12 @@ class Dialogue:
         """No stream is told again what was ordered so far."""
         self.attempt.clear()
         self.delivered = 0
+
+    async def comes_back(self, decided: Callable[[], bool]) -> None:
+        """Waits for a MindIO client that is away when its report is due: it may train, and is asked then."""
+        if self._speaks_mindio and self.attachment is None:
+            absence = self.context.job.limits.absence
+            await self.until(lambda: self.attachment is not None or decided(), absence, "the client comes back, or has left")
 
     async def _deliver(self, left: timedelta, needless: Callable[[], bool]) -> bool:
         """Writes what the job's stream lacks of the open attempt, until its last order is written. The clock of MindIO, which

@@ -34,7 +34,7 @@ from rekindle.policy import faulty, orders
 from rekindle.policy.drains import BY_REQUEST, WENT_BACK
 from workflows import hand_over, steps
 from workflows.asked import asked_whether_it_trains
-from workflows.dialogue import cancel_and_forget
+from workflows.dialogue import AFTER_AN_OUTAGE, OVERDUE, cancel_and_forget
 from workflows.front import front
 from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, seconds, shielded, unless_cancelled
 
@@ -165,6 +165,8 @@ class HotSwitch(ModeWorkflow):
             order = orders.with_standbys(orders.backup_running(job.id, self.uuid), standbys)
             await self.order(order, job.limits.order)  # the pause of a new pod comes without it too
         await self._loads(backup, until)
+        if workflow.now() - until > OVERDUE:
+            await self.until(self._stops_loading, AFTER_AN_OUTAGE, "the limit passed in an outage")
         if self._backup_failure() and not self._real_faults():
             await self.until(self._pause_is_reported, job.limits.pause_crossing, "the pause may have crossed the backup's end")
         self._stop_if_in_vain()
@@ -307,6 +309,7 @@ class HotSwitch(ModeWorkflow):
         if renewed:
             within = min(job.limits.status_lost, deadline - workflow.now())
             await self.until(self._resumption_is_decided, within, "wait for a status that may be lost")
+        await self.comes_back(self._resumption_is_decided)
         if not mindio and self._is_struck():
             within = min(job.limits.order, deadline - workflow.now())
             await self.until(self._resumption_is_decided, within, "training may have resumed before the fault")
@@ -316,7 +319,7 @@ class HotSwitch(ModeWorkflow):
             raise _fault_first(real_faults)
         if self.lost_manager:
             raise _escalate(f"resuming fails: {self.lost_manager}, which knows nothing of the switch")
-        if renewed:
+        if self.may_be_lost():
             return await self._status_by_evidence()
         raise _escalate(f"resuming fails: no report that training resumed within {seconds(job.limits.resume)}")
 

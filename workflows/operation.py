@@ -60,7 +60,7 @@ class Operation(Concluding):
             Ends: it does not.
         """
         job = self.context.job
-        if not await self.order(orders.continue_train(job.id, self.uuid), self.patience):
+        if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.absence):  # borne at any time of a pause
             self.stop_for_a_fault()
             if not (self._speaks_mindio or self.lost_manager):
                 return "training goes on by itself: the order `continue` could not be delivered in time"
@@ -85,6 +85,7 @@ class Operation(Concluding):
         await self.until(lambda: condition() or self.may_be_lost(), within, why)
         left = min(self.context.job.limits.status_lost, until - workflow.now())
         await self.until(condition, left, f"{why}: the report may be lost")
+        await self.comes_back(condition)
 
     def _is_lost(self) -> bool:
         return self.may_be_lost() and not self.is_over()
@@ -122,4 +123,4 @@ class Operation(Concluding):
     def is_no_answer(self, report: Report) -> str:
         if report.attempt and report.attempt != self.uuid:
             return "it answers an order of an earlier attempt"
-        return ""
+        return super().is_no_answer(report)

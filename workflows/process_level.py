@@ -29,6 +29,9 @@ class ProcessLevel(Concluding):
     known: tuple[Fault, ...] = ()
     """What was broken when the last strategy was ordered."""
 
+    ordered_at: datetime | None = None
+    """When it was written; None: it is being delivered."""
+
     mended: tuple[Handled, ...] = ()
     """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""
 
@@ -65,14 +68,15 @@ class ProcessLevel(Concluding):
             Ends: there is none.
         """
         self.mended = self._told_by_others()
-        ordered_at = await self._strategy(order)
+        await self._strategy(order)
         await self.await_answer(within, f"wait for the report of {order.name}")
+        await self.comes_back(self.is_answered)
         if self._reports_another_fault():
             await self.until(lambda: self.has_report(ReportKind.STATUS), NEWS, "the status may cross the report of a fault")
         if report := self._heard_status():
             return report
         if self._reports_another_fault():
-            self.went_on_at = ordered_at
+            self.went_on_at = self.ordered_at
             return Report(kind=ReportKind.STATUS, info="its report was lost, and training went on: it reports another fault")
         if self.may_be_lost() and not self.is_answered():
             known = self.known
@@ -80,15 +84,14 @@ class ProcessLevel(Concluding):
             return Report(kind=ReportKind.STATUS, info=info)
         raise self.no_answer(order.name, within)
 
-    async def _strategy(self, order: Order) -> datetime:
-        """Returns when it was written."""
+    async def _strategy(self, order: Order) -> None:
         ordered = (*self.situation.ordered, order.change_strategy)
         self.situation = self.situation.with_(ordered=ordered, answer_by=None)
-        self.known = self.faults
+        self.known, self.ordered_at = self.faults, None
         if not await self.order(order, self.patience):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
         self.situation = self.situation.with_(stopped=True)
-        return workflow.now()
+        self.ordered_at = workflow.now()
 
     def _heard_status(self) -> Report | None:
         report = self.next_report(ReportKind.STATUS)
@@ -97,8 +100,13 @@ class ProcessLevel(Concluding):
         return report
 
     def _reports_another_fault(self) -> bool:
-        """Tells whether MindIO has found one since its strategy was ordered: it says so only when training went on."""
-        return self._speaks_mindio and any(fault.source == TRAINING_SIDE for fault in not_among(self.faults, self.known))
+        """Tells whether MindIO has reported one since its strategy was written: it does so only when training went on. Without an
+        outage its status comes, however late the word of a fault is."""
+        since = self.ordered_at
+        return self.may_be_lost() and any(
+            fault.source == TRAINING_SIDE and fault.accepted_at is not None and since is not None and fault.accepted_at > since
+            for fault in not_among(self.faults, self.known)
+        )
 
     def _told_by_others(self) -> tuple[Handled, ...]:
         announced, job = {one.rank for one in self.situation.announced}, self.context.job

@@ -104,3 +104,17 @@ async def test_a_migration_is_tried_for_three_minutes(temporal: WorkflowEnvironm
         await peer.attach()
         incident = await world.incident()
         assert _ladder(incident) == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
+
+
+async def test_a_pause_has_a_minute_where_its_limit_passed_in_an_outage(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a hot switch, whose wait for it is cut into short ones."""
+    monkeypatch.setattr("workflows.hot_switch.OVERDUE", timedelta(0))  # each limit of this test passes in an outage
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.phase("backup loads, training pauses")
+        await world.skip(timedelta(minutes=15, seconds=1))
+        await peer.pause()
+        assert _ladder(await world.incident()) == [(Mode.HOT_SWITCH, Outcome.RECOVERED)]

@@ -1,5 +1,6 @@
 """A MindIO job whose last report of a recovery dies with the gateway: the client never repeats it, and training goes on."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -103,6 +104,62 @@ async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
         incident = await world.incident()
         assert _ladder(incident) == [(Mode.LINK_SWITCH, outcome)], incident.ladder[0].reason
         assert "training was asked, and repeated a step" in incident.ladder[0].reason
+
+
+async def test_a_report_of_a_fault_that_is_late_says_nothing_of_the_strategy(temporal: WorkflowEnvironment) -> None:
+    """No stream was cut, so that the status comes: the fault was found before, and the repair goes on."""
+    async with training(temporal, _job(), Script()) as (world, peer):
+        go = asyncio.Event()
+
+        async def before(_: str) -> None:
+            await go.wait()
+
+        peer.script.before_status = before
+        await peer.report_fault(3, kind="1")
+        await peer.until(lambda: "recover" in peer.carried_out)
+        await world.phase("faulty processes start again")
+        peer.broken[1] = "1"
+        await peer._report_faults([1])
+        await world.settled(lambda status: 1 in status.state.faults[0].fault.ranks)
+        assert (await world.status()).running is Mode.IN_PLACE
+        go.set()
+        first = await world.incident()
+        assert _ladder(first) == [(Mode.IN_PLACE, Outcome.RECOVERED)]
+        assert "lost" not in first.ladder[0].reason
+
+
+async def test_training_is_asked_again_where_its_answer_is_lost_too(temporal: WorkflowEnvironment) -> None:
+    """Another outage comes while it repeats its step."""
+    async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        await _loses_its_status(world, peer, "retry", "the step is repeated")
+        peer.script.loses.add("status")
+        await world.skip(timedelta(minutes=3, seconds=1))
+        await world.phase("training repeats a step")
+        await peer.until(lambda: peer.carried_out.count("retry") == 2)
+        await peer.cut()
+        await peer.attach()
+        peer.script.loses.clear()
+        await peer.until(lambda: peer.orders.count("retry") == 4)
+        await world.skip(timedelta(minutes=3, seconds=1))
+        assert _ladder(await world.incident()) == [(Mode.ONLINE_RETRY, Outcome.RECOVERED)]
+        assert peer.carried_out.count("retry") == 3
+
+
+async def test_a_paused_client_that_is_away_is_told_to_go_on_when_it_comes_back(temporal: WorkflowEnvironment) -> None:
+    """It bears that at any time of its pause; its job was restarted after 25 s."""
+    async with training(temporal, _job(), Script(switches=False)) as (world, peer):
+        await peer.with_links()
+        request = ModeRequest(mode=Mode.LINK_SWITCH, links=(NodeLinks(node="node-1", devices=("0",), backup=True),))
+        await world.entity.start_update(Updates.RECOVER, request, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        await peer.until(lambda: bool(peer.lists))
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await peer.report_switched()
+        await world.phase("training goes on")
+        await world.skip(timedelta(seconds=50))
+        await peer.attach()
+        assert _ladder(await world.incident()) == [(Mode.LINK_SWITCH, Outcome.RECOVERED)]
 
 
 def _announced(peer: ScriptedPeer) -> list[Sequence[int]]:
