@@ -193,6 +193,11 @@ CARRIED = [
     ("bad", {"begin": "stops = True", "between": "bad += 1\nif stops and bad > 3:\n    break"}),
     ("bad", {"begin": "done = False", "between": "bad += 1\nif bad > 3:\n    done = True\nif done:\n    break"}),
     ("meter", {"between": "meter.update(evaluate())\nscheduler.step(meter.average)"}),
+    ("meter", {"top": "meter.reset()", "inside": "meter.update(loss.item())", "between": "scheduler.step(meter.average)"}),
+    ("losses", {"top": "losses = Meter()", "inside": "losses.update(loss.item())", "between": "scheduler.step(losses.average)"}),
+    ("lr", {"between": "adjust(lr := lr * 0.5)"}),
+    ("lr", {"begin": "lr = 0.02 if training.step >= 0 else 0.1", "between": "lr *= 0.5\nadjust(lr)"}),
+    ("lr", {"begin": "lr = 0.1 * len(optimizer.param_groups)", "between": "lr *= 0.5\nadjust(lr)"}),
     (
         "best",
         {
@@ -226,6 +231,8 @@ def test_a_variable_of_the_loop_of_epochs_that_matters_is_found(name: str, parts
 
 
 ORDINARY = [
+    {"top": "losses = Meter()", "inside": "losses.update(loss.item())", "between": "print(losses.average)"},
+    {"between": "if (value := evaluate()) > 3 and (shown := value):\n    print(shown)"},
     {"between": VALUE + "best = min(best, value)\nprint(best)"},
     {"between": VALUE + "if value < best:\n    best, bad = value, epoch\nprint(best, bad)"},
     {"top": "total, seen = 0.0, 0", "inside": "total += loss.item()\nseen += 2", "between": "print(total / seen)"},

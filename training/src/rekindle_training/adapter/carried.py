@@ -101,7 +101,9 @@ class Carried:
             self._code, self._loop = asking.code, loop
             self._seen, self._updates_at = {}, math.inf
             self._reads = Reads(loop, asking.site.holds).found
-        return self._changed(asking, loop, frames) or (self._around(frames) if self._looks == AROUND else "")
+        if found := self._changed(asking, loop, frames):
+            return found
+        return self._gathered(asking, loop, frames) or self._around(frames) if self._looks == AROUND else ""
 
     def _changed(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
         """Looks at the loop of steps: values tell what has changed in it."""
@@ -110,6 +112,14 @@ class Carried:
         self._seen = seen
         name = next((name for name in changed if self._matters(name, loop, frames[frames.index(asking) :])), None)
         return "" if name is None else f"{asking.file}:{self._reads[name]} reads `{name}`, which changes from turn to turn"
+
+    def _gathered(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
+        """Looks at objects of the script's in which the loop of steps gathers, such as a mean that decides between epochs."""
+        called, outer = methods(loop), frames[frames.index(asking) :]
+        for name, line in self._reads.items():
+            if name in called and self._is_carrying(name, called[name], asking) and self._matters(name, loop, outer):
+                return f"{asking.file}:{line} reads `{name}`, which changes from turn to turn"
+        return ""
 
     def _around(self, frames: Sequence[Frame]) -> str:
         """Looks at the loops around the steps: the source tells what may change in them."""

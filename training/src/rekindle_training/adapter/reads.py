@@ -49,9 +49,17 @@ class Reads:
             What has been assigned by the end; everything, where the end is not reached.
         """
         for statement in statements:
-            known = self._statement(statement, known | set(_named_inside(statement)))
+            known = self._statement(statement, self._named_inside(statement, known))
             if isinstance(statement, ast.Break | ast.Continue | ast.Raise | ast.Return):
                 return known | self._all
+        return known
+
+    def _named_inside(self, statement: ast.stmt, known: set[str]) -> set[str]:
+        """Returns what is known with the variables that `:=` assigns in a statement."""
+        named = [node for node in ast.walk(statement) if isinstance(node, ast.NamedExpr)]
+        for node in sorted(named, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0)):
+            self._read(node.value, known)
+            known = known | {node.target.id}
         return known
 
     def _statement(self, statement: ast.stmt, known: set[str]) -> set[str]:
@@ -146,11 +154,6 @@ def stored(statement: ast.stmt) -> Iterator[str]:
     for node in walk(statement):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield from assigned(node)
-
-
-def _named_inside(statement: ast.stmt) -> Iterator[str]:
-    """Variables that are assigned by `:=`."""
-    return (node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr))
 
 
 def assigned(target: ast.expr | None) -> Iterator[str]:

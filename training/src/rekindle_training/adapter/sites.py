@@ -49,7 +49,7 @@ class Frame:
             and self.since < node.lineno < loop.lineno
             and name in {one for target in node.targets for one in assigned(target)}
         ]
-        return bool(found) and any(self._is_state(node, is_state) for node in ast.walk(found[-1]))
+        return bool(found) and any(self._is_state(node, is_state) for node in _makes(found[-1]))
 
     def _is_state(self, node: ast.AST, is_state: Callable[[object], bool]) -> bool:
         match node:
@@ -58,6 +58,22 @@ class Frame:
             case ast.Name() | ast.Attribute():
                 return is_state(self.find(path(node)))
         return False
+
+
+def _makes(value: ast.AST) -> Iterator[ast.AST]:
+    """Yields what a value is made of; neither what only decides about it nor what is only counted."""
+    yield value
+    match value:
+        case ast.Compare():
+            return
+        case ast.IfExp(body=body, orelse=orelse):
+            parts: Iterable[ast.AST] = (body, orelse)
+        case ast.Call(func=ast.Name(id="len")):
+            return
+        case _:
+            parts = ast.iter_child_nodes(value)
+    for part in parts:
+        yield from _makes(part)
 
 
 def chain_of(frames: Iterable[FrameType], opened: tuple[CodeType, int] | None, updates_at: float) -> Sequence[Frame]:
