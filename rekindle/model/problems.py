@@ -46,6 +46,8 @@ def _lines(detail: ErrorDetails, where: str, model: type[BaseModel], *, guess: b
         return [f"{where}: unknown field{did_you_mean(str(detail['loc'][-1]), accepted)} (accepted: {', '.join(accepted)})"]
     if detail["type"] == "missing":
         return [f"{where}: missing"]
+    if detail["type"] == "default_factory_not_called":
+        return []  # its default depends on a field that has a line of its own
     words = next((words for kind, words in WORDS.items() if detail["type"].startswith(kind)), _lower(detail["msg"]))
     return [f"{where}: {words}{_got(detail['input'])}"]
 

@@ -29,7 +29,7 @@ def claims_in(token: str) -> dict[str, Any]:
     return found
 
 
-def claims_of_pod(uid: str, *, audience: str = TOKEN_AUDIENCE, lasts: float = 600) -> dict[str, Any]:
+def claims_of_pod(uid: str, *, audience: str = TOKEN_AUDIENCE, lasts: float = 86_400) -> dict[str, Any]:
     """As Kubernetes says them."""
     return {"aud": [audience], "exp": time.time() + lasts, "kubernetes.io": {"pod": {"name": "a-pod", "uid": uid}}}
 
