@@ -92,7 +92,7 @@ async def test_a_variable_that_matters_and_is_carried_is_refused(
     """Training ends in the second step, and the line that reads the variable is named."""
     printed = await alone.run(code=1, script=script(tmp_path, before, after), ranks=1)
     assert f"reads `{name}`, which changes from turn to turn, and a rank that is replaced begins with its first value" in printed
-    assert "final" not in printed
+    assert "final " not in printed
 
 
 HARMLESS = [

@@ -480,7 +480,7 @@ async def test_a_rate_that_a_variable_lowers_between_epochs_is_refused(alone: St
     assert "reads `lr`, which changes from epoch to epoch, and a rank that is replaced begins with its first value" in printed
     for way in ("the number of the step or epoch", "optimizer.param_groups[0]['lr']", "session(state=[...])", "accept="):
         assert way in printed
-    assert "final" not in printed
+    assert "final " not in printed
 
 
 async def test_a_rate_that_is_read_from_the_optimizer_is_not_lost(alone: Standalone, beside: Standalone, tmp_path: Path) -> None:
