@@ -86,6 +86,8 @@ def chain_of(frames: Iterable[FrameType], opened: tuple[CodeType, int] | None, u
     found: list[Frame] = []
     has_steps = False
     for frame in frames:
+        if str(frame.f_globals.get("__name__", "")).startswith("rekindle_training.launcher"):
+            break  # which has called the script
         is_outermost = opened is not None and frame.f_code is opened[0]
         since = opened[1] if is_outermost and opened is not None else 0
         body = _body(frame)
