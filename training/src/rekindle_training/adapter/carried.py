@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -123,6 +124,10 @@ class Carried:
 
     def _around(self, frames: Sequence[Frame]) -> str:
         """Looks at the loops around the steps: the source tells what may change in them."""
+        if self._opened is None or frames[-1].code is not self._opened[0]:
+            return ""  # who has entered the session has returned: where the script begins is not known
+        if any(Path(frame.code.co_filename).name == "zygote.py" for frame in frames):
+            return ""
         for number, frame in enumerate(frames):
             for loop in frame.site.loops:
                 reads = Reads(loop, frame.site.holds).found if loop is not frame.site.steps else {}
