@@ -419,6 +419,37 @@ with session(model, optimizer) as training:
     assert "reads `bad`, which changes from epoch to epoch" in words
 
 
+WRAPPED = """
+from contextlib import contextmanager
+
+
+@contextmanager
+def wrapped():
+    with session(model, optimizer) as training:
+        yield training
+
+
+for _ in range(1):
+    bad += 1
+    with wrapped() as training:
+        for epoch in training.epochs(2, steps=3):
+            for step in epoch:
+                with step:
+                    (model(batch).sum() * bad).backward()
+                    optimizer.step()
+            {between}
+"""
+
+
+@pytest.mark.parametrize(("between", "refused"), [("lr *= 0.5; adjust(lr)", ["lr"]), ("print(epoch)", [])])
+def test_a_session_that_a_function_of_the_script_has_entered_is_none_less(
+    between: str, refused: list[str], tmp_path: Path
+) -> None:
+    """Loops inside it are judged, and one around it is not, although that function has returned."""
+    words = found(HEAD + WRAPPED.format(between=between), tmp_path)
+    assert [one.partition("reads `")[2].partition("`")[0] for one in words] == refused
+
+
 def test_a_loop_around_the_session_is_none_of_its_epochs(tmp_path: Path) -> None:
     """A script that trains several models counts them."""
     around = """

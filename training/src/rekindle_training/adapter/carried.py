@@ -13,7 +13,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -55,8 +54,10 @@ class Carried:
         self._known = {id(thing) for thing in things}
         for thing in things:
             self._known |= {id(value) for value in getattr(thing, "__dict__", {}).values() if not isinstance(value, _PLAIN)}
-        self._opened = next(((frame.f_code, frame.f_lineno) for frame in frames_of_script()), None)
-        """Code and line of the script that has entered the session."""
+        self._opened: dict[CodeType, int] = {}
+        """Line of each frame of the script from which the session was entered, perhaps by a function that has returned since."""
+        for frame in frames_of_script():
+            self._opened.setdefault(frame.f_code, frame.f_lineno)
         self._looks = 0
         self.is_over = False
         self._code: CodeType | None = None
@@ -124,10 +125,6 @@ class Carried:
 
     def _around(self, frames: Sequence[Frame]) -> str:
         """Looks at the loops around the steps: the source tells what may change in them."""
-        if self._opened is None or frames[-1].code is not self._opened[0]:
-            return ""  # who has entered the session has returned: where the script begins is not known
-        if any(Path(frame.code.co_filename).name == "zygote.py" for frame in frames):
-            return ""
         for number, frame in enumerate(frames):
             for loop in frame.site.loops:
                 reads = Reads(loop, frame.site.holds).found if loop is not frame.site.steps else {}

@@ -3,7 +3,7 @@
 import ast
 import linecache
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import getattr_static
@@ -76,20 +76,17 @@ def _makes(value: ast.AST) -> Iterator[ast.AST]:
         yield from _makes(part)
 
 
-def chain_of(frames: Iterable[FrameType], opened: tuple[CodeType, int] | None, updates_at: float) -> Sequence[Frame]:
-    """Returns the frames from the innermost one to the one that has entered the session.
+def chain_of(frames: Iterable[FrameType], opened: Mapping[CodeType, int], updates_at: float) -> Sequence[Frame]:
+    """Returns the frames from the innermost one to the first from which the session was entered.
 
     Args:
-        opened: code and line of that one.
+        opened: lines at which frames of the script entered it, by their code.
         updates_at: line at which the update begins, of the frame with the loop of steps.
     """
     found: list[Frame] = []
     has_steps = False
     for frame in frames:
-        if str(frame.f_globals.get("__name__", "")).startswith("rekindle_training.launcher"):
-            break  # which has called the script
-        is_outermost = opened is not None and frame.f_code is opened[0]
-        since = opened[1] if is_outermost and opened is not None else 0
+        since = opened.get(frame.f_code, 0)
         body = _body(frame)
         loops = _around(body, frame.f_lineno, since)
         find = _finder(frame)
@@ -106,7 +103,7 @@ def chain_of(frames: Iterable[FrameType], opened: tuple[CodeType, int] | None, u
             holds=Conditions(find, _moving(body, frame, loops[-1].lineno if loops else frame.f_lineno)),
         )
         found.append(Frame(frame.f_code, find, ChainMap(frame.f_locals, frame.f_globals).__contains__, site, since))
-        if is_outermost:
+        if since:
             break
     return found
 
