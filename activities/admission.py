@@ -1,4 +1,4 @@
-"""What the cluster would admit, asked without making anything. Registered by the control worker."""
+"""Questions whether the cluster would admit pods of a job, which make nothing. Registered by the control worker."""
 
 from temporalio import activity
 
@@ -15,7 +15,7 @@ class AdmissionActivities:
 
     @activity.defn
     async def try_backup(self, request: JobRequest) -> str:
-        """Why the cluster would refuse a backup pod of the job now, in its own words; empty: it would not."""
+        """Returns why the cluster would refuse a backup pod of the job now, in its words; empty: it would not."""
         with translating_errors():
             async with heartbeating():
                 return reason(await self._cluster.refusal_of_backup(request.job_id))

@@ -81,7 +81,7 @@ STUCK = (
 """Why a container waits, where that has been tried and does not pass in the time of a recovery. Source: the kubelet's words."""
 
 KEPT = timedelta(seconds=5)
-"""For pods that have ended to be gone."""
+"""Time in which pods that have ended are gone."""
 
 MOST_FAILED_ON = 20
 

@@ -80,7 +80,7 @@ class Invalid(ClusterError):
 
 
 class Withheld(ClusterError):
-    """Who waits for it decides how long: the call is not repeated by itself, so that what was said is heard at once."""
+    """Failure that is not repeated by itself: whoever waits hears at once what was said, and decides how long to wait."""
 
     type = "cluster.withheld"
 

@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     """Stable name of this gateway: a restarted one polls its old queue. A pod's ordinal name on Kubernetes."""
 
     gateways: int = Field(default=1, ge=1, le=100)
-    """How many gateways stand behind one address. One of several that does not reach Temporal for ten seconds sends its clients
+    """Number of gateways behind one address. One of several that does not reach Temporal for ten seconds sends its clients
     to the others; one alone keeps them."""
 
     state_dir: Path = Path(".rekindle")
@@ -71,7 +71,8 @@ class Settings(BaseSettings):
     stands for anything. The ranks of a pod are counted by them where nothing else says how many it has."""
 
     drain_held: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
-    """On Kubernetes: how long a job may hold a drain of its nodes, such as `PT4H`. Then its pods there may be evicted."""
+    """Longest time for which a job may hold a drain of its nodes on Kubernetes, such as `PT4H`. Then its pods there may be
+    evicted."""
 
     observe: bool = False
     """Decide, and show what would be done, but order nothing and touch no pod."""
@@ -93,12 +94,12 @@ class Settings(BaseSettings):
     Temporal."""
 
     namespace: str = Field(default="mindx-dl", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
-    """On Kubernetes: where this installation is. Source: ClusterD's namespace, in which its clients look for it."""
+    """Namespace of this installation on Kubernetes. Source: ClusterD's namespace, in which its clients look for it."""
 
     gateway_address: str = Field(
         default_factory=lambda known: f"clusterd-grpc-svc.{known.get('namespace', 'mindx-dl')}.svc:8899", pattern=r"^\S+:\d{1,5}$"
     )
-    """Where pods of a job on Kubernetes reach the gateway; by default by the service of this installation. Source: ClusterD's
+    """Address at which pods on Kubernetes reach the gateway; by default the service of this installation. Source: ClusterD's
     service."""
 
     temporal_ui: str = Field(default="", pattern=r"^(https?://\S+)?$")

@@ -112,7 +112,7 @@ async def connect(address: str = "", *, lazy: bool = False, started_here: bool =
 
 
 def in_words(error: Exception) -> str:
-    """What Temporal's client says, without the structures of its core: the innermost reason."""
+    """Returns the innermost reason of what Temporal's client says, without the structures of its core."""
     text = str(error)
     if "tonic::" not in text and "Status {" not in text:
         return text

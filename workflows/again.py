@@ -14,10 +14,11 @@ FAULT = "given-up"
 OURS = "rekindle"
 
 SPACED, LONGEST_SPACE = timedelta(seconds=30), timedelta(minutes=5)
-"""From a second restart that was given up to the next; doubles. The first is followed at once: it may have learnt of a place."""
+"""Pause from a second restart that was given up to the next; it doubles. The first is followed at once: it may have learnt
+of a place."""
 
 FIRST, RARELY = timedelta(minutes=1), timedelta(minutes=30)
-"""From a restart that could not make pods to the next; doubles."""
+"""Pause from a restart that could not make pods to the next; it doubles."""
 
 
 def concluded(state: JobState, incident: Incident) -> JobState:
@@ -50,7 +51,7 @@ def is_due(state: JobState, now: datetime) -> bool:
 
 
 def judged_again(state: JobState) -> JobState:
-    """What is still wrong is judged as if it were new."""
+    """Lets what is still wrong be judged as if it were new."""
     assert state.again is not None
     waited = state.again.model_copy(update={"judges": False})
     return faults.rejudged(state, every=True).with_(again=waited)

@@ -1,5 +1,5 @@
-"""Whether a MindIO job trains whose last report was lost in an outage. Its client repeats none, and pods that run prove nothing:
-agents outlive their ranks.
+"""Question whether a MindIO job trains whose last report was lost in an outage. Its client repeats none, and pods that run
+prove nothing: agents outlive their ranks.
 
 Training is asked itself: it stops, is told that nobody is faulty, and repeats a step, which takes some seconds. A client whose
 repair has failed leaves instead. Source: tried with MindIO.
@@ -18,7 +18,7 @@ from workflows.opening import open_recovery
 LOST = "its report was lost in an outage"
 
 TRIES = 3
-"""Where its answers are lost as well."""
+"""Number of times that training is asked, where its answers are lost as well."""
 
 
 async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault], bool]) -> str:

@@ -146,7 +146,7 @@ class Dialogue:
 
     @property
     def patience(self) -> timedelta:
-        """How long an order is tried that the training side waits for."""
+        """Time in which an order is tried that the training side waits for."""
         limits = self.context.job.limits
         return limits.order if self._speaks_mindio else limits.absence
 

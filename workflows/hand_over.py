@@ -20,7 +20,7 @@ def put_wrong(scheduled: Scheduled, avoid: Collection[str]) -> str:
 
 
 def gated(scheduled: Scheduled, within: str) -> str:
-    """Why a backup pod has no node though nobody has looked for one; empty: no gate is the reason."""
+    """Returns why a backup pod has no node though nobody has looked for one; empty: no gate is the reason."""
     if not scheduled.gate or scheduled.node:
         return ""
     return f"the backup pod waits behind the scheduling gate {scheduled.gate}, which was not removed within {within}"

@@ -403,8 +403,7 @@ class HotSwitch(ModeWorkflow):
             raise self._left_alone(f"{self.lost_manager}, which knows nothing of the switch")
 
     def _left_alone(self, why: str) -> Ends:
-        """Of a switch whose manager is lost before training pauses: the owner says what becomes of such a job, in a switch as at
-        any other time."""
+        """Ends a switch whose manager is lost before training pauses by the owner's rule for such a job, as at any other time."""
         if self.context.job.manager_lost is ManagerLost.RESTART:
             return Ends(Outcome.ESCALATE, why, next_mode=Mode.JOB_RESCHEDULING)
         return Ends(Outcome.IGNORED, f"{why}; training goes on")

@@ -78,7 +78,7 @@ class ModeWorkflow(Dialogue):
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
 
     def standing_faults(self) -> tuple[Fault, ...]:
-        """What has to be recovered by now."""
+        """Returns what has to be recovered by now."""
         return tuple(fault for fault in self.faults if not self.is_mended(fault))
 
     def new_faults(self) -> list[Fault]:

@@ -27,10 +27,10 @@ class ProcessLevel(Concluding):
     """One of them. Its `carried_out` is the procedure behind the opening."""
 
     known: tuple[Fault, ...] = ()
-    """What was broken when the last strategy was ordered."""
+    """Faults that stood when the last strategy was ordered."""
 
     ordered_at: datetime | None = None
-    """When it was written; None: it is being delivered."""
+    """Moment at which it was written; None: it is being delivered."""
 
     mended: tuple[Handled, ...] = ()
     """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""

@@ -55,7 +55,7 @@ class JobRescheduling(ModeWorkflow):
         """The cluster does not answer, and is waited for."""
         self.restarted_at: datetime | None = None
         self.again = ""
-        """What would make it worth trying again."""
+        """Condition under which it is worth trying again."""
         self.old_sessions: tuple[str, ...] = ()
         """Of the training side before the restart: what still comes from them is no evidence of the new one."""
 

@@ -88,8 +88,8 @@ class Cluster(Protocol):
         ...
 
     async def refusal_of_backup(self, job_id: str) -> str:
-        """Why the cluster would not admit a backup pod of the job as things are, in its words; empty: it would, or no pod of it
-        lives. Nothing is made."""
+        """Returns why the cluster would not admit a backup pod of the job as things are, in its words; empty: it would, or no pod
+        of it lives. Nothing is made."""
         ...
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:

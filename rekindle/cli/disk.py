@@ -18,7 +18,7 @@ LOW = 256 * 1024 * 1024
 
 
 def problem(directory: Path) -> str:
-    """Why nothing can be stored there, or soon cannot; empty: it can."""
+    """Returns why nothing can be stored there, or soon cannot; empty: it can."""
     try:
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(bytes(PROBE))

@@ -23,9 +23,9 @@ class Exit(IntEnum):
     """`EX_SOFTWARE` of sysexits.h."""
     UNWRITTEN = FLUSH_FAILED
     INTERRUPTED = 130
-    """As a shell says it of SIGINT."""
+    """Code that a shell gives to a command that SIGINT ended."""
     UNREAD = 141
-    """As a shell says it of SIGPIPE."""
+    """Code that a shell gives to a command that SIGPIPE ended."""
 
 
 class OutputLost(Exception):

@@ -89,7 +89,7 @@ class Listed(JobRow):
     """A job with what is seen of its pods and its training."""
 
     pods: str = ""
-    """How many run, of how many; empty: they are not seen from here."""
+    """Returns how many pods run, of how many; empty: they are not seen from here."""
 
     step: int | None = None
     """The first one that its training completed since it began or came back; None: none was told."""

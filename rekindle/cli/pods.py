@@ -18,7 +18,7 @@ def waiting(pods: Sequence[Pod]) -> str:
 
 
 def running(pods: Sequence[Pod]) -> str:
-    """How many of a job's pods run, of how many; empty: none is seen."""
+    """Returns how many of a job's pods run, of how many; empty: none is seen."""
     own = [pod for pod in pods if not is_standby(pod)]
     return f"{sum(pod.status.phase is PodPhase.RUNNING for pod in own)}/{len(own)}" if own else ""
 

@@ -115,7 +115,7 @@ async def _last_incident(rekindle: Rekindle, job: str) -> int:
 
 
 async def _what_came_of_it(rekindle: Rekindle, job: str, before: int) -> str:
-    """What became of a recovery that was to be cancelled; empty: it is cancelled, or nobody can tell.
+    """Returns what became of a recovery that was to be cancelled; empty: it is cancelled, or nobody can tell.
 
     Args:
         before: number of the last incident that had ended by then.

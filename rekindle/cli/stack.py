@@ -260,7 +260,7 @@ class Stack:
 
 
 def _end_in_words(code: int) -> str:
-    """How a process ended, from its return code."""
+    """Says how a process ended, from its return code."""
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 

@@ -15,7 +15,7 @@ Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Loo
 
 
 async def repeated(show: Callable[[], Awaitable[None]], *, watch: bool) -> None:
-    """On a terminal each look takes the place of the one before; elsewhere it follows it."""
+    """Shows each look in place of the one before on a terminal, and below it elsewhere."""
     await show()
     while watch:
         await asyncio.sleep(EVERY)

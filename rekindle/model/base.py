@@ -13,7 +13,7 @@ class Value(BaseModel):
 
 
 class Asked(Value):
-    """What a program sends to ask for something. An unknown field is an error that names it: it was meant to say something."""
+    """Request of a program. An unknown field is an error that names it: it was meant to say something."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -242,16 +242,16 @@ class JobObject(Resource):
     """Its owner or a queue has stopped it; a restart of ours, which does so for a moment, is none of that."""
 
     failure: str = ""
-    """Why its controller has given it up for good, in words; empty: it has not. Nobody brings such a job back."""
+    """Reason why its controller has given it up for good, in words; empty: it has not. Nobody brings such a job back."""
 
     queue: str = ""
     """Who else decides when its pods run, in words; empty: nobody does. Such a job is not restarted."""
 
     unmovable: str = ""
-    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
+    """Reason why no other pod can take the place of one of its pods, in words; empty: one can."""
 
     admitted: bool = False
-    """Its backups are pods that we make, and that somebody may refuse."""
+    """True: its backups are pods that we make, and that somebody may refuse."""
 
     observe: bool = False
     """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""

@@ -85,7 +85,7 @@ class Drain(StrEnum):
 
 
 class NoSpare(StrEnum):
-    """What becomes of a sub-healthy pod that finds no spare."""
+    """Policy for a sub-healthy pod that finds no spare."""
 
     IGNORE = "ignore"
     """Sub-health is ignored from then on. Source: ClusterD."""
@@ -126,10 +126,10 @@ class Job(Value):
     """Who else decides when its pods run, in words; empty: nobody does."""
 
     unmovable: Note = ""
-    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
+    """Reason why no other pod can take the place of one of its pods, in words; empty: one can."""
 
     admitted: bool = False
-    """Its backups are pods that we make, and that somebody may refuse."""
+    """True: its backups are pods that we make, and that somebody may refuse."""
 
     observe: bool = False
     """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""

@@ -42,11 +42,12 @@ class Limits(Written):
     """From `migration` until the report that training resumed. Source: ClusterD, 15 minutes."""
 
     order: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
-    """How long an order is tried before the mode is given up: the patience of MindIO, and of who trains and may be left alone."""
+    """Time in which an order is tried before the mode is given up: the patience of MindIO, and of training that may be left
+    alone."""
 
     absence: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
-    """How long an order is tried that our own training side waits for: it mends itself after a minute without orders, and bears
-    one that comes late. Time in which the control plane itself is away does not count. Source: ours."""
+    """Time in which an order is tried that our own training side waits for: it mends itself after a minute without orders, and
+    bears one that comes late. Time in which the control plane itself is away does not count. Source: ours."""
 
     status_lost: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
     """MindIO: after an outage in which the last report of a recovery may have been lost, until training is asked whether it goes

@@ -231,7 +231,7 @@ def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B00
 
 
 def parsed(document: object, installation: Limits = Limits()) -> JobObject:  # noqa: B008
-    """As `parse`, of a document that was read."""
+    """Does what `parse` does, for a document that was read."""
     if not isinstance(document, dict):
         raise BadInput("the manifest is not a mapping: it begins with `apiVersion: rekindle.io/v1` and `kind: TrainingJob`")
     job = read(document)

@@ -390,7 +390,7 @@ class Verdict(Value):
     """Nodes on which pods that it made did not start: for a while no mode puts pods of the job there."""
 
     again: Note = ""
-    """What would make it worth trying again, of a restart that left the job without pods: that is done from time to time. Empty:
+    """Condition under which a restart that left the job without pods is worth another try: that is done from time to time. Empty:
     a person has to look."""
 
     unread: tuple[Report, ...] = ()

@@ -46,7 +46,7 @@ class Again(Value):
 
     tries: int = 1
     judges: bool = False
-    """What the last one could not do is tried again then by itself."""
+    """True: what the last one could not do is tried again by itself."""
 
 
 class Told(Value):
@@ -191,7 +191,7 @@ class JobState(Value):
     """How the manager of a MindIO job was lost, until the job starts anew; empty: it was not."""
 
     unsure_since: datetime | None = None
-    """When the client of a MindIO job came back after an outage: a fault that it reported meanwhile is lost, since it repeats
+    """Moment at which a MindIO client came back after an outage: a fault that it reported meanwhile is lost, since it repeats
     nothing. None: it has said since that it trains, or what is faulty."""
 
     progress: Progress | None = None
@@ -209,7 +209,7 @@ class JobState(Value):
     """When what waits for a spare to leave its node is judged again; None: nothing does."""
 
     again: Again | None = None
-    """When the job may be restarted again; None: at once."""
+    """Moment from which the job may be restarted again; None: at once."""
 
     reports: tuple[str, ...] = ()
     """Update ids of the last reports of faults, each of which is taken once."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rekindle.model.base import Value
 
 IN_PART = "what an earlier version stored was read in part, without"
-"""What is said where fields were left out."""
+"""Words for a value of which fields were left out."""
 
 Kind = TypeVar("Kind", bound=Value)
 

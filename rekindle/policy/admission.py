@@ -1,4 +1,4 @@
-"""When the cluster is asked whether it would admit a backup pod of a job. Pure."""
+"""Rules for when the cluster is asked whether it would admit a backup pod of a job. Pure."""
 
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.state import JobState

@@ -67,7 +67,7 @@ def lost_recovery(state: JobState) -> Case:
 
 
 def next_due(state: JobState, now: datetime) -> datetime | None:
-    """When a fault that is still given time will count, or one that is gone is over, or a drain or a restart is tried
+    """Returns when a fault that is still given time will count, or one that is gone is over, or a drain or a restart is tried
     again; None: never."""
     sub_healths = [one for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
     over = (one.over_at for one in state.faults if one.over_at and one.over_at > now)

@@ -8,7 +8,7 @@ as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Who fills it in leaves out what it does
 from enum import StrEnum
 
 UNSURE = "its stream was away, and MindIO repeats no report: a fault that it told meanwhile is lost"
-"""What is said of a client that came back."""
+"""Words for a client that came back."""
 
 WORDS = 3
 """A client of which all is known."""

@@ -23,7 +23,7 @@ WAITS = "the drain waits"
 WAITS_FOR_SPARE = "the switch waits for a spare"
 
 NO_SPARE = "no spare"
-"""How the verdict of a hot switch begins that found no place for its backup pod."""
+"""Beginning of the verdict of a hot switch that found no place for its backup pod."""
 
 WENT_BACK = "the backup pod could not take over, training goes on where it was"
 """Of the verdict of a hot switch that paused training and moved nothing."""
@@ -95,14 +95,14 @@ def waits(job: Job, case: Case, last: Verdict) -> bool:
 
 
 def _waits_for_spare(job: Job, case: Case, last: Verdict) -> bool:
-    """Whether the owner wants the hot switch of a sub-healthy pod to be tried again, for which there was no spare."""
+    """Tells whether the owner wants the hot switch of a sub-healthy pod that found no spare to be tried again."""
     of_sub_health = case.request is None and not _is_about_leaving(case)
     no_spare = last.outcome is Outcome.IGNORED and last.reason.startswith(NO_SPARE)
     return of_sub_health and no_spare and job.no_spare is NoSpare.WAIT
 
 
 def worth_it(verdict: Verdict) -> str:
-    """What would make another try worth it, where a downgrade is told; empty: nobody knows."""
+    """Returns what would make another try worth it, where a downgrade is told; empty: nobody knows."""
     if not verdict.reason.startswith(NO_SPARE):
         return ""
     return "; another try is worth it when a node is free: the annotation rekindle.io/no-spare: wait begins it by itself"

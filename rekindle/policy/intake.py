@@ -191,7 +191,7 @@ def acknowledge(acknowledged: Acknowledged, news: News) -> Acknowledged:
 
 
 def met(acknowledged: Acknowledged) -> Acknowledged:
-    """It has a workflow, which a watcher of before has told something: it must learn of the job's end."""
+    """Returns that of a job whose workflow an earlier watcher has told something: it must learn of the job's end."""
     return acknowledged.model_copy(update={"reached": True})
 
 

@@ -18,7 +18,7 @@ class Plan(Value):
     """What would have to hold for the first mode, where that cannot be known."""
 
     passed_over: str = ""
-    """Where only a restart of the whole job is left: what speaks against each cheaper mode, in words."""
+    """Reasons against each cheaper mode, in words, where only a restart of the whole job is left."""
 
     refused: str = ""
     ignored: str = ""

@@ -78,7 +78,7 @@ def read_as(kind: type[Input], given: object, example: str) -> Input:
 
 
 def _is_of_a_run(given: object) -> bool:
-    """Whether a workflow continued as new with it: its code may have been newer."""
+    """Tells whether a workflow continued as new with it: its code may have been newer."""
     return isinstance(given, Mapping) and given.get("known") is not None
 
 

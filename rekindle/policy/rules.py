@@ -31,7 +31,7 @@ ERROR_CODE = re.compile(r"ErrorCode:(\S+)")
 """In a message of NVSentinel, which writes several of them into one condition, with a semicolon behind each."""
 
 MOST_CODES = 10
-"""Of one error."""
+"""Number of codes of one error that are read."""
 
 NO_ROOM = ";..."
 """At the end of a message of NVSentinel that would have been longer than its limit of 1,024 bytes."""

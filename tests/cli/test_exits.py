@@ -35,7 +35,7 @@ def unread() -> Iterator[int]:
 
 
 def test_a_reader_that_has_left_is_told_apart(unread: int) -> None:
-    """It is the code that a shell gives to a process that SIGPIPE ended."""
+    """The code is that which a shell gives to a process that SIGPIPE ended."""
     process = ended(*ALL, stdout=unread)
     assert (process.returncode, process.stderr) == (Exit.UNREAD, "")
 

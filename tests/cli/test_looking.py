@@ -47,7 +47,7 @@ async def test_a_busy_job_is_named_as_people_call_it(temporal: WorkflowEnvironme
 
 
 async def test_a_stress_test_of_a_node_that_the_job_has_not_is_bad_input(temporal: WorkflowEnvironment) -> None:
-    """It is no incident of the job, and the message names the node and those that are accepted."""
+    """The job has no incident for it, and the message names the node and those that are accepted."""
     async with training(temporal, a_job()) as (world, peer):
         await peer.with_tests()
         code, words = await ended(await typed(world, "stress-test", world.job.id, "--node", "node-7"))

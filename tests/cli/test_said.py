@@ -1,4 +1,4 @@
-"""What goes wrong is said on the terminal of whoever started it, in words for people."""
+"""Words on the terminal of the person who started what goes wrong."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ async def test_a_state_directory_that_cannot_be_written_is_said_once_and_so_is_i
 
 
 def test_a_disk_that_is_almost_full_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is full there is time to do something."""
+    """Somebody can act before it is full."""
     monkeypatch.setattr(disk, "LOW", 2**62)
     assert "almost full" in disk.problem(tmp_path)
 
@@ -75,12 +75,12 @@ async def test_a_temporal_that_is_away_is_said_in_words() -> None:
     ],
 )
 def test_the_innermost_reason_of_the_core_is_shown(text: str, words: str) -> None:
-    """Where it has none in quotes, what stands before its structures is left."""
+    """Text before its structures is left where it has none in quotes."""
     assert in_words(RuntimeError(text)) == words
 
 
 async def test_a_cancellation_that_came_too_late_is_not_called_one(temporal: WorkflowEnvironment) -> None:
-    """Behind the pause a switch goes to its end: what it came to is said in place of `cancelled`."""
+    """The outcome is said in place of `cancelled`, since a switch goes to its end after the pause."""
     async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         command = await typed(world, "hot-switch", world.job.id, *FORCED)
         await peer.until(lambda: "migration" in peer.orders)

@@ -48,7 +48,7 @@ async def test_a_recovery_at_whose_end_a_person_has_to_look_stays_in_the_view(te
 
 
 async def test_show_prints_the_link_where_the_address_of_the_ui_is_known(temporal: WorkflowEnvironment) -> None:
-    """Its query is the story of the job."""
+    """The query of the link is the story of the job."""
     async with training(temporal, a_job()) as (world, _peer):
         known = {**environment(world), "REKINDLE_TEMPORAL_UI": "https://temporal.example.com/"}
         code, words = await ended(await begun(("show", world.job.id), known))

@@ -1,4 +1,4 @@
-"""Which answers to a dry run say that the new pods of a job would be refused, over an API server on loopback."""
+"""Answers to a dry run that say that new pods of a job would be refused, over an API server on loopback."""
 
 import pytest
 

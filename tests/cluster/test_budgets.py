@@ -221,7 +221,7 @@ async def test_a_job_that_has_never_trained_holds_no_drain(monkeypatch: pytest.M
 
 
 async def test_the_budget_of_an_earlier_watcher_stays_while_a_job_is_recovered() -> None:
-    """Its phase does not say then whether it has trained."""
+    """The phase of such a job does not say whether it has trained."""
     cluster = Written()
     cluster.known = {"job-1": 2}
 

@@ -124,7 +124,7 @@ async def test_a_backup_that_does_not_start_tells_of_its_place() -> None:
 
 
 async def test_a_pod_that_has_ended_and_is_kept_holds_no_restart_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its processes are gone, and a finalizer of somebody keeps the object; one that may run still is waited for."""
+    """The processes are gone, and a finalizer of somebody keeps the object; one that may run still is waited for."""
     monkeypatch.setattr("activities.pods.KEPT", timedelta(0))
     job = a_job()
     cluster = ScriptedCluster(job)

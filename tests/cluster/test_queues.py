@@ -110,7 +110,7 @@ def test_a_node_that_kueue_has_assigned_is_not_cloned(mark: str) -> None:
 
 
 def test_what_kueue_writes_on_a_pod_is_not_cloned() -> None:
-    """It belongs to a workload of which the clone is no part, and Kueue would not let the clone run. What the owner asks of Kueue
+    """The workload is one of which the clone is no part, and Kueue would not let the clone run. What the owner asks of Kueue
     is cloned."""
     old = pod("uid-of-job", "one")
     asked = {"kueue.x-k8s.io/podset-required-topology": "rack"}

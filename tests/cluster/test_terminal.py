@@ -1,4 +1,4 @@
-"""When the failure of one pod is that of its whole job, where its controller marks no pod that it has counted."""
+"""Failures of one pod that are those of its whole job, where its controller marks no pod that it has counted."""
 
 import copy
 
@@ -32,7 +32,7 @@ def failed(code: int) -> Object:
     ],
 )
 def test_a_pytorch_job_fails_with_a_pod_by_its_restart_policy(policy: str, code: int, *, fails: bool) -> None:
-    """As the training operator judges it, whoever looks first."""
+    """The training operator judges it alike, whoever looks first."""
     body = copy.deepcopy(JOBS[PYTORCH_JOB])
     body["spec"]["pytorchReplicaSpecs"]["Worker"] |= {"restartPolicy": policy} if policy else {}
     why = PYTORCH_JOB.fails_with(Workload(PYTORCH_JOB, body), failed(code))

@@ -103,7 +103,7 @@ async def test_a_pod_that_vanishes_while_no_watcher_runs_is_told(client: Cluster
 
 
 async def test_a_job_that_vanishes_while_no_watcher_runs_ends(client: ClusterClient, cluster: LocalCluster) -> None:
-    """Its workflow stayed and showed training without a pod, as after each stop and start of `rekindle dev`."""
+    """The workflow of such a job stayed and showed training without a pod, as after each stop and start of `rekindle dev`."""
     living = (await client.submit(job_object())).metadata.uid
     after = Peer()
     after.registered = {living, "gone"}

@@ -15,7 +15,7 @@ from workers.gateway import cut_off
 
 
 class Cable:
-    """Between a gateway and Temporal. It may be pulled."""
+    """Connection between a gateway and Temporal, which may be pulled."""
 
     def __init__(self) -> None:
         self.pulled = False
@@ -63,7 +63,7 @@ async def test_a_gateway_that_is_cut_off_sends_its_clients_to_the_others(tempora
 
 
 async def test_a_gateway_that_is_alone_keeps_its_clients(temporal: WorkflowEnvironment) -> None:
-    """They would find nobody else, and come back more and more slowly."""
+    """Clients would find nobody else, and come back more and more slowly."""
     async with _attached(temporal, gateways=1) as (cable, peer):
         cable.pulled = True
         seen = len(peer.keep_alives)

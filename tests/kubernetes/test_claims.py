@@ -48,7 +48,7 @@ async def holder(namespace: Namespace) -> str:
 
 @asynccontextmanager
 async def observed(cluster: KubernetesCluster) -> AsyncIterator[AsyncIterator[bool]]:
-    """Whether the job is only observed, as it is first, and each time that something of it changes."""
+    """Yields whether the job is only observed, as it is first, and each time that something of it changes."""
 
     async def words() -> AsyncIterator[bool]:
         async for one in news:
@@ -83,7 +83,7 @@ async def test_the_first_installation_recovers_a_job_and_the_second_observes_it(
 
 
 async def test_a_job_that_nobody_has_claimed_is_claimed_by_who_changes_it_first(namespace: Namespace) -> None:
-    """So it is where the watcher may not change jobs."""
+    """The same holds where the watcher may not change jobs."""
     uid = (await a_job(namespace))["metadata"]["uid"]
     first, second = claims_of(namespace, "first"), claims_of(namespace, "second")
     await cluster_of(namespace, first).ensure_job_metadata(uid, {}, {keys.MEMORY: "ours"})
@@ -109,7 +109,7 @@ async def test_the_jobs_of_an_installation_that_is_gone_are_taken_over(
 
 
 async def test_an_installation_lives_as_long_as_its_lease_is_renewed(namespace: Namespace) -> None:
-    """It is over when no renewal is seen for long enough, by the clock of who looks; what names no Lease is nobody."""
+    """A claim is over when no renewal is seen for long enough, by the clock of who looks; what names no Lease is nobody."""
     first, patient, hasty = (claims_of(namespace, name, lasts) for name, lasts in (("a", 60), ("b", 60), ("c", 0)))
     one = await first.own()
     assert await patient.over({one, "../secrets", "somebody"}) == {one, "../secrets", "somebody"}
@@ -133,7 +133,7 @@ async def test_who_shares_a_temporal_namespace_is_one_installation(namespace: Na
 
 
 async def test_a_control_worker_tells_that_its_installation_lives(kubeconfig: Path, namespace: Namespace) -> None:
-    """By a Lease in the namespace of its settings, as long as it has its cluster."""
+    """A Lease in the namespace of its settings says so, as long as it has its cluster."""
 
     async def identify() -> str:
         return "of a control worker"

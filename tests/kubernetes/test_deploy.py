@@ -125,7 +125,7 @@ def test_rules_of_one_s_own_reach_every_process(
 
 
 def test_any_namespace_is_named_once(program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one setting and a component: nothing of ours stays behind, and roles in other namespaces stay there."""
+    """One setting and a component are enough: nothing of ours stays behind, and roles in other namespaces stay there."""
     overlay, components = (
         deploy / "elsewhere",
         [f"../components/{name}" for name in ("rules-ascend", "rules-nvidia", "namespace")],
@@ -148,7 +148,7 @@ def test_any_namespace_is_named_once(program: str, deploy: Path, monkeypatch: py
 
 
 def test_a_process_refuses_to_run_in_another_namespace_than_its_settings_say(tmp_path: Path) -> None:
-    """Its rights and the address of its gateway would be of that one; outside of a pod nobody can tell."""
+    """The rights and the address of its gateway would be of that one; outside of a pod nobody can tell."""
     of_pod = tmp_path / "namespace"
     refuse_another_namespace(Settings(cluster="kubernetes"), of_pod)
     of_pod.write_text("elsewhere")

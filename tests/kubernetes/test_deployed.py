@@ -132,7 +132,7 @@ async def test_accounts_may_do_their_work_and_no_more(
 
 
 async def test_a_clusterd_is_looked_for_by_its_name_only(cluster: Kubectl, kubeconfig: Path) -> None:
-    """Who starts may read a Service of that name, wherever we are installed ourselves, and no other."""
+    """A process that starts may read a Service of that name, wherever we are installed ourselves, and no other."""
     for account in ("control", "watcher"):
         question = {"verb": "get", "resource": "services", "name": SERVICE, "namespace": NAMESPACE}
         assert await may(kubeconfig, account, question)

@@ -114,7 +114,7 @@ async def test_what_prepares_a_train_job_has_no_rank(setting: Setting) -> None:
 
 @pytest.mark.parametrize("are_jobs_watched", [True, False])
 async def test_the_trainer_of_a_train_job_is_known_by_its_mark(setting: Setting, *, are_jobs_watched: bool) -> None:
-    """Its runtime may call it what it likes, and marks the Job; the pod that takes a rank over has the mark too. Of a Job that
+    """The runtime may call it what it likes, and marks the Job; the pod that takes a rank over has the mark too. Of a Job that
     was not seen before its pods it is asked."""
     spec = train_spec({"numNodes": 4, "resourcesPerNode": {}}, initializer={"dataset": {}}, runtimeRef={"name": "marked"})
     uid = await setting.running(await submit(train_jobs_path, setting.namespace, ASKS, spec), pods=5)
@@ -202,7 +202,7 @@ async def test_a_job_that_is_written_wrongly_is_told_so(setting: Setting, kind: 
 
 
 async def test_a_set_whose_pods_cannot_be_moved_is_told_so_at_its_registration(setting: Setting) -> None:
-    """It is registered all the same: it can be restarted, and its processes be mended."""
+    """The job is registered all the same: it can be restarted, and its processes be mended."""
     exclusive = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "kubernetes.io/hostname"}}
     await submit_job_set(setting.namespace, {**ASKS, **exclusive})
     (job,) = (await setting.snapshot()).jobs

@@ -175,7 +175,7 @@ async def suspend(setting: Setting, kind: str, *, suspended: bool = True) -> Non
 
 @every_kind
 async def test_a_job_that_failed_for_good_is_over_and_left_as_it_is(setting: Setting, kind: str) -> None:
-    """Its controller makes no pods any more: none is stopped, its object is not suspended, and it is looked after no longer."""
+    """The controller makes no pods any more: none is stopped, its object is not suspended, and it is looked after no longer."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     await fail(setting, kind)
     with pytest.raises(Invalid, match=f"{kind} demo has failed for good: pods failed too often"):
@@ -199,7 +199,7 @@ async def test_a_job_that_fails_while_a_restart_has_stopped_it_is_not_left_suspe
 
 
 async def fail(setting: Setting, kind: str) -> None:
-    """As its controller fails it."""
+    """The controller fails it as it would without us."""
     failed = {"type": "Failed", "status": "True", "reason": "TooMany", "message": "pods failed too often"}
     path = f"{PATHS[kind](setting.namespace.name, 'demo')}/status"
     await setting.namespace.api.patch(path, {"status": {"conditions": [failed]}})
@@ -308,7 +308,7 @@ PER_INDEX = {"backoffLimitPerIndex": 0, "backoffLimit": 1000}
 
 
 async def test_an_index_that_failed_for_good_is_not_waited_for(setting: Setting, tmp_path: Path) -> None:
-    """Its Job lives on and makes no pod of it: nothing is stopped for that, and the job is over."""
+    """The Job lives on and makes no pod of it: nothing is stopped for that, and the job is over."""
     uid = await setting.running(await submit_job(setting, failing(1, tmp_path), **PER_INDEX), pods=3)
     (tmp_path / "fail").touch()
     await setting.namespace.until("jobs", "demo", lambda job: job["status"].get("failedIndexes") == "1")

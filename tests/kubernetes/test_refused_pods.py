@@ -21,7 +21,7 @@ every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.ma
 
 
 async def secure(namespace: Namespace, standard: str | None) -> None:
-    """As whoever administers the cluster changes what pods of a namespace may do."""
+    """Changes, as an administrator does, what pods of a namespace may do."""
     await namespace.api.patch(f"/api/v1/namespaces/{namespace.name}", {"metadata": {"labels": {ENFORCE: standard}}})
 
 
@@ -65,7 +65,7 @@ async def test_pods_of_our_own_kind_are_asked_for_before_they_are_stopped(kubeco
 
 @pytest.mark.parametrize(("pods", "refused"), [(4, False), (3, True)])
 async def test_a_quota_that_is_full_of_the_job_itself_refuses_no_restart(setting: Setting, pods: int, *, refused: bool) -> None:
-    """Its pods make room for themselves, unless there are more of them than are allowed now."""
+    """The pods of a job make room for themselves, unless there are more of them than are allowed now."""
     uid = await setting.running(await SUBMIT["JobSet"](setting.namespace, ASKS))
     await limit(setting.namespace, pods)
     if refused:
@@ -77,7 +77,7 @@ async def test_a_quota_that_is_full_of_the_job_itself_refuses_no_restart(setting
 
 @pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
 async def test_what_a_controller_says_is_passed_on(setting: Setting, kind: str) -> None:
-    """It makes no pods, and tries again: until it does its words are the answer, and then the pods are."""
+    """The controller makes no pods, and tries again: until it does its words are the answer, and then the pods are."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     await setting.until_gone(uid, *stopped)

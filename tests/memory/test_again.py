@@ -41,7 +41,7 @@ def given_up(state: JobState, now: datetime, **changes: Any) -> JobState:
 
 
 def crashed_again(state: JobState, now: datetime) -> JobState:
-    """What broke after the restart."""
+    """Faults that came after the restart."""
     return memory.reported(state, FaultReport(faults=(CRASH.model_copy(update={"id": f"crash {next(_numbers)}"}),)), now)
 
 
@@ -61,7 +61,7 @@ def test_restarts_that_fail_one_after_the_other_are_spaced() -> None:
 
 @pytest.mark.parametrize("how", ["a step", "a restart", "a manager of MindIO"])
 def test_a_job_that_trains_again_is_restarted_at_once(how: str) -> None:
-    """What failed before is of no matter then."""
+    """Failures of before do not matter then."""
     state = JobState.of(a_mindio_job() if how == "a manager of MindIO" else a_job())
     state = given_up(given_up(state, NOW), NOW, again="that its pods can be made")
     assert any(one.fault.id == again.FAULT for one in state.faults)
@@ -76,7 +76,7 @@ def test_a_job_that_trains_again_is_restarted_at_once(how: str) -> None:
 
 
 def test_what_a_restart_could_not_do_is_begun_again_by_itself_and_ever_more_rarely() -> None:
-    """Also where nothing else is wrong with the job any more; tries that made no pods count for no restart."""
+    """The same holds where nothing else is wrong with the job any more; tries that made no pods count for no restart."""
     state, now, pauses = JobState.of(a_job()), NOW, []
     for _ in range(7):
         state = given_up(state, now, again="the end of pods")
@@ -102,7 +102,7 @@ def test_a_place_that_a_restart_has_learnt_of_is_left_at_once() -> None:
 
 
 def test_a_person_need_not_wait_for_the_next_restart() -> None:
-    """What somebody asks for is begun at once."""
+    """A request of somebody is begun at once."""
     state = crashed_again(given_up(given_up(JobState.of(a_job()), NOW), NOW), NOW)
     assert cases.next_case(state, NOW) is None
     asked = Pending(id="request", request=ModeRequest(job="gpt", mode=Mode.JOB_RESCHEDULING))

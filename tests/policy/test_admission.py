@@ -1,4 +1,4 @@
-"""When the cluster is asked whether it would admit a backup pod of a job."""
+"""Moments at which the cluster is asked whether it would admit a backup pod of a job."""
 
 from typing import Any
 
@@ -35,5 +35,5 @@ def test_a_job_whose_pods_may_be_switched_is_asked_about_when_it_has_them() -> N
     ],
 )
 def test_no_other_job_is_asked_about(other: JobState) -> None:
-    """It was already, it is not complete, no hot switch is to be expected, or the answer is known."""
+    """The cluster was asked already, the job is not complete, no hot switch is to be expected, or the answer is known."""
     assert not is_due(other)

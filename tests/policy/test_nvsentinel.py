@@ -72,13 +72,13 @@ def shows(kind: str, message: str, *, well: bool = False) -> Node:
 
 
 def decided(node: Node) -> set[tuple[str, str]]:
-    """What is done about what it shows, and by which rule."""
+    """Decision about a condition, and the rule that made it."""
     return {(named.rule.then, named.name) for _, named in decisions(node, rules_of("nvidia")) if named}
 
 
 @pytest.mark.parametrize(("then", "kind"), [(then, kind) for then, kinds in PUBLISHED.items() for kind in kinds])
 def test_every_published_condition_has_a_rule(then: str, kind: str) -> None:
-    """By its name, and not as something that nobody knows; when it has healed it is well."""
+    """The rule has its name, and is not that for what nobody knows; when it has healed it is well."""
     node = shows(kind, GPU.format(code="79"))
     assert {one for one, _ in decided(node)} == {then}
     assert not any(rule == "nvidia/other-fatal" for _, rule in decided(node))

@@ -52,5 +52,5 @@ def test_a_job_trains_when_it_has_completed_a_step(
     ],
 )
 def test_a_phase_tells_whether_the_job_was_ever_seen_to_train(words: str, trained: bool | None) -> None:
-    """While it is recovered it does not."""
+    """A job that is being recovered does not."""
     assert has_trained(words) is trained

@@ -65,7 +65,7 @@ class ScriptedCluster:
         """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
         self.backup_waits = self.backup_gate = ""
-        """Why a container of it has not started; a scheduling gate that somebody puts on it."""
+        """Reason why a container of it has not started; a scheduling gate that somebody puts on it."""
         self.refuses_backups = self.refuses_standbys = self.refuses_annotations = self.refuses_stops = self.withholds_pods = ""
         self.forgets_to_answer, self.making = False, _Making()
         """That standbys are made."""

@@ -156,7 +156,7 @@ with session(model, optimizer, state=[scheduler, kept]) as training:
 
 
 def found(source: str, folder: Path) -> list[str]:
-    """What is said of a script, turn for turn."""
+    """Returns what is said of a script, turn for turn."""
     path = folder / "carrying.py"
     path.write_text(source)
     names: dict[str, Any] = {"__name__": "rekindle_training.without_others", "Carried": Carried, "results": []}
@@ -221,7 +221,7 @@ CARRIED = [
 
 @pytest.mark.parametrize(("name", "parts"), CARRIED)
 def test_a_variable_of_the_loop_of_epochs_that_matters_is_found(name: str, parts: dict[str, str], tmp_path: Path) -> None:
-    """It is named in the second step, with the line that reads it: one of a rate, of an early stop, of the best model."""
+    """The second step names the variable and the line that reads it: one of a rate, of an early stop, of the best model."""
     words = found(script(**parts), tmp_path)
     assert words
     source = (tmp_path / "carrying.py").read_text().splitlines()
@@ -392,7 +392,7 @@ with session(model, optimizer, state=[scheduler]) as training:
     ],
 )
 def test_attributes_of_a_trainer_are_followed_as_variables_are(between: str, inside: str, name: str, tmp_path: Path) -> None:
-    """Those of `self`, in the methods whose loops are going on."""
+    """Attributes of `self` count in the methods whose loops are going on."""
     parts = {"between": textwrap.indent(between, " " * 12).strip(), "inside": inside}
     words = found(HEAD + TRAINER.format(**parts), tmp_path)
     assert [name in one for one in words[:1]] == ([True] if name else [])

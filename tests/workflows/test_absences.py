@@ -20,7 +20,7 @@ OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
 
 
 def _ours() -> Job:
-    """Whose owner says nothing: all is allowed."""
+    """A job whose owner says nothing: all is allowed."""
     return a_job(annotations={})
 
 
@@ -34,7 +34,7 @@ async def _away(world: Harness, peer: ScriptedPeer) -> None:
 
 
 async def test_an_order_that_the_training_side_waits_for_is_tried_for_three_minutes(temporal: WorkflowEnvironment) -> None:
-    """Its manager mends itself after a minute, and carries out an order that comes later."""
+    """The manager mends itself after a minute, and carries out an order that comes later."""
     async with training(temporal, _ours(), Script(pauses=False)) as (world, peer):
         await _away(world, peer)
         await peer.report_fault(3)
@@ -45,7 +45,7 @@ async def test_an_order_that_the_training_side_waits_for_is_tried_for_three_minu
 
 
 async def test_an_outage_of_the_control_plane_counts_little_against_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no stream, and each wait for one takes ten minutes: a quarter of a minute of it is the training side's."""
+    """No stream is there, and each wait for one takes ten minutes: a quarter of a minute of it is the training side's."""
     ends = [datetime(2026, 1, 1, tzinfo=UTC)]
 
     async def waits(_left: timedelta | None, _condition: Callable[[], bool], _why: str) -> None:
@@ -109,7 +109,7 @@ async def test_a_migration_is_tried_for_three_minutes(temporal: WorkflowEnvironm
 async def test_a_pause_has_a_minute_where_its_limit_passed_in_an_outage(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a hot switch, whose wait for it is cut into short ones."""
+    """The wait of a hot switch for it is cut into short ones."""
     monkeypatch.setattr("workflows.hot_switch.OVERDUE", timedelta(0))  # each limit of this test passes in an outage
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())

@@ -25,7 +25,7 @@ async def test_what_would_not_work_is_said_when_the_job_has_its_pods(temporal: W
 
 
 async def test_of_a_job_that_nobody_refuses_nothing_is_said(temporal: WorkflowEnvironment) -> None:
-    """It was asked all the same."""
+    """The question was asked all the same."""
     job = a_job(admitted=True)
     async with training(temporal, job) as (world, _peer):
         await world.look()

@@ -50,7 +50,7 @@ CALLS: dict[str, tuple[Call, str]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_public_function_names_what_it_does_not_accept(temporal: WorkflowEnvironment, call: str) -> None:
-    """It raises the error of wrong input, and no error of Python's or of a library."""
+    """The call raises the error of wrong input, and no error of Python's or of a library."""
     function, words = CALLS[call]
     with pytest.raises(BadInput) as raised:
         await function(Rekindle(temporal.client))
@@ -87,7 +87,7 @@ async def _updated(world: Harness) -> None:
 async def test_a_request_with_an_unknown_field_is_refused(
     temporal: WorkflowEnvironment, ask: Callable[[Harness], Coroutine[Any, Any, None]]
 ) -> None:
-    """It was meant to say something; all unknown fields are named, with those that are close, and training is not touched."""
+    """All unknown fields are named, with those that are close, and training is not touched."""
     async with training(temporal, a_job()) as (world, peer):
         with pytest.raises((WorkflowFailureError, WorkflowUpdateFailedError)) as raised:
             await ask(world)

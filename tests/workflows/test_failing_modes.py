@@ -99,7 +99,7 @@ async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: Workflow
 
 
 def test_the_deadline_of_a_mode_is_the_sum_of_its_limits_and_its_clean_up() -> None:
-    """By default a hot switch has 46 minutes and 55 seconds; a job rescheduling lasts as long as an outage of the cluster."""
+    """A hot switch has by default 46 minutes and 55 seconds; a job rescheduling lasts as long as an outage of the cluster."""
     assert row_of(Mode.HOT_SWITCH).deadline(Limits()) == timedelta(minutes=46, seconds=55)
     assert row_of(Mode.JOB_RESCHEDULING).deadline(Limits()) is None
 

@@ -290,7 +290,7 @@ async def test_a_recovery_that_was_terminated_with_its_job_is_swept(temporal: Wo
 
 
 async def test_a_lost_recovery_that_outlives_its_deadline_is_ended_and_swept(temporal: WorkflowEnvironment) -> None:
-    """It does not even cancel: the job would be without protection for ever."""
+    """The recovery does not even cancel: the job would be without protection for ever."""
     names = ("order", "absence", "backup_scheduled", "backup_start", "pause", "resume", "migration_delivered", "clean_up")
     limits = Limits(**dict.fromkeys(names, timedelta(seconds=0.2)), old_pod_deleted=timedelta(seconds=0.1))
     modes = (DeafHotSwitch, JobRescheduling)

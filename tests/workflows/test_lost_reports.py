@@ -50,7 +50,7 @@ CASES = [
 async def test_training_is_asked_whether_it_goes_on(
     temporal: WorkflowEnvironment, kind: str, strategy: str, phase: str, mode: Mode
 ) -> None:
-    """It stops and repeats a step, which proves it; it was restarted after 15 minutes, although it trained."""
+    """Training stops and repeats a step, which proves it; it was restarted after 15 minutes, although it trained."""
     async with training(temporal, _job(), Script(loses={"status"})) as (world, peer):
         await peer.report_fault(3, kind=kind)
         await _loses_its_status(world, peer, strategy, phase)
@@ -93,7 +93,7 @@ async def test_another_fault_says_that_the_repair_before_it_is_done(
 async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
     temporal: WorkflowEnvironment, lost: str, order: str, outcome: Outcome
 ) -> None:
-    """Without the report of its pause nothing is switched; without that of its end the switch is done all the same."""
+    """Nothing is switched without the report of its pause; the switch is done without that of its end."""
     async with training(temporal, _job(), Script(loses={lost})) as (world, peer):
         await peer.with_links()
         request = ModeRequest(mode=Mode.LINK_SWITCH, links=(NodeLinks(node="node-1", devices=("0",), backup=True),))
@@ -147,7 +147,7 @@ async def test_training_is_asked_again_where_its_answer_is_lost_too(temporal: Wo
 
 
 async def test_a_paused_client_that_is_away_is_told_to_go_on_when_it_comes_back(temporal: WorkflowEnvironment) -> None:
-    """It bears that at any time of its pause; its job was restarted after 25 s."""
+    """The client bears that at any time of its pause; its job was restarted after 25 s."""
     async with training(temporal, _job(), Script(switches=False)) as (world, peer):
         await peer.with_links()
         request = ModeRequest(mode=Mode.LINK_SWITCH, links=(NodeLinks(node="node-1", devices=("0",), backup=True),))
@@ -168,7 +168,7 @@ def _announced(peer: ScriptedPeer) -> list[Sequence[int]]:
 
 
 async def test_a_client_that_comes_back_may_have_told_a_fault_in_vain(temporal: WorkflowEnvironment) -> None:
-    """It is shown until training has spoken: whoever asks for a retry has it asked, although nothing is known to be faulty."""
+    """The doubt is shown until training has spoken: a request for a retry asks it, although nothing is known to be faulty."""
     async with training(temporal, _job()) as (world, peer):
         assert (await world.status()).state.unsure_since is None
         await peer.cut()

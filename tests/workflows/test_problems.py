@@ -156,7 +156,7 @@ async def test_the_watchers_own_way_of_telling(temporal: WorkflowEnvironment) ->
 
 
 async def test_the_watcher_learns_from_a_jobs_workflow_whether_it_has_trained(temporal: WorkflowEnvironment) -> None:
-    """By its phase; of a job that nobody registered nobody knows."""
+    """The phase tells it; nobody knows of a job that nobody registered."""
     async with training(temporal, a_job()) as (world, _peer):
         watcher = TemporalJobWorkflows(world.client)
         assert await watcher.has_trained(str(world.job.id)) is True

@@ -231,7 +231,7 @@ async def test_pods_that_somebody_refuses_are_asked_for_again_and_the_words_are_
 
 
 async def test_pods_that_somebody_refuses_for_long_are_given_up(temporal: WorkflowEnvironment) -> None:
-    """With his words, when the time in which pods are made is over."""
+    """The verdict has its words, when the time in which pods are made is over."""
     async with training(temporal, a_job(limits=Limits(pods_created=SOON))) as (world, _peer):
         world.cluster.withholds_pods = QUOTA
         await world.fault(node_fault("node-0"))

@@ -53,7 +53,7 @@ async def test_what_is_no_state_of_a_job_ends_at_once_and_the_job_is_registered_
 
 
 async def test_a_maintenance_of_which_a_part_cannot_be_read_moves_its_devices_back(temporal: WorkflowEnvironment) -> None:
-    """It says what was left out; its devices stayed on their backup links."""
+    """The maintenance says what was left out; its devices stayed on their backup links."""
     async with linked(temporal, a_job()) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         known = await of(world).settled(maintenance)
@@ -66,7 +66,7 @@ async def test_a_maintenance_of_which_a_part_cannot_be_read_moves_its_devices_ba
 
 
 async def test_an_upgrade_of_which_a_part_cannot_be_read_goes_on(temporal: WorkflowEnvironment) -> None:
-    """Where it was."""
+    """The upgrade is where it was."""
     async with two_jobs(temporal) as this:
         await this.plans.start(this.plan([FIRST]))
         known = await free(this, "a")

@@ -15,10 +15,10 @@ from temporalio.service import RPCError
 from workers.gateway.streams import Streams
 
 LOOK_SECONDS = 2.0
-"""Between two looks, and for each of them."""
+"""Seconds between two looks, and for each of them."""
 
 LONG_SECONDS = 10.0
-"""Without an answer, after which clients are sent away. Source: the wire contract, outages: an outage of 10 s is borne by all."""
+"""Seconds without an answer, after which clients are sent away. Source: the wire contract, outages: all clients bear 10 s."""
 
 WORDS = "this gateway cannot reach Temporal; another one may"
 
@@ -29,7 +29,7 @@ class CutOff:
     def __init__(self, client: Client, streams: Streams, status: health.aio.HealthServicer) -> None:
         self._client, self._streams, self._status = client, streams, status
         self._since: float | None = None
-        """When Temporal was first not reached; None: it answers."""
+        """Moment at which Temporal was first not reached; None: it answers."""
         self._is_cut_off = False
 
     async def watch(self) -> None:

@@ -34,7 +34,7 @@ class Drains:
     """Tells whether a node of a job is cordoned."""
 
     held: timedelta
-    """For how long a job may hold that."""
+    """Longest time for which a job may hold that."""
 
 
 NO_DRAINS = Drains(lambda _: False, timedelta.max)
@@ -58,7 +58,7 @@ class Budgets:
         """
         self.drain = drain
         self._drained: dict[str, float] = {}
-        """By job, since when nodes of it are drained."""
+        """Moment since which nodes of each job are drained."""
         self._cluster, self._limits, self._job, self._has_trained = cluster, limits, job, has_trained
         self._earned: set[str] = set()
         """Jobs that have trained: before that nobody could move their ranks, and no drain waits for them."""

@@ -64,7 +64,7 @@ class JobWorkflows(Protocol):
         ...
 
     async def has_trained(self, job_id: str) -> bool | None:
-        """Whether the job's training side has ever completed a step, or, with MindIO, was attached; None: nobody knows now.
+        """Tells whether the job's training side has ever completed a step, or, with MindIO, was attached; None: nobody knows now.
 
         Raises:
             Unavailable: nobody knows.

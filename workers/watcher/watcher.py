@@ -43,7 +43,7 @@ BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
 
 DRAIN_HELD = timedelta(days=1)
-"""For how long a job may hold a drain of its nodes, where the installation says nothing else."""
+"""Longest time for which a job may hold a drain of its nodes, where the installation says nothing else."""
 
 AT_ONCE = 20
 """Events that are written at the same time: one tenant may have thousands of jobs that mean nothing."""

@@ -1,4 +1,4 @@
-"""What keeps the pods of a job from being made: the API server is asked by dry run, and controllers by their events.
+"""Reasons why pods of a job are not made: the API server is asked by dry run, and controllers by their events.
 
 Used by the strategies, before what runs is stopped and while a controller is waited for.
 """
@@ -20,7 +20,7 @@ NO_DRY_RUN = "does not support dry run"
 """A webhook with side effects; whether it would refuse the pod nobody can ask."""
 
 DRY_RUN = "dry-run-"
-"""What the names of pods begin with that are asked about and not made."""
+"""Prefix of the names of pods that are asked about and not made."""
 
 DENIED = ("admission webhook", "denied request")
 """Words of a webhook, and of a ValidatingAdmissionPolicy, which answer with other codes than 403."""
@@ -94,8 +94,8 @@ def _probe(pod: Object) -> Object:
 
 
 def _has_room_later(words: str) -> bool:
-    """Whether a quota refuses a pod only because the pod's own model still counts. One of which more is used than it allows has
-    no room for all pods of the job."""
+    """Tells whether a quota refuses a pod only because the pod's own model still counts. A quota of which more is used than it
+    allows has no room for all pods of the job."""
     found = QUOTA.search(words)
     if not found:
         return False
@@ -113,7 +113,7 @@ def _amount(text: str) -> tuple[str, float]:
 
 
 async def words_of_controllers(hands: Hands, job: Workload) -> str:
-    """What the controllers of a job said last of why they make no pods, by their events; empty: nothing."""
+    """Returns what controllers of the job said last of why they make no pods, by their events; empty: nothing."""
     about = [job, *(await hands.reader.parts(job))][:MOST_ASKED]
     said: list[Object] = []
     for one in about:

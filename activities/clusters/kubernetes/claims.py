@@ -1,4 +1,4 @@
-"""Which installation recovers a job: the job's annotation names its Lease, which says whether that installation lives.
+"""Claims of installations to recover a job: the job's annotation names its Lease, which says whether that installation lives.
 
 Used by the watch, which claims jobs, by the driver, which asks before it changes one, and by the control worker, whose life the
 Lease tells.
@@ -27,7 +27,7 @@ RENEWED = 10.0
 """Seconds between two renewals."""
 
 TRIES = 3
-"""To claim a job that somebody changes meanwhile."""
+"""Number of tries to claim a job that somebody changes meanwhile."""
 
 MOST_HOLDERS = 100
 """Leases that are looked at: tenants write on their jobs what they like."""
@@ -49,7 +49,7 @@ class Claims:
         self._api, self._namespace, self._identify, self._lasts = api, namespace, identify, lasts
         self._identity = ""
         self._renewals: dict[str, tuple[str, float]] = {}
-        """By holder, its last renewal and when that was seen first, by our own clock."""
+        """Last renewal of each holder, and when it was seen first by our own clock."""
         self._told = ""
 
     async def own(self) -> str:

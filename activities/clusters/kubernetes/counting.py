@@ -159,7 +159,7 @@ async def _backup_of(hands: Hands, job: Workload, old: Object, name: str, avoid:
 
 
 async def refusal_of_backup(hands: Hands, job: Workload, old: Object) -> str:
-    """Why the API server would refuse a backup of this pod; empty: it would not."""
+    """Returns why the API server would refuse a backup of this pod; empty: it would not."""
     body = await _backup_of(hands, job, old, "", ())
     named = {key: value for key, value in body["metadata"].items() if key != "name"}
     try:

@@ -24,7 +24,7 @@ CONTROLLER_LIMIT = 9.0
 """Seconds to wait for what a controller should do; less than the activity's time, so that it says what it waited for."""
 
 OURS = "rekindle.io/"
-"""What the keys of our own labels and annotations begin with."""
+"""Prefix of the keys of our own labels and annotations."""
 
 T = TypeVar("T")
 

@@ -172,11 +172,11 @@ class Kind:
     count: Count
 
     fails_with: "Callable[[Workload, Object], str]" = _fails_with_none
-    """Why the failure of this pod is that of the whole job, where its controller marks no pod that it has counted; empty: it is
-    not, or the controller is waited for."""
+    """Returns why the failure of this pod is that of the whole job, where its controller marks no pod that it has counted; empty:
+    it is not, or the controller is waited for."""
 
     unmovable: "Callable[[Workload], str]" = _can_be_moved
-    """Why no other pod can take the place of one of its pods, in words; empty: one can."""
+    """Returns why no other pod can take the place of one of its pods, in words; empty: one can."""
 
     indexing: Indexing = Indexing()
     made_of: "Kind | None" = None

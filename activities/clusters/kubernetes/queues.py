@@ -15,7 +15,7 @@ KUEUE = "kueue.x-k8s.io/"
 QUEUE_NAME = f"{KUEUE}queue-name"
 
 ASKED_OF_KUEUE = f"{KUEUE}podset-"
-"""What the keys of an owner's wishes begin with, such as the topology that all pods share."""
+"""Prefixes of the keys of an owner's wishes, such as the topology that all pods share."""
 
 HOSTNAME = "kubernetes.io/hostname"
 

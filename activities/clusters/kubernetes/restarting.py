@@ -61,7 +61,7 @@ class ByOurHand:
         """What has to be before its pods end."""
 
     async def let_go(self, hands: Hands, job: Workload) -> None:
-        """Its object is as its owner wrote it."""
+        """Gives the job's object back to its owner, as it was written."""
 
     @abstractmethod
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:

@@ -1,4 +1,4 @@
-"""What the controllers of a job have decided about pods that failed. Asked by the driver before it touches pods of a job.
+"""Decisions of a job's controllers about pods that failed. Asked by the driver before it touches pods of a job.
 
 An owner's policy (`podFailurePolicy`, `backoffLimit`, a `restartPolicy`) must not depend on who is faster, a recovery or the
 controller: the controller is waited for, where it says that it has counted a pod.
@@ -48,6 +48,6 @@ def _failed(pod: Object) -> bool:
 
 
 def _is_uncounted(job: Workload, pod: Object) -> bool:
-    """Whether its controller counts it, and will act on its failure."""
+    """Tells whether its controller counts it, and will act on its failure."""
     finalizers = pod["metadata"].get("finalizers", ())
     return _failed(pod) and controller_of(pod) is not None and any(one in finalizers for one in job.kind.count.finalizers)

@@ -13,7 +13,7 @@ RETRYABLE = 128
 
 
 def _fails_with(job: Workload, pod: Object) -> str:
-    """As the operator judges a pod that failed, by the `restartPolicy` of its replicas."""
+    """Judges a pod that failed as the operator does, by the `restartPolicy` of its replicas."""
     kind = pod["metadata"].get("labels", {}).get(REPLICA_TYPE, "")
     replicas = job.object["spec"]["pytorchReplicaSpecs"]
     policy = next((one.get("restartPolicy") for name, one in replicas.items() if name.lower() == kind), None)

@@ -155,14 +155,14 @@ class Carried:
         return None if id(found) in self._known else _value(found)
 
     def _is_carrying(self, name: str, called: Iterable[str], frame: Frame) -> bool:
-        """Whether it is an object of the script's that counts or keeps something in these methods, and has nothing of what is
-        trained: that is a trainer, and no line tells which of its attributes matter."""
+        """Tells whether it is an object of the script's that counts or keeps something in these methods, and has nothing of
+        what is trained: that is a trainer, and no line tells which of its attributes matter."""
         thing = frame.find(name)
         held = getattr(thing, "__dict__", {}).values()
         return not (name == "self" or self._is_given(thing) or any(map(self._is_given, held))) and carries(thing, called)
 
     def _is_state(self, thing: object) -> bool:
-        """Whether a session puts back what this has: something that was given to it, or the session itself."""
+        """Tells whether a session puts back what this has: something that was given to it, or the session itself."""
         return id(thing) in self._known and not isinstance(thing, torch.nn.Module)
 
     def _is_given(self, thing: object) -> bool:

@@ -55,7 +55,7 @@ class Site:
     resolve: Callable[[str], object]
     """Value of a variable, or of an attribute of one (`self.model`); None: it has none."""
     line: float = math.inf
-    """Where the update begins, or the frame below is called."""
+    """Line at which the update begins, or the frame below is called."""
     loops: Sequence[Loop] = ()
     """Loops around that line, the innermost first."""
     steps: Loop | None = None
@@ -63,11 +63,11 @@ class Site:
     code: CodeType | None = None
     below: "Site | None" = None
     holds: Callable[[ast.expr], bool | None] = never_known
-    """Whether a condition is true in each turn; None: it is not known."""
+    """Tells whether a condition is true in each turn; None: it is not known."""
 
 
 def reaches(name: str, loop: Loop, sites: Sequence[Site], known: Callable[[object], bool], *, epochs: bool) -> bool:
-    """Whether the value that a variable, or attribute of a variable, has when a turn of this loop begins matters for training.
+    """Tells whether the value that a variable, or an attribute of one, has when a turn of this loop begins matters for training.
 
     Args:
         sites: the frame of the loop, and those that have called it.
@@ -102,7 +102,7 @@ class Flow:
         self._begun: tuple[Loop, set[str]] | None = None
         """Loop at the beginning of whose turns these variables carry the value."""
         self._inside: list[bool] = []
-        """Whether each loop around the statement is one of the site's."""
+        """Marks of the loops around the statement: true for one of the site's."""
         self._skips = False
         """The value has decided that the rest of the turn is left out."""
         self.reached = self.returned = False
@@ -206,7 +206,7 @@ class Flow:
                 self._leave(statement, hot, decides)
 
     def _updates_with(self, statement: ast.stmt, hot: set[str]) -> bool:
-        """Whether the value is given to what updates, and is not only beside it, as in `losses.append(train(batch))`."""
+        """Tells whether the value is given to what updates, and is not only beside it, as in `losses.append(train(batch))`."""
         calls = (part for part in ast.walk(statement) if isinstance(part, ast.Call))
         return any(self._is_hot(call, hot) for call in calls if _called(call.func) not in BESIDE)
 
@@ -289,7 +289,7 @@ class Flow:
             self._reach(is_given or (decides and any(word in name.lower() for word in ACTS)))
 
     def _ends_or_saves(self, call: ast.Call, name: str) -> bool:
-        """Whether it is `training.finish()`, or saves something between two epochs."""
+        """Tells whether it is `training.finish()`, or saves something between two epochs."""
         if name == "finish" and isinstance(call.func, ast.Attribute):
             return type(self._resolve(path(call.func.value))).__module__.startswith("rekindle_training")
         is_between = self._epochs and (self._site.steps is None or not self._in_steps(call))

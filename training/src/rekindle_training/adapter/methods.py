@@ -15,7 +15,7 @@ DEEPEST = 4
 
 
 def carries(thing: object, names: Iterable[str]) -> bool:
-    """Whether one of these methods reads an attribute of the object, before it assigns it, and assigns it.
+    """Tells whether one of these methods reads an attribute of the object, before it assigns it, and assigns it.
 
     Raises:
         OSError: the source of a method cannot be read.

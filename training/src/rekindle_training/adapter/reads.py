@@ -36,7 +36,7 @@ class Reads:
         self._all = set(stored(loop))
         self._often = Counter(chain.from_iterable(map(stored, loop.body)))
         self._decided: dict[str, frozenset[str]] = {}
-        """What was assigned under a condition, which is the same where it is asked again."""
+        """Names that were assigned under a condition, which is the same where it is asked again."""
         if isinstance(loop, ast.While):
             self._read(loop.test, set())
         self._block(loop.body, set(assigned(loop.target)) if isinstance(loop, ast.For) else set())

@@ -31,7 +31,7 @@ class Frame:
     """Line at which the session was entered; 0: it was entered in another frame."""
 
     def has(self, name: str) -> bool:
-        """Whether a variable, or an attribute of one, has a value."""
+        """Tells whether a variable, or an attribute of one, has a value."""
         root, _, attribute = name.partition(".")
         return getattr_static(self.find(root), attribute, self) is not self if attribute else self.is_there(root)
 
@@ -40,7 +40,7 @@ class Frame:
         return Path(self.code.co_filename).name
 
     def is_restored(self, name: str, loop: Loop, is_state: Callable[[object], bool]) -> bool:
-        """Whether a variable is assigned between the session and the loop, from something that the session restores."""
+        """Tells whether a variable is assigned between the session and the loop from something that the session restores."""
         nodes = (node for statement in self.site.body for node in ast.walk(statement))
         found = [
             node.value

@@ -110,7 +110,7 @@ class Attempts:
         """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
         self.on_done: list[Callable[[], None]] = []
-        """Called at the end of the scope of a step that is done, after its last update."""
+        """Ends a step that is done, after its last update, at the end of its scope."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before(kind, "zero_grad", self._boundary.drops_gradients)
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):

@@ -36,7 +36,7 @@ class Finding:
     code: int | None = None
     difference: Difference | None = None
     other_end: bool = False
-    """Its loop ended after another step."""
+    """True: its loop ended after another step."""
     other_parameters: bool = False
     """At its end, as far as it came."""
     said: list[str] = field(default_factory=list)
