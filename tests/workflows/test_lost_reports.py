@@ -36,6 +36,12 @@ async def _loses_its_status(world: Harness, peer: ScriptedPeer, strategy: str, p
     await peer.until(lambda: peer.orders.count(strategy) == 2 and peer._slot is None)  # told again, and read
 
 
+async def _switches_links(world: Harness, peer: ScriptedPeer) -> None:
+    await peer.with_links()
+    request = ModeRequest(mode=Mode.LINK_SWITCH, links=(NodeLinks(node="node-1", devices=("0",), backup=True),))
+    await world.entity.start_update(Updates.RECOVER, request, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+
+
 def _ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
     return [(verdict.mode, verdict.outcome) for verdict in incident.ladder]
 
@@ -95,9 +101,7 @@ async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
 ) -> None:
     """Nothing is switched without the report of its pause; the switch is done without that of its end."""
     async with training(temporal, _job(), Script(loses={lost})) as (world, peer):
-        await peer.with_links()
-        request = ModeRequest(mode=Mode.LINK_SWITCH, links=(NodeLinks(node="node-1", devices=("0",), backup=True),))
-        await world.entity.start_update(Updates.RECOVER, request, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        await _switches_links(world, peer)
         phase = "training pauses" if order == "pause_train" else "training goes on"
         await _loses_its_status(world, peer, order, phase)
         await world.skip(timedelta(minutes=3, seconds=1))
@@ -149,9 +153,7 @@ async def test_training_is_asked_again_where_its_answer_is_lost_too(temporal: Wo
 async def test_a_paused_client_that_is_away_is_told_to_go_on_when_it_comes_back(temporal: WorkflowEnvironment) -> None:
     """The client bears that at any time of its pause; its job was restarted after 25 s."""
     async with training(temporal, _job(), Script(switches=False)) as (world, peer):
-        await peer.with_links()
-        request = ModeRequest(mode=Mode.LINK_SWITCH, links=(NodeLinks(node="node-1", devices=("0",), backup=True),))
-        await world.entity.start_update(Updates.RECOVER, request, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        await _switches_links(world, peer)
         await peer.until(lambda: bool(peer.lists))
         await peer.cut()
         await world.settled(lambda status: status.state.attachment is None)

@@ -17,7 +17,7 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, training
-from tests.support.openings import SHORT, fields, heard, told_again
+from tests.support.openings import fields, heard, told_again
 from tests.support.peer import Script, ScriptedPeer, nothing_before
 from tests.support.scripted_cluster import ScriptedCluster
 
@@ -36,6 +36,11 @@ def ours(**limits: timedelta) -> Job:
 
 def mindio(**limits: timedelta) -> Job:
     return a_mindio_job(annotations=ALL, limits=QUICK.model_copy(update=limits))
+
+
+def elsewhere(**limits: timedelta) -> Job:
+    """A job whose owner allows no restart in place."""
+    return a_job(annotations={RECOVER_STRATEGY: "recover"}, limits=Limits(**limits))
 
 
 def ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
@@ -292,159 +297,6 @@ async def test_who_asks_for_a_mode_while_nothing_is_faulty_is_refused(temporal: 
         assert (verdict.outcome, verdict.mode) == (Outcome.REFUSED, IN_PLACE)
         assert "nothing of it is known to be faulty" in verdict.reason
         assert peer.orders == []
-
-
-# ---- other pods take over
-
-
-def elsewhere(**limits: timedelta) -> Job:
-    """A job whose owner allows no restart in place."""
-    return a_job(annotations={RECOVER_STRATEGY: "recover"}, limits=Limits(**limits))
-
-
-async def test_the_pod_of_a_faulty_process_is_replaced_and_the_others_go_on(temporal: WorkflowEnvironment) -> None:
-    """A new pod on another node, `recover` with its pod rank, the old pod deleted when training goes on, no step lost."""
-    async with training(temporal, elsewhere()) as (world, peer):
-        old = world.cluster.holder(1)
-        await peer.report_fault(3)
-        incident = await world.incident()
-        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
-        order = peer.received[2]
-        assert (list(order.actions), list(order.nodeRankIds)) == (["change_strategy"], ["1"])
-        new = world.cluster.holder(1)
-        (moved,) = incident.ladder[0].switched
-        assert (moved.pod_rank, moved.before.uid, moved.after.uid) == (1, old.metadata.uid, new.metadata.uid)
-        assert new.spec.node_name != old.spec.node_name
-        assert [write.split()[0] for write in world.cluster.writes] == ["create", "kill", "promote"]
-        await _stands_no_more(world, peer)
-
-
-async def test_a_pod_that_failed_by_itself_may_be_replaced_on_its_own_node(temporal: WorkflowEnvironment) -> None:
-    """Its end says nothing of the node, which may be the only free one. Beside a pod that lives another node is asked for."""
-    job = elsewhere()
-    cluster = ScriptedCluster(job)
-    cluster.backup_node = cluster.holder(1).spec.node_name
-    async with training(temporal, job, cluster=cluster) as (world, _peer):
-        failed = cluster.fail(cluster.holder(1).metadata.name)
-        lost = pod_fault(failed.metadata.name, failed.metadata.uid)
-        await world.fault(lost.model_copy(update={"pod_ranks": (1,)}))
-        incident = await world.incident()
-        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
-        assert incident.ladder[0].switched[0].after.node == failed.spec.node_name
-
-
-async def test_without_a_spare_the_job_is_restarted_and_nothing_is_left_of_the_try(temporal: WorkflowEnvironment) -> None:
-    """At the limit for scheduling; the new pod that never ran is deleted first."""
-    job = elsewhere(replacement_scheduled=SHORT)
-    cluster = ScriptedCluster(job)
-    cluster.spare = False
-    async with training(temporal, job, cluster=cluster) as (world, peer):
-        await peer.report_fault(3)
-        incident = await world.restarted()
-        assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
-        assert "no spare" in incident.ladder[0].reason
-        assert "recover" not in peer.orders
-        assert not [name for name in cluster.pods_by_name if "-hot-" in name]
-
-
-async def test_an_order_that_cannot_be_delivered_ends_in_a_restart(temporal: WorkflowEnvironment) -> None:
-    """The stream is away when the training side says what it offers, and does not come back while the order is tried."""
-    async with training(temporal, elsewhere(), Script(answers_faults=False)) as (world, peer):
-        await peer.report_fault(3)
-        await peer.until(lambda: "on_global_rank" in peer.orders)
-        await peer.cut()
-        await world.settled(lambda status: status.state.attachment is None)
-        await peer.report_offers()
-        await world.phase("new pods take over the ranks")
-        await world.skip(timedelta(minutes=3, seconds=1))
-        incident = await world.restarted()
-        assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
-        assert "the order `recover` could not be delivered in time" in incident.ladder[0].reason
-
-
-async def test_a_new_pod_that_dies_before_it_takes_over_is_followed_by_another_one(temporal: WorkflowEnvironment) -> None:
-    """On another node; the faults are announced again under a new uuid."""
-    job = elsewhere()
-    cluster = ScriptedCluster(job, nodes=4)
-    script = Script(resumes=False)
-    async with training(temporal, job, script, cluster) as (world, peer):
-        await peer.report_fault(3)
-        await peer.until(lambda: "recover" in peer.orders)
-        first = cluster.backup()
-        script.resumes = True
-        await world.fault(pod_fault(first.metadata.name, first.metadata.uid, backup=True))
-        incident = await world.incident()
-        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
-        assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
-        assert cluster.holder(1).spec.node_name not in (first.spec.node_name, "node-1")
-
-
-async def test_a_new_pod_whose_node_is_lost_while_it_starts_is_followed_by_another_one_at_once(
-    temporal: WorkflowEnvironment,
-) -> None:
-    """The cluster shows it as starting for minutes, while training stands."""
-    job = elsewhere()
-    cluster = ScriptedCluster(job, nodes=4)
-    cluster.backup_starts = False
-    async with training(temporal, job, cluster=cluster) as (world, peer):
-        await peer.report_fault(3)
-        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
-        first = cluster.backup()
-        cluster.backup_starts = True
-        cluster.conditions[first.spec.node_name] = (LOST,)
-        await world.look(first.spec.node_name)
-        assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
-        assert cluster.holder(1).spec.node_name not in (first.spec.node_name, "node-1")
-
-
-async def test_a_pod_that_is_lost_while_new_pods_start_is_replaced_with_the_others(temporal: WorkflowEnvironment) -> None:
-    """Its node goes: all faults are announced anew, one order names both pods, and the first new pod is kept."""
-    job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
-    cluster = ScriptedCluster(job, nodes=6)
-    cluster.backup_starts = False
-    async with training(temporal, job, cluster=cluster) as (world, peer):
-        await peer.report_fault(3)
-        await world.phase("new pods start")
-        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
-        first = cluster.backup()
-        await world.fault(node_fault("node-2").model_copy(update={"pod_ranks": (2,)}))
-        cluster.backup_starts = True
-        cluster.run(first.metadata.name)
-        incident = await world.incident()
-        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
-        assert peer.carried_out == [*DONE, "on_global_rank", "recover"]
-        assert incident.ladder[0].switched[0].after.uid == first.metadata.uid
-        assert list(peer.received[3].nodeRankIds) == ["1", "2"]
-
-
-async def test_a_lost_node_is_mended_by_other_pods_without_a_word_of_the_training_side(temporal: WorkflowEnvironment) -> None:
-    """The cluster tells of it: training is stopped, and the pod of that node is replaced."""
-    async with training(temporal, ours()) as (world, peer):
-        await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
-        assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
-        assert fields(peer.received[1])[2] == ["2:1", "3:1"]
-        assert world.cluster.holder(1).spec.node_name == "node-2"
-
-
-async def test_two_pods_are_replaced_together(temporal: WorkflowEnvironment) -> None:
-    """With one order, of which both take their part."""
-    job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
-    cluster = ScriptedCluster(job, nodes=5)
-    async with training(temporal, job, cluster=cluster) as (world, peer):
-        await peer.report_fault(3, 4)
-        incident = await world.incident()
-        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
-        assert [one.pod_rank for one in incident.ladder[0].switched] == [1, 2]
-        assert list(peer.received[2].nodeRankIds) == ["1", "2"]
-
-
-async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: WorkflowEnvironment) -> None:
-    """Training stands, its faults are announced anew, and the pod is replaced."""
-    async with training(temporal, ours(), Script(statuses=[406])) as (world, peer):
-        await peer.report_fault(3)
-        incident = await world.incident()
-        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
-        assert peer.carried_out == ["recover", "on_global_rank", "recover"]
 
 
 # ---- what others do meanwhile

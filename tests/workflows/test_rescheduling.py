@@ -1,6 +1,8 @@
 """The last mode: all pods stop and start again, and what is given up is said."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -34,36 +36,38 @@ async def test_pods_that_do_not_end_are_forced(temporal: WorkflowEnvironment) ->
         assert cluster.writes.index(f"kill {stubborn}") < cluster.writes.index(f"create {stubborn}")
 
 
-async def test_pods_that_never_end_are_given_up(temporal: WorkflowEnvironment) -> None:
-    """The verdict names the pod, an event says so, and no second pod of the rank is started beside it."""
+@asynccontextmanager
+async def _with_a_stuck_pod(env: WorkflowEnvironment) -> AsyncIterator[tuple[Harness, str]]:
+    """A job that is restarted, and one of its pods, which never ends."""
     job = a_job(limits=Limits(pods_stopped=SOON))
     cluster = ScriptedCluster(job)
     stuck = cluster.holder(1).metadata.name
     cluster.terminating_for_ever.add(stuck)
-    async with training(temporal, job, cluster=cluster) as (world, _peer):
+    async with training(env, job, cluster=cluster) as (world, _peer):
         await world.fault(node_fault("node-0"))
+        yield world, stuck
+
+
+async def test_pods_that_never_end_are_given_up(temporal: WorkflowEnvironment) -> None:
+    """The verdict names the pod, an event says so, and no second pod of the rank is started beside it."""
+    async with _with_a_stuck_pod(temporal) as (world, stuck):
         incident = await world.incident()
         assert incident.verdict is Outcome.GIVEN_UP
         assert incident.ladder[-1].reason == f"pods do not end: {stuck}; it is tried again from time to time"
         assert stuck in (await world.event("RecoveryGivenUp")).message
-        assert not [write for write in cluster.writes if write.startswith("create")]
+        assert not [write for write in world.cluster.writes if write.startswith("create")]
 
 
 async def test_a_restart_is_begun_again_when_its_old_pods_have_ended_at_last(temporal: WorkflowEnvironment) -> None:
     """Tries become rarer; until then the job is shown to have no pods, and not to train."""
-    job = a_job(limits=Limits(pods_stopped=SOON))
-    cluster = ScriptedCluster(job)
-    stuck = cluster.holder(1).metadata.name
-    cluster.terminating_for_ever.add(stuck)
-    async with training(temporal, job, cluster=cluster) as (world, _peer):
-        await world.fault(node_fault("node-0"))
+    async with _with_a_stuck_pod(temporal) as (world, _):
         assert (await world.incident()).verdict is Outcome.GIVEN_UP
         await world.skip(timedelta(minutes=1), of=world.entity)
         assert (await world.incident(2)).verdict is Outcome.GIVEN_UP
         known = (await world.status()).state
         assert known.again is not None
         assert (known.again.tries, known.restarts) == (2, ())
-        cluster.terminating_for_ever.clear()
+        world.cluster.terminating_for_ever.clear()
         await world.skip(timedelta(minutes=2), of=world.entity)
         incident = await world.restarted(3)
         assert incident.verdict is Outcome.RECOVERED

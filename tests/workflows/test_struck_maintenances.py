@@ -256,18 +256,24 @@ async def test_a_maintenance_whose_job_is_gone_for_good_is_over(temporal: Workfl
         assert (known.stage, known.on_backup) == (Stage.OVER, ())
 
 
+async def _moved_while_lost(world: Harness, peer: ScriptedPeer) -> str:
+    """Has links moved by a maintenance while the job's workflow is lost, and registered again; the maintenance."""
+    maintenance = await of(world).fail_over(world.job.id, OVER)
+    await peer.until(lambda: bool(peer.lists))
+    await _noted(world, lambda known: bool(known.recovery))
+    await world.entity.terminate("by mistake")
+    await _register(world)
+    peer.script.switches = True
+    await peer.report_switched()
+    return maintenance
+
+
 async def test_links_that_are_moved_while_the_jobs_workflow_is_lost_belong_to_their_maintenance(
     temporal: WorkflowEnvironment,
 ) -> None:
     """The link switch goes to its end, and the maintenance that asked for it waits for days, as ever."""
     async with _training(temporal, Script(switches=False)) as (world, peer):
-        maintenance = await of(world).fail_over(world.job.id, OVER)
-        await peer.until(lambda: bool(peer.lists))
-        await _noted(world, lambda known: bool(known.recovery))
-        await world.entity.terminate("by mistake")
-        await _register(world)
-        peer.script.switches = True
-        await peer.report_switched()
+        maintenance = await _moved_while_lost(world, peer)
         status = await world.settled(lambda status: bool(status.state.links))
         assert [(link.maintenance, link.ranks) for link in status.state.links] == [(maintenance, (2, 3))]
         known = await of(world).settled(maintenance)
@@ -282,13 +288,7 @@ async def test_a_failover_that_was_carried_out_is_known_by_the_jobs_state(
     """The workflow that had accepted it is lost, and the next one cannot be asked, since the stream is away: nothing failed."""
     monkeypatch.setattr("workflows.link_failover.BUSY", timedelta(minutes=5))
     async with _training(temporal, Script(switches=False)) as (world, peer):
-        maintenance = await of(world).fail_over(world.job.id, OVER)
-        await peer.until(lambda: bool(peer.lists))
-        await _noted(world, lambda known: bool(known.recovery))
-        await world.entity.terminate("by mistake")
-        await _register(world)
-        peer.script.switches = True
-        await peer.report_switched()
+        maintenance = await _moved_while_lost(world, peer)
         await world.settled(lambda status: bool(status.state.links))
         await peer.cut()
         await world.settled(lambda status: status.state.attachment is None)
