@@ -107,6 +107,7 @@ async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
         await world.skip(timedelta(minutes=3, seconds=1))
         incident = await world.incident()
         assert _ladder(incident) == [(Mode.LINK_SWITCH, outcome)], incident.ladder[0].reason
+        assert (await world.status()).state.repairs == ()  # of which a job has so many
         assert "training was asked, and repeated a step" in incident.ladder[0].reason
 
 
