@@ -142,7 +142,7 @@ class ClusterClient:
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
         """What the pod wrote, in pieces; with `follow` until the pod has ended."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end in the middle of a letter
-        async with self._stream(_path("pod", name, "/logs"), follow=follow, tail=tail) as response:
+        async with self._stream(_path("pod", name, "/logs"), None, follow=follow, tail=tail) as response:  # it may be silent
             async for piece in response.content.iter_any():
                 yield decoder.decode(piece)
         yield decoder.decode(b"", final=True)
@@ -209,7 +209,7 @@ class ClusterClient:
 
     async def watch(self) -> AsyncGenerator[WatchEvent, None]:
         """Changes, beginning with ADDED for all that exist. Never ends well: WatchExpired or ClusterUnavailable."""
-        async with self._stream("/watch") as response:
+        async with self._stream("/watch", SILENCE_LIMIT) as response:
             async for line in response.content:
                 if line.startswith(REFUSAL):
                     status = _read(Status, line)
@@ -239,8 +239,8 @@ class ClusterClient:
             return _read(kind, await response.read())
 
     @asynccontextmanager
-    async def _stream(self, path: str, **query: Value) -> AsyncIterator[aiohttp.ClientResponse]:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_LIMIT, sock_read=SILENCE_LIMIT)
+    async def _stream(self, path: str, silence: float | None, **query: Value) -> AsyncIterator[aiohttp.ClientResponse]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_LIMIT, sock_read=silence)
         async with self._request("GET", path, None, timeout, query) as response:
             yield response
 

@@ -195,6 +195,14 @@ async def test_logs_can_be_followed_to_the_end(client: ClusterClient, tmp_path: 
     assert await output(client, "demo-worker-0", tail=2) == "two\nthree\n"
 
 
+async def test_a_log_is_followed_while_the_pod_says_nothing(client: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod may be silent for long, as one that loads; only a watch is told again and again that somebody is there."""
+    await client.submit(job_object(command=("sh", "-c", "echo one; sleep 0.5; echo two")))
+    await until_running(client, "demo-worker-0")
+    monkeypatch.setattr("rekindle.cluster_client.SILENCE_LIMIT", 0.05)
+    assert await output(client, "demo-worker-0", follow=True) == "one\ntwo\n"
+
+
 async def test_a_long_log_is_printed_as_it_was_written(
     client: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
