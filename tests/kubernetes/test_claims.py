@@ -91,6 +91,18 @@ async def test_a_job_that_nobody_has_claimed_is_claimed_by_who_changes_it_first(
         await cluster_of(namespace, second).ensure_job_metadata(uid, {}, {keys.MEMORY: "theirs"})
 
 
+async def test_a_job_that_somebody_changes_meanwhile_is_claimed_as_it_is_then(namespace: Namespace) -> None:
+    """The watcher writes its status at any time: a change of the job does not fail for that."""
+    uid = (await a_job(namespace))["metadata"]["uid"]
+    first, second = claims_of(namespace, "first"), claims_of(namespace, "second")
+    stale = await cluster_of(namespace, first)._reader.job(uid)
+    await namespace.api.patch(namespace.path("jobs", "train"), {"metadata": {"labels": {"changed": "meanwhile"}}})
+    await first.ensure(stale)
+    assert await holder(namespace) == await first.own()
+    with pytest.raises(Forbidden):
+        await second.ensure(stale)
+
+
 async def test_the_jobs_of_an_installation_that_is_gone_are_taken_over(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,13 +104,20 @@ class Claims:
         Raises:
             Forbidden: another installation recovers it.
         """
-        own = await self.own()
-        if others := self.others(job):
-            raise Forbidden(elsewhere(others))
-        if job.annotation(keys.RECOVERED_BY):
-            return
-        version = {"resourceVersion": job.metadata["resourceVersion"]} if job.kind.has_object else {}
-        await self._write(job, own, version)
+        own, has_object = await self.own(), job.kind.has_object
+        for tries_left in reversed(range(TRIES)):
+            if others := self.others(job):
+                raise Forbidden(elsewhere(others))
+            if job.annotation(keys.RECOVERED_BY):
+                return
+            try:
+                await self._write(job, own, {"resourceVersion": job.metadata["resourceVersion"]} if has_object else {})
+            except Conflict:
+                if not (tries_left and has_object):
+                    raise
+                job = Workload(job.kind, lean(await self._api.get(job.path)))
+            else:
+                return
 
     async def _write(self, job: Workload, own: str, version: Object) -> Object:
         path, uid = job.kind.written_to(job)[-1]
