@@ -52,8 +52,12 @@ def given_up(rank: int, step: int) -> Path:
     return FOLDER / f"given-up-{rank}-{step}"
 
 
-def done(rank: int, step: int) -> Path:
-    return FOLDER / f"done-{rank}-{step}"
+def entered(rank: int, step: int) -> Path:
+    return FOLDER / f"entered-{rank}-{step}"
+
+
+def others_than(rank: int) -> list[int]:
+    return [other for other in range(4) if other != rank]
 
 
 def striking(kind: type, place: Callable[[Any], str], method: str) -> None:
@@ -77,7 +81,7 @@ def recorded(log: StepLog, step: int, *moment: Any) -> None:
     """Ranks have been compared after the step, and this one has still to say that it has done it."""
     rank, *_, generation = int(os.environ["RANK"]), *moment
     if f"{rank}:{step}" == LAST and generation > 1:
-        wait_for(*(given_up(other, step + 1) for other in range(4) if other != rank))
+        wait_for(*(given_up(other, step + 1) for other in others_than(rank)))
     record(log, step, *moment)
 
 
@@ -105,10 +109,11 @@ with rekindle_training.session(
     strike("begun")
     torch.manual_seed(1 + training.rank)
     for step in training.steps(STEPS):
-        if LAST.endswith(f":{step - 1}") and training.generation > 1:  # who is slow still asks whether the last one is done
-            wait_for(*(done(rank, step - 1) for rank in range(training.world_size)))
         try:
             with step:
+                if LAST.endswith(f":{step - 1}") and training.generation > 1:  # a slow rank still compares itself with others
+                    entered(training.rank, step).touch()
+                    wait_for(*(entered(other, step) for other in others_than(int(LAST.split(":")[0]))))
                 strike(f"step {step}")
                 loss = model(torch.randn(2, 4)).pow(2).mean()
                 loss.backward()
@@ -123,8 +128,6 @@ with rekindle_training.session(
                 break
             if not os.environ.get("CATCHES"):
                 raise
-        if training.generation > 1:
-            done(training.rank, step).touch()
     content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     os.write(1, f"final {training.rank} {hashlib.sha256(content).hexdigest()[:16]} {torch.rand(1).item()!r}\n".encode())
 if os.environ.get("FAILS"):

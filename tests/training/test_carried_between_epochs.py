@@ -398,6 +398,28 @@ def test_attributes_of_a_trainer_are_followed_as_variables_are(between: str, ins
     assert [name in one for one in words[:1]] == ([True] if name else [])
 
 
+def test_an_object_that_answers_for_its_class_is_not_asked(recwarn: pytest.WarningsRecorder, tmp_path: Path) -> None:
+    """It may warn, as the deprecated names of torch's modules do."""
+    warns = """
+import warnings
+
+
+class Deprecated:
+    @property
+    def __class__(self):
+        warnings.warn("deprecated", FutureWarning)
+        return Deprecated
+
+
+log.append(Deprecated())
+stopper.old = shown = Deprecated()
+"""
+    between = "print(log, shown)\nshown = None\nstopper.is_over(1)\nlog.append(evaluate())"
+    head, loop = script(between).split("with session")
+    assert found(f"{head}{warns}with session{loop}", tmp_path) == []
+    assert not recwarn.list
+
+
 def test_a_loop_of_epochs_in_a_generator_is_looked_at(tmp_path: Path) -> None:
     """The steps of all epochs come from a function that yields them."""
     generator = """

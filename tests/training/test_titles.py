@@ -1,7 +1,8 @@
 """What `ps` shows of a pod's processes, by which each is told from the others."""
 
 import asyncio
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -79,13 +80,14 @@ async def test_ranks_that_are_programs_of_their_own_are_told_apart(alone: Standa
 @pytest.mark.parametrize("length", [3, 100_000])
 def test_a_title_has_as_much_room_as_the_command_line_had(length: int) -> None:
     """One that is longer is cut, and what stood there before is gone."""
-    if (pid := os.fork()) == 0:
-        room = len(Path("/proc/self/cmdline").read_bytes())
-        titles.show("x" * length)
-        found = Path("/proc/self/cmdline").read_bytes()
-        expected = f"rekindle-train: {'x' * length}".encode()[: room - 1]
-        os._exit(0 if found.rstrip(b"\0") == expected and len(found) == room else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    shows = (
+        "import os, pathlib, sys; from rekindle_training.launcher import titles; place = pathlib.Path('/proc/self/cmdline'); "
+        "room = len(place.read_bytes()); titles.show('x' * int(sys.argv[1])); os.write(1, b'%d ' % room + place.read_bytes())"
+    )
+    shown = subprocess.run([sys.executable, "-c", shows, str(length)], capture_output=True, check=True).stdout
+    room, title = shown.split(b" ", 1)
+    assert title.rstrip(b"\0") == f"rekindle-train: {'x' * length}".encode()[: int(room) - 1]
+    assert len(title) == int(room)
 
 
 def test_a_process_without_a_known_command_line_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

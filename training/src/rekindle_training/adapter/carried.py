@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -42,7 +42,9 @@ _WAYS_OUT = (
     "`optimizer.param_groups[0]['lr']`; or keep it in an object with `state_dict` and `load_state_dict` that is given to "
     f'session(state=[...]). session(accept=["{CARRIED}"]) accepts that a recovery may change what is trained'
 )
+_TRAINED = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 
 
 class Carried:
@@ -166,11 +168,16 @@ class Carried:
         return id(thing) in self._known and not isinstance(thing, torch.nn.Module)
 
     def _is_given(self, thing: object) -> bool:
-        """Whether it was given to the session, or is of a kind that is, or a collection of such."""
-        if isinstance(thing, list | tuple) and thing:
-            return self._is_given(thing[0])
-        kinds = torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler
-        return isinstance(thing, kinds) or (thing is not None and id(thing) in self._known)
+        """Tells whether it was given to the session, or is of a kind that is, or a collection of such.
+
+        Asks the object's type: others answer `__class__` with code of their own, such as a warning.
+        """
+        kind = type(thing)
+        if issubclass(kind, list | tuple) and thing:
+            return self._is_given(cast(Sequence[object], thing)[0])
+        if issubclass(kind, torch.Tensor):
+            return isinstance(thing, torch.nn.Parameter) or id(thing) in self._known
+        return issubclass(kind, _TRAINED) or (thing is not None and id(thing) in self._known)
 
 
 class _TooLarge(Exception):
@@ -185,18 +192,20 @@ def _value(found: object) -> object:
         return None
 
 
-def _looked_at(found: object, number: Iterator[int]) -> object:
+def _looked_at(found: Any, number: Iterator[int]) -> object:
+    """Raises _TooLarge. Asks the type what it is, as `Carried` does elsewhere."""
     if next(number) == MOST:
         raise _TooLarge
-    if isinstance(found, _PLAIN):
-        return type(found), repr(found)
-    if isinstance(found, list | tuple | set | frozenset | dict | deque):
-        parts = chain.from_iterable(found.items()) if isinstance(found, dict) else found
-        return type(found), tuple(_looked_at(part, number) for part in parts)
-    if isinstance(found, torch.Tensor):
+    kind = type(found)
+    if issubclass(kind, _PLAIN):
+        return kind, repr(found)
+    if issubclass(kind, _CONTAINERS):
+        parts = chain.from_iterable(found.items()) if issubclass(kind, dict) else found
+        return kind, tuple(_looked_at(part, number) for part in parts)
+    if issubclass(kind, torch.Tensor):
         plain = found.layout is torch.strided and found.numel() <= LARGEST and not isinstance(found, torch.nn.Parameter)
         return leaf_digest(found.detach()) if plain else None
     numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and isinstance(found, numpy.ndarray | numpy.generic) and found.size <= LARGEST:
+    if numpy is not None and issubclass(kind, numpy.ndarray | numpy.generic) and found.size <= LARGEST:
         return str(found.dtype), found.shape, found.tobytes()
     return None
