@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rekindle_training.adapter.carried import Carried
-from rekindle_training.adapter.flow import Site, reaches
+from rekindle_training.adapter.flow import Site, reaching
 from rekindle_training.adapter.reads import Reads
 from tests.training.standalone import Standalone, last_words
 
@@ -220,7 +220,7 @@ def matters(body: str, name: str, update: str = "optimizer.step()") -> bool:
     }
     at = next((number for number, line in enumerate(lines.splitlines(), 1) if update in line), 0)
     site = Site([loop], found.get, at, [loop], loop)
-    return reaches(name, loop, [site], lambda thing: isinstance(thing, kinds), epochs=False)
+    return bool(reaching([name], loop, [site], lambda thing: isinstance(thing, kinds), epochs=False))
 
 
 TRAINED = "\nloss = model(x).sum() * weight\nloss.backward()\noptimizer.step()"

@@ -141,7 +141,7 @@ meter, stopper, writer, evaluator, kept = Meter(), Stopper(), Writer(), Evaluato
 LOOP = """
 with session(model, optimizer, state=[scheduler, kept]) as training:
     {begin}
-    for epoch in training.epochs(2, steps=3):
+    for {loop}:
         {top}
         for step in epoch:
             with step:
@@ -166,10 +166,18 @@ def found(source: str, folder: Path) -> list[str]:
     return [words for words in training.found if words]
 
 
-def script(between: str, *, begin: str = "", top: str = "", inside: str = "", after: str = "") -> str:
+def script(
+    between: str,
+    *,
+    begin: str = "",
+    loop: str = "epoch in training.epochs(2, steps=3)",
+    top: str = "",
+    inside: str = "",
+    after: str = "",
+) -> str:
     parts = {"begin": (begin, 4), "top": (top, 8), "inside": (inside, 16), "between": (between, 8), "after": (after, 0)}
     lines = {name: textwrap.indent(text, " " * columns).strip() or "pass" for name, (text, columns) in parts.items()}
-    return HEAD + LOOP.format(**lines)
+    return HEAD + LOOP.format(loop=loop, **lines)
 
 
 VALUE = "value = evaluate()\n"
@@ -188,13 +196,16 @@ CARRIED = [
     ("history", {"between": "history['loss'].append(evaluate())\nif history['loss'][-1] > 3:\n    adjust(0.1)"}),
     ("log", {"between": "log.append(evaluate())\nif len(log) > 3 and log[-1] > log[-2]:\n    break"}),
     ("log", {"between": "log.append(evaluate())\nscheduler.step(sum(log) / len(log))"}),
-    ("stopper", {"between": "stopper(evaluate())\nif stopper.stop:\n    break"}),
-    ("stopper", {"between": "if stopper.is_over(evaluate()):\n    training.finish()\n    break"}),
+    ("stopper.best", {"between": "stopper(evaluate())\nif stopper.stop:\n    break"}),
+    ("stopper.best", {"between": "if stopper.is_over(evaluate()):\n    training.finish()\n    break"}),
     ("bad", {"begin": "stops = True", "between": "bad += 1\nif stops and bad > 3:\n    break"}),
     ("bad", {"begin": "done = False", "between": "bad += 1\nif bad > 3:\n    done = True\nif done:\n    break"}),
-    ("meter", {"between": "meter.update(evaluate())\nscheduler.step(meter.average)"}),
-    ("meter", {"top": "meter.reset()", "inside": "meter.update(loss.item())", "between": "scheduler.step(meter.average)"}),
-    ("losses", {"top": "losses = Meter()", "inside": "losses.update(loss.item())", "between": "scheduler.step(losses.average)"}),
+    ("meter.sum", {"between": "meter.update(evaluate())\nscheduler.step(meter.average)"}),
+    ("meter.sum", {"top": "meter.reset()", "inside": "meter.update(loss.item())", "between": "scheduler.step(meter.average)"}),
+    (
+        "losses.sum",
+        {"top": "losses = Meter()", "inside": "losses.update(loss.item())", "between": "scheduler.step(losses.average)"},
+    ),
     ("lr", {"between": "adjust(lr := lr * 0.5)"}),
     ("lr", {"begin": "lr = 0.02 if training.step >= 0 else 0.1", "between": "lr *= 0.5\nadjust(lr)"}),
     ("lr", {"begin": "lr = 0.1 * len(optimizer.param_groups)", "between": "lr *= 0.5\nadjust(lr)"}),
@@ -227,7 +238,7 @@ def test_a_variable_of_the_loop_of_epochs_that_matters_is_found(name: str, parts
     source = (tmp_path / "carrying.py").read_text().splitlines()
     place, _, rest = words[0].partition(" reads ")
     assert rest.startswith(f"`{name}`, which changes from ")
-    assert name in source[int(place.partition(":")[2]) - 1]
+    assert name.partition(".")[0] in source[int(place.partition(":")[2]) - 1]
 
 
 ORDINARY = [

@@ -7,22 +7,25 @@ trained (`flow`), and not where they are only shown or saved. What functions rea
 A loop around the steps, such as one of epochs, is judged in the second step by its source alone: its second turn comes late.
 """
 
+import ast
 import logging
 import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from types import CodeType
 from typing import Any, cast
 
 import torch
 
+from rekindle_training.adapter import iterators
 from rekindle_training.adapter.digest import leaf_digest
-from rekindle_training.adapter.flow import reaches
-from rekindle_training.adapter.methods import carries
+from rekindle_training.adapter.flow import reaching
+from rekindle_training.adapter.methods import assigned_below, first_read, forget
+from rekindle_training.adapter.names import Names
 from rekindle_training.adapter.places import CARRIED, frames_of_script
-from rekindle_training.adapter.reads import Loop, Reads, changed, methods
+from rekindle_training.adapter.reads import Loop, Reads, assigned, changed, is_memory, stored
 from rekindle_training.adapter.sites import Frame, chain_of
 from rekindle_training.adapter.words import FAILURES
 
@@ -93,6 +96,9 @@ class Carried:
             log.warning("the variables of the loop are not checked", exc_info=True)
             self.is_over = True
             return ""
+        finally:
+            if self.is_over:
+                forget()
 
     def _found(self) -> str:
         frames = chain_of(frames_of_script(), self._opened, self._updates_at)
@@ -104,68 +110,83 @@ class Carried:
         if asking.code is not self._code or loop is not self._loop:
             self._code, self._loop = asking.code, loop
             self._seen, self._updates_at = {}, math.inf
-            self._reads = Reads(loop, asking.site.holds).found
+            self._reads = self._reads_of(loop, asking)
         if found := self._changed(asking, loop, frames):
             return found
-        return self._gathered(asking, loop, frames) or self._around(frames) if self._looks == AROUND else ""
+        return self._around(asking, frames) if self._looks == AROUND else ""
+
+    def _reads_of(self, loop: Loop, frame: Frame) -> Mapping[str, int]:
+        return first_read(loop, self._names(frame)) | Reads(loop, frame.site.holds).found
 
     def _changed(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
         """Looks at the loop of steps: values tell what has changed in it."""
         seen = {name: value for name in self._reads if (value := self._look_at(name, asking)) is not None}
         changed = [name for name, value in seen.items() if name in self._seen and self._seen[name] != value]
         self._seen = seen
-        name = next((name for name in changed if self._matters(name, loop, frames[frames.index(asking) :])), None)
-        return "" if name is None else f"{asking.file}:{self._reads[name]} reads `{name}`, which changes from turn to turn"
+        if self._looks == AROUND:
+            changed += self._iterators(self._reads, asking)
+        lines = dict(self._counted(loop, asking)) if self._looks == AROUND else {}
+        return self._said({name: self._reads[name] for name in changed} | lines, loop, frames[frames.index(asking) :], "turn")
 
-    def _gathered(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
-        """Looks at objects of the script's in which the loop of steps gathers, such as a mean that decides between epochs."""
-        called, outer = methods(loop), frames[frames.index(asking) :]
-        for name, line in self._reads.items():
-            if name in called and self._is_carrying(name, called[name], asking) and self._matters(name, loop, outer):
-                return f"{asking.file}:{line} reads `{name}`, which changes from turn to turn"
-        return ""
-
-    def _around(self, frames: Sequence[Frame]) -> str:
+    def _around(self, asking: Frame, frames: Sequence[Frame]) -> str:
         """Looks at the loops around the steps: the source tells what may change in them."""
         for number, frame in enumerate(frames):
-            for loop in frame.site.loops:
-                reads = Reads(loop, frame.site.holds).found if loop is not frame.site.steps else {}
-                names = (name for name in self._carried(reads, loop, frame) if self._matters(name, loop, frames[number:]))
-                if (name := next(names, None)) is not None:
-                    return f"{frame.file}:{reads[name]} reads `{name}`, which changes from epoch to epoch"
+            for loop in (loop for loop in frame.site.loops if loop is not asking.site.steps):
+                reads = self._reads_of(loop, frame)
+                moving = changed(loop) | assigned_below(loop, self._names(frame))
+                replaced = {name for name in stored(loop) if "." not in name}
+                moves = (name for name in reads if name in moving or name.partition(".")[0] in replaced)
+                names = [name for name in moves if frame.has(name) and self._look_at(name, frame) is not None]
+                names += self._iterators(reads, frame)
+                lines = {name: reads[name] for name in names} | dict(self._counted(loop, frame))
+                if found := self._said(lines, loop, frames[number:], "epoch"):
+                    return found
         return ""
 
-    def _carried(self, names: Iterable[str], loop: Loop, frame: Frame) -> Iterator[str]:
-        moving, called = changed(loop), methods(loop)
-        for name in names:
-            if (name in moving and frame.has(name) and self._look_at(name, frame) is not None) or (
-                name in called and self._is_carrying(name, called[name], frame)
-            ):
-                yield name
-
-    def _matters(self, name: str, loop: Loop, frames: Sequence[Frame]) -> bool:
-        if frames[0].is_restored(name, loop, self._is_state):
-            return False
+    def _said(self, lines: Mapping[str, int], loop: Loop, frames: Sequence[Frame], turns: str) -> str:
+        """Says which of these variables, with the lines that read them, matters for training; empty: none."""
+        frame = frames[0]
+        if not lines:
+            return ""
         epochs = any(loop is not frame.site.steps for frame in frames for loop in frame.site.loops)
-        return reaches(name, loop, [frame.site for frame in frames], self._is_given, epochs=epochs)
+        found = reaching(lines, loop, [frame.site for frame in frames], self._is_given, epochs=epochs)
+        for name in (name for name in lines if name in found):
+            if not (is_memory(name, loop) or frame.is_restored(name, loop, self._is_state)):
+                return f"{frame.file}:{lines[name]} reads `{name}`, which changes from {turns} to {turns}"
+        return ""
+
+    def _names(self, frame: Frame) -> Names:
+        return Names(frame.find, self._is_given)
+
+    def _counted(self, loop: Loop, frame: Frame) -> Iterator[tuple[str, int]]:
+        """Yields what a loop counts or draws beside the steps or epochs, as by `enumerate` and `zip`, and the line."""
+        names = self._names(frame)
+        for target, source in iterators.beside(loop, names.value) if isinstance(loop, ast.For) else ():
+            if not (self._is_restored_source(source, names) or frame.comes_from_state(source, self._is_state)):
+                yield from ((name, target.lineno) for name in assigned(target))
+
+    def _is_restored_source(self, source: ast.expr, names: Names) -> bool:
+        """Tells whether an expression names something that the session restores, or a loader: those are looked at elsewhere."""
+        parts = (names.value(part) for part in ast.walk(source) if isinstance(part, ast.Name | ast.Attribute))
+        return any(iterators.is_restored(one, self._is_data) for one in parts if one is not None)
+
+    def _iterators(self, names: Iterable[str], frame: Frame) -> Iterator[str]:
+        """Yields iterators of the script's among these variables."""
+        return (name for name in names if iterators.is_own(frame.find(name), self._is_data))
 
     def _look_at(self, name: str, frame: Frame) -> object:
-        root = frame.find(name.partition(".")[0])
-        if id(root) in self._known or type(root).__module__.startswith("rekindle_training"):
+        held = [frame.find(part) for part in accumulate(name.split("."), "{}.{}".format)]
+        if any(id(one) in self._known or type(one).__module__.startswith("rekindle_training") for one in held):
             return None
-        found = frame.find(name)
-        return None if id(found) in self._known else _value(found)
-
-    def _is_carrying(self, name: str, called: Iterable[str], frame: Frame) -> bool:
-        """Tells whether it is an object of the script's that counts or keeps something in these methods, and has nothing of
-        what is trained: that is a trainer, and no line tells which of its attributes matter."""
-        thing = frame.find(name)
-        held = getattr(thing, "__dict__", {}).values()
-        return not (name == "self" or self._is_given(thing) or any(map(self._is_given, held))) and carries(thing, called)
+        return _value(held[-1])
 
     def _is_state(self, thing: object) -> bool:
         """Tells whether a session puts back what this has: something that was given to it, or the session itself."""
-        return id(thing) in self._known and not isinstance(thing, torch.nn.Module)
+        return id(thing) in self._known and not issubclass(type(thing), torch.nn.Module)
+
+    def _is_data(self, thing: object) -> bool:
+        """Tells whether it was given to the session as something else than what is trained."""
+        return id(thing) in self._known and not issubclass(type(thing), _TRAINED)
 
     def _is_given(self, thing: object) -> bool:
         """Tells whether it was given to the session, or is of a kind that is, or a collection of such.

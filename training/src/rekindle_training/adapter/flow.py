@@ -1,23 +1,29 @@
-"""Whether a variable of a loop reaches what is trained: its gradients, its update, its options or its random numbers.
+"""Whether variables of a loop reach what is trained: its gradients, its update, its options or its random numbers.
 
-The source of the loop is followed statement by statement. What is computed from the variable carries it on, and so does what is
+The source of the loop is followed statement by statement. What is computed from a variable carries it on, and so does what is
 assigned where it decides. It has reached training where such a value is in a backward pass, in the update, or in something that
 changes what the session was given. A value that is only shown, kept or saved ends without having reached anything.
 
-In a loop of epochs it has reached training also where it ends the loop or one of its epochs, and where it decides between two
-epochs that something is saved, such as the best model.
+All variables are followed at once: each value is known by the variables that it carries. Functions of the script are followed
+with what they are given, up to some depth.
+
+In a loop of epochs a variable has reached training also where it ends the loop or one of its epochs, and where it decides between
+two epochs that something is saved, such as the best model.
 """
 
 import ast
 import builtins
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from inspect import getattr_static, unwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import unwrap
 from types import CodeType, FunctionType
+from typing import Any
 
-from rekindle_training.adapter.reads import GROWS, Loop, never_known, path
+from rekindle_training.adapter.callees import DEEPEST, Callee, callee_of, pairs
+from rekindle_training.adapter.methods import property_reads
+from rekindle_training.adapter.names import Names, called_name
+from rekindle_training.adapter.reads import GROWS, Loop, assigned, dotted, never_known, path, replaced_fields
 
 TRAINS = frozenset(["backward", "manual_backward", "manual_seed", "manual_seed_all", "seed", "set_epoch"])
 """Names of functions that are part of training, whoever has them."""
@@ -33,23 +39,19 @@ SAVES = ("save", "checkpoint", "ckpt")
 SHOWN = ("fig", "plot", "image", "log")
 """Parts of names of functions that keep something else."""
 ACTS = ("update", "adjust", "set", "step", "train", "anneal", "decay", "freeze", "reset", "copy", "swap", "init", "prune", "clip")
-"""Parts of names of functions that change what is trained, where they can reach it."""
-PARTS = frozenset(
-    [
-        *("parameters", "named_parameters", "buffers", "named_buffers", "children", "modules", "named_modules"),
-        *("values", "items", "enumerate", "zip", "list", "tuple", "reversed", "iter", "next"),
-    ]
-)
-"""Names of functions that return parts of what is trained."""
+"""Parts of names of functions that change what is trained, where they can reach it and their source is not followed."""
 BESIDE = GROWS | frozenset(dir(builtins))
 """Names of functions that update nothing of what is trained."""
-TURNS = 4
-"""Passes through a loop of steps or epochs, each with what the turn before has carried on."""
+Carried = frozenset[str]
+"""Variables that a value carries."""
+NONE: Carried = frozenset()
+Hot = dict[str, Carried]
+"""What a name carries, for each that carries something."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A frame of the script that is in its loop, or has called the one that is."""
+    """A frame of the script that is in its loop, or has called the one that is; or a function of the script."""
 
     body: Sequence[ast.stmt]
     resolve: Callable[[str], object]
@@ -66,232 +68,259 @@ class Site:
     """Tells whether a condition is true in each turn; None: it is not known."""
 
 
-def reaches(name: str, loop: Loop, sites: Sequence[Site], known: Callable[[object], bool], *, epochs: bool) -> bool:
-    """Tells whether the value that a variable, or an attribute of one, has when a turn of this loop begins matters for training.
+def reaching(
+    names: Iterable[str], loop: Loop, sites: Sequence[Site], known: Callable[[object], bool], *, epochs: bool
+) -> Carried:
+    """Returns those variables, and attributes of variables, whose value when a turn of this loop begins matters for training.
 
     Args:
         sites: the frame of the loop, and those that have called it.
         known: whether something was given to the session.
         epochs: there are loops of epochs.
     """
-    hot, called = {name}, False
+    hot: Hot = {name: frozenset([name]) for name in names}
+    reached = called = NONE
     for site in sites:
-        flow = Flow(site, known, epochs=epochs, called=called)
-        hot = flow.follow(hot, loop)
-        if flow.reached:
-            return True
-        local = site.code.co_varnames if site.code else ()
-        hot = {one for one in hot if (root := one.partition(".")[0]) == "self" or root not in local}
-        called = flow.returned
         if not (hot or called):
             break
-    return False
+        flow = Flow(site, known, epochs=epochs, called=called)
+        hot = flow.follow(hot, loop)
+        reached |= flow.reached
+        local = site.code.co_varnames if site.code else ()
+        hot = {name: what for name, what in hot.items() if (root := name.partition(".")[0]) == "self" or root not in local}
+        called = flow.returned
+    return reached
+
+
+@dataclass
+class _Followed:
+    """Functions of the script whose calls are followed in one frame, and in what it calls."""
+
+    depth: int = 0
+    found: dict[object, tuple[Carried, Carried, Hot]] = field(default_factory=dict)
+    """What reaches training in a call, what it returns, and what carries something at its end, by what it is called with."""
 
 
 class Flow:
     """Flow of values through one frame."""
 
-    def __init__(self, site: Site, known: Callable[[object], bool], *, epochs: bool, called: bool = False) -> None:
+    def __init__(
+        self,
+        site: Site,
+        known: Callable[[object], bool],
+        *,
+        epochs: bool,
+        called: Carried = NONE,
+        followed: _Followed | None = None,
+    ) -> None:
         """
         Args:
-            called: what the frame below returns carries the value.
+            called: what the value carries that the frame below returns.
         """
-        self._site, self._resolve, self._known, self._epochs, self._called = site, site.resolve, known, epochs, called
-        self._aliases: set[str] = set()
-        """Variables that name parts of what is trained, such as a group of parameters."""
-        self._begun: tuple[Loop, set[str]] | None = None
-        """Loop at the beginning of whose turns these variables carry the value."""
+        self._site, self._known, self._epochs, self._called = site, known, epochs, called
+        self._names = Names(site.resolve, known)
+        self._followed = followed or _Followed()
+        self._begun: tuple[Loop, Hot] | None = None
+        """Loop at the beginning of whose turns these names carry something."""
         self._inside: list[bool] = []
         """Marks of the loops around the statement: true for one of the site's."""
-        self._skips = False
-        """The value has decided that the rest of the turn is left out."""
-        self.reached = self.returned = False
+        self._skips = NONE
+        """What has decided that the rest of the turn is left out."""
+        self._results: dict[ast.Call, Carried] = {}
+        """What the results of functions carry whose calls were followed."""
+        self._turns: dict[object, Hot] = {}
+        """What carries something after a loop, by what did before it."""
+        self.reached = self.returned = NONE
 
-    def follow(self, hot: set[str], loop: Loop | None) -> set[str]:
-        """Returns what carries the value at the end.
+    def follow(self, hot: Hot, loop: Loop | None, decides: Carried = NONE) -> Hot:
+        """Returns what carries something at the end.
 
         Args:
-            hot: what carries it when a turn of the loop begins, or after the call where the loop is in the frame below.
+            hot: what does when a turn of the loop begins, or after the call where the loop is in the frame below.
             loop: None: when the frame begins.
+            decides: what has decided that the frame is called.
         """
         if loop is not None:
-            self._begun, hot = (loop, hot), set()
-        return self._block(self._site.body, hot, decides=False)
+            self._begun, hot = (loop, hot), {}
+        return self._block(self._site.body, hot, decides)
 
     def _is_at(self, node: ast.stmt | ast.expr) -> bool:
         return node.lineno <= self._site.line <= (node.end_lineno or node.lineno)
 
-    # Statements.
+    # Statements. `hot` is what carries something before one, `decides` is what has decided that it is executed.
 
-    def _block(self, statements: Iterable[ast.stmt], hot: set[str], *, decides: bool) -> set[str]:
-        """Args:
-            hot: what carries the value.
-            decides: the value has decided that these statements are executed.
-
-        Returns:
-            What carries the value then.
-        """
+    def _block(self, statements: Iterable[ast.stmt], hot: Hot, decides: Carried) -> Hot:
         for statement in statements:
-            hot = self._statement(statement, hot, decides or self._skips)
+            hot = self._statement(statement, hot, decides | self._skips)
         return hot
 
-    def _statement(self, statement: ast.stmt, hot: set[str], decides: bool) -> set[str]:
+    def _statement(self, statement: ast.stmt, hot: Hot, decides: Carried) -> Hot:
         match statement:
             case ast.If(test=test, body=body, orelse=orelse):
                 self._calls(test, hot, decides)
-                decides = decides or self._is_hot(test, hot)
+                decides = decides | self._carried(test, hot)
                 holds = self._site.holds(test)
                 branches = [branch for branch, of in ((body, True), (orelse, False)) if holds in (None, of)]
-                hot = hot.union(*(self._block(branch, set(hot), decides=decides) for branch in branches))
+                return _merged(hot, *(self._block(branch, dict(hot), decides) for branch in branches))
             case ast.With(items=items, body=body):
                 for item in items:
                     self._calls(item.context_expr, hot, decides)
                     if item.optional_vars is not None:
-                        self._store(item.optional_vars, hot, is_hot=self._is_hot(item.context_expr, hot))
-                hot = self._block(body, hot, decides=decides)
+                        self._store(item.optional_vars, hot, self._carried(item.context_expr, hot))
+                return self._block(body, hot, decides)
             case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
-                done = self._block([*body, *orelse], set(hot), decides=decides)
-                failed = [self._block(handler.body, hot | done, decides=decides) for handler in handlers]
-                hot = self._block(final, done.union(*failed), decides=decides)
+                done = self._block([*body, *orelse], dict(hot), decides)
+                failed = [self._block(handler.body, _merged(hot, done), decides) for handler in handlers]
+                return self._block(final, _merged(done, *failed), decides)
             case ast.Match(subject=subject, cases=cases):
-                decides = decides or self._is_hot(subject, hot)
-                hot = hot.union(*(self._block(case.body, set(hot), decides=decides) for case in cases))
+                decides = decides | self._carried(subject, hot)
+                return _merged(hot, *(self._block(case.body, dict(hot), decides) for case in cases))
             case ast.For() | ast.While():
-                hot = self._loop_inside(statement, hot, decides)
+                return self._loop_inside(statement, hot, decides)
             case _:
                 self._simple(statement, hot, decides)
         return hot
 
-    def _loop_inside(self, loop: Loop, hot: set[str], decides: bool) -> set[str]:
+    def _loop_inside(self, loop: Loop, hot: Hot, decides: Carried) -> Hot:
+        """Goes on until another turn changes nothing."""
+        key = loop, frozenset(hot.items()), decides, self._skips, self._names.aliases
+        if key in self._turns:
+            return dict(self._turns[key])
         is_ours = any(loop is one for one in self._site.loops)
         if isinstance(loop, ast.For):
             self._calls(loop.iter, hot, decides)
-            decides = decides or self._is_hot(loop.iter, hot)
-            self._alias(loop.target, loop.iter)
-            self._store(loop.target, hot, is_hot=decides)
+            decides = decides | self._carried(loop.iter, hot)
+            self._names.alias(loop.target, loop.iter)
+            self._store(loop.target, hot, decides)
         if self._begun is not None and self._begun[0] is loop:
-            hot = hot | self._begun[1]
+            hot = _merged(hot, self._begun[1])
         self._inside.append(is_ours)
-        for _ in range(TURNS if is_ours else 2):
-            hot = hot | self._turn(loop, set(hot), decides)
+        before = None
+        while before != (before := (hot, self._names.aliases, self._skips)):
+            hot = _merged(hot, self._turn(loop, dict(hot), decides))
         self._inside.pop()
+        self._turns[key] = dict(hot)
         return hot
 
-    def _turn(self, loop: Loop, hot: set[str], decides: bool) -> set[str]:
+    def _turn(self, loop: Loop, hot: Hot, decides: Carried) -> Hot:
         if isinstance(loop, ast.While):
             self._calls(loop.test, hot, decides)
-            decides = decides or self._is_hot(loop.test, hot)
-        self._reach(self._epochs and decides and self._inside[-1])
-        hot = self._block([*loop.body, *loop.orelse], hot, decides=decides)
+            decides = decides | self._carried(loop.test, hot)
+        if self._epochs and self._inside[-1]:
+            self.reached |= decides
+        hot = self._block([*loop.body, *loop.orelse], hot, decides)
         if self._inside[-1]:
-            self._skips = False
+            self._skips = NONE
         return hot
 
-    def _simple(self, statement: ast.stmt, hot: set[str], decides: bool) -> None:
+    def _simple(self, statement: ast.stmt, hot: Hot, decides: Carried) -> None:
         self._calls(statement, hot, decides)
         if self._is_at(statement):
-            self._reach(decides or (self._site.below is None and self._updates_with(statement, hot)))
+            self.reached |= decides | (self._updates_with(statement, hot) if self._site.below is None else NONE)
             if self._begun is not None and self._begun[0] not in self._site.loops:
-                hot |= self._begun[1]
+                _add(hot, self._begun[1])
         match statement:
-            case ast.Assign(targets=targets, value=value):
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 self._assign(targets, value, hot, decides)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._assign([target], value, hot, decides)
-            case ast.AugAssign(target=target) if decides or self._is_hot(statement, hot):
-                self._store(target, hot, is_hot=True)
+            case ast.AugAssign(target=target, value=value):
+                if what := decides | self._carried(value, hot) | self._carried(target, hot):
+                    self._store(target, hot, what)
             case ast.FunctionDef(name=name):
-                self._store(ast.Name(name), hot, is_hot=self._is_hot(statement, hot))
+                self._store(ast.Name(name), hot, self._carried(statement, hot))
             case ast.Continue() | ast.Break() | ast.Return():
                 self._leave(statement, hot, decides)
 
-    def _updates_with(self, statement: ast.stmt, hot: set[str]) -> bool:
-        """Tells whether the value is given to what updates, and is not only beside it, as in `losses.append(train(batch))`."""
-        calls = (part for part in ast.walk(statement) if isinstance(part, ast.Call))
-        return any(self._is_hot(call, hot) for call in calls if _called(call.func) not in BESIDE)
+    def _updates_with(self, statement: ast.stmt, hot: Hot) -> Carried:
+        """Returns what is given to what updates, and is not only beside it, as in `losses.append(train(batch))`."""
+        calls = (part for part in ast.walk(statement) if isinstance(part, ast.Call) and part not in self._results)
+        return NONE.union(*(self._inside_of(call, hot) for call in calls if called_name(call.func) not in BESIDE))
 
-    def _leave(self, statement: ast.Continue | ast.Break | ast.Return, hot: set[str], decides: bool) -> None:
+    def _leave(self, statement: ast.Continue | ast.Break | ast.Return, hot: Hot, decides: Carried) -> None:
         is_ours = bool(self._inside) and self._inside[-1]
         match statement:
             case ast.Continue():
-                self._reach(decides and statement.lineno <= self._site.line)
-                self._skips = self._skips or (decides and is_ours)
+                self.reached |= decides if statement.lineno <= self._site.line < math.inf else NONE
+                self._skips |= decides if is_ours else NONE
             case ast.Break():
-                self._reach(self._epochs and decides and is_ours)
+                self.reached |= decides if self._epochs and is_ours else NONE
             case ast.Return(value=value):
-                self._reach(self._epochs and decides and any(self._inside))
-                self.returned = self.returned or decides or (value is not None and self._is_hot(value, hot))
+                self.reached |= decides if self._epochs and any(self._inside) else NONE
+                self.returned |= decides | (NONE if value is None else self._carried(value, hot))
 
-    def _assign(self, targets: Iterable[ast.expr], value: ast.expr, hot: set[str], decides: bool) -> None:
-        is_hot = decides or self._is_hot(value, hot)
+    def _assign(self, targets: Iterable[ast.expr], value: ast.expr, hot: Hot, decides: Carried) -> None:
+        what = decides | self._carried(value, hot)
         for target in targets:
-            self._alias(target, value)
-            self._store(target, hot, is_hot=is_hot)
+            self._names.alias(target, value)
+            if (fields := replaced_fields(target, value)) is None:
+                self._store(target, hot, what)
+            else:
+                _add(hot, {name: decides | self._carried(part, hot) for name, part in fields.items()})
 
-    def _store(self, target: ast.expr, hot: set[str], *, is_hot: bool) -> None:
+    def _store(self, target: ast.expr, hot: Hot, what: Carried) -> None:
         match target:
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 for element in elements:
-                    self._store(element, hot, is_hot=is_hot)
-                return
+                    self._store(element, hot, what)
             case ast.Starred(value=value):
-                self._store(value, hot, is_hot=is_hot)
-                return
+                self._store(value, hot, what)
             case ast.Name(id=name):
-                pass
-            case ast.Attribute(value=ast.Name(id=root), attr=attribute):
-                name = f"{root}.{attribute}"
-                self._reach(is_hot and self._is_trained(target.value))
+                _put(hot, name, what)
+            case ast.Attribute(value=value) if name := dotted(target):
+                self.reached |= what if self._names.is_trained(value) else NONE
+                _put(hot, name, what)
             case _:
-                self._reach(is_hot and self._is_trained(target))
-                hot |= {path(target)} if is_hot else set()
-                return
-        (hot.add if is_hot else hot.discard)(name)
-
-    def _alias(self, target: ast.expr, value: ast.expr) -> None:
-        """A part of what is trained gets a name: `for group in optimizer.param_groups`, `group = optimizer.param_groups[0]`."""
-        inputs = value.args if isinstance(value, ast.Call) and _called(value.func) in PARTS else []
-        if any(map(self._is_trained, [value, *inputs])):
-            self._aliases |= {
-                node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            }
+                self.reached |= what if self._names.is_trained(target) else NONE
+                _add(hot, {path(target): what})
 
     # Expressions.
 
-    def _calls(self, node: ast.AST, hot: set[str], decides: bool) -> None:
-        """Notices what calls do with the value, apart from what they return."""
-        for part in ast.walk(node):
+    def _calls(self, node: ast.AST, hot: Hot, decides: Carried) -> None:
+        """Notices what calls do with values, apart from what they return. What a call is given comes before it."""
+        for one in (part for part in ast.walk(node) if isinstance(part, ast.comprehension)):
+            self._names.alias(one.target, one.iter)
+            _add(hot, dict.fromkeys(assigned(one.target), self._carried(one.iter, hot)))
+        dropped = node.value if isinstance(node, ast.Expr) else None
+        dropped = dropped.elt if isinstance(dropped, ast.ListComp | ast.SetComp | ast.GeneratorExp) else dropped
+        for part in reversed([*ast.walk(node)]):
             if isinstance(part, ast.NamedExpr):
-                self._store(part.target, hot, is_hot=self._is_hot(part.value, hot))
+                self._store(part.target, hot, self._carried(part.value, hot))
             elif isinstance(part, ast.Call):
-                self._call(part, hot, decides, drops=isinstance(node, ast.Expr) and node.value is part)
+                self._call(part, hot, decides, drops=part is dropped)
 
-    def _call(self, call: ast.Call, hot: set[str], decides: bool, *, drops: bool) -> None:
+    def _call(self, call: ast.Call, hot: Hot, decides: Carried, *, drops: bool) -> None:
         """`drops`: nothing is done with what it returns."""
-        name = _called(call.func)
-        inputs = [*call.args, *(keyword.value for keyword in call.keywords)]
+        name = called_name(call.func)
         if self._calls_below(call):
             self._enter(call, hot)
             return
-        self._reach(decides and self._ends_or_saves(call, name))
-        is_given = any(self._is_hot(one, hot) for one in inputs)
-        if name in TRAINS:
-            self._reach(decides or self._is_hot(call, hot))
+        self.reached |= decides if self._ends_or_saves(call, name) else NONE
+        self.reached |= decides | self._inside_of(call, hot) if name in TRAINS else NONE
         if any(word in name.lower() for word in SHOWS):
             return
+        if callee := callee_of(*self._names.function(call.func)) if self._followed.depth < DEEPEST else None:
+            self._follow(call, callee, hot, decides)
+        else:
+            self._outside(call, hot, decides, drops=drops)
+
+    def _outside(self, call: ast.Call, hot: Hot, decides: Carried, *, drops: bool) -> None:
+        """Judges a call that is not followed by its name, by whose it is, and by what it is given."""
+        name = called_name(call.func)
+        inputs = [*call.args, *(keyword.value for keyword in call.keywords)]
+        given = NONE.union(*(self._carried(one, hot) for one in inputs))
         if isinstance(call.func, ast.Attribute):
-            is_trained = self._is_trained(call.func.value) or any(map(self._is_trained, inputs))
-            self._reach(is_trained and (decides or is_given) and (name in CHANGES or name.endswith("_")))
-            self._reach(is_given and drops and self._is_trained(call.func.value))
-            if is_given and not self._is_trained(call.func.value):
-                hot.add(path(call.func.value))
-        if self._can_change(call.func, inputs):
-            self._reach(is_given or (decides and any(word in name.lower() for word in ACTS)))
+            is_trained = self._names.is_trained(call.func.value)
+            if (is_trained or any(map(self._names.is_trained, inputs))) and (name in CHANGES or name.endswith("_")):
+                self.reached |= decides | given
+            self.reached |= given if is_trained and drops else NONE
+            _add(hot, {} if is_trained else {path(call.func.value): given})
+        if self._names.can_change(call.func, inputs):
+            self.reached |= given | (decides if any(word in name.lower() for word in ACTS) else NONE)
 
     def _ends_or_saves(self, call: ast.Call, name: str) -> bool:
         """Tells whether it is `training.finish()`, or saves something between two epochs."""
         if name == "finish" and isinstance(call.func, ast.Attribute):
-            return type(self._resolve(path(call.func.value))).__module__.startswith("rekindle_training")
+            return type(self._names.value(call.func.value)).__module__.startswith("rekindle_training")
         is_between = self._epochs and (self._site.steps is None or not self._in_steps(call))
         return is_between and any(word in name.lower() for word in SAVES) and not any(word in name.lower() for word in SHOWN)
 
@@ -299,96 +328,115 @@ class Flow:
         steps = self._site.steps
         return steps is not None and steps.lineno <= node.lineno <= (steps.end_lineno or steps.lineno)
 
+    # Functions.
+
     def _calls_below(self, call: ast.Call) -> bool:
         below = self._site.below
         if below is None or not self._is_at(call):
             return False
-        called, _ = self._function(call.func)
+        called, _ = self._names.function(call.func)
         return getattr(unwrap(called) if isinstance(called, FunctionType) else called, "__code__", None) is below.code
 
-    def _enter(self, call: ast.Call, hot: set[str]) -> None:
-        """Follows the value into the frame below, and notes whether that returns it."""
+    def _enter(self, call: ast.Call, hot: Hot) -> None:
+        """Follows values into the frame below, and notes what that returns."""
         below = self._site.below
         assert below is not None
         assert below.code is not None
-        if given := set(self._given(call, hot, below.code)):
+        has_self = isinstance(call.func, ast.Attribute) and below.code.co_varnames[:1] == ("self",)
+        given = _merged(*(self._given(parameter, one, hot) for parameter, one in pairs(call, below.code, has_self=has_self)))
+        _add(given, _around(hot, below.code))
+        if given:
             flow = Flow(below, self._known, epochs=self._epochs)
             flow.follow(given, None)
-            self._reach(flow.reached)
-            self._called = self._called or flow.returned
+            self.reached |= flow.reached
+            self._called |= flow.returned
 
-    def _given(self, call: ast.Call, hot: set[str], code: CodeType) -> Iterator[str]:
-        """Yields what carries the value when the called function begins."""
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        is_method = isinstance(call.func, ast.Attribute) and names[:1] == ("self",)
-        pairs = [*zip(names[is_method:], call.args, strict=False)]
-        pairs += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
-        if is_method and isinstance(call.func, ast.Attribute):
-            pairs.append(("self", call.func.value))
-        for parameter, given in pairs:
-            if isinstance(given, ast.Name) and given.id not in hot:
-                held = (one.partition(".") for one in hot)
-                yield from (f"{parameter}.{attribute}" for root, _, attribute in held if root == given.id and attribute)
-            elif self._is_hot(given, hot):
-                yield parameter
-        around = {*code.co_names, *code.co_freevars} - {*code.co_varnames}
-        yield from (one for one in hot if one.partition(".")[0] in around)
+    def _follow(self, call: ast.Call, callee: Callee, hot: Hot, decides: Carried) -> None:
+        """Follows values through a function of the script, and back."""
+        parameters = [*pairs(call, callee.code, has_self=callee.holder is not None)]
+        given = _merged(*(self._given(parameter, one, hot) for parameter, one in parameters))
+        _add(given, _around(hot, callee.code))
+        key = call, frozenset(given.items()), decides
+        if key not in self._followed.found:
+            self._followed.found[key] = NONE, NONE, {}  # of a function that calls itself
+            self._followed.found[key] = self._end_of(callee, parameters, given, decides)
+        reached, returned, end = self._followed.found[key]
+        self.reached |= reached
+        self._results[call] = self._results.get(call, NONE) | returned
+        for parameter, one in parameters:
+            if name := dotted(one):
+                left = {f"{name}{held[len(parameter) :]}": what for held, what in end.items() if held.startswith(f"{parameter}.")}
+                _add(hot, left)
+                _add(hot, {name: end.get(parameter, NONE)} if parameter not in callee.assigned else {})
+        _add(hot, {one: what for one, what in end.items() if one.partition(".")[0] in callee.shared})
 
-    def _function(self, function: ast.expr) -> tuple[object, object]:
-        """Returns what is called, and the object that has it as a method."""
-        called = self._resolve(path(function)) if isinstance(function, ast.Name | ast.Attribute) else None
-        if called is not None or not isinstance(function, ast.Attribute):
-            return called, None
-        holder = self._resolve(path(function.value))
-        return getattr_static(type(holder), function.attr, None), holder  # without what a property would do
+    def _end_of(
+        self, callee: Callee, parameters: Sequence[tuple[str, ast.expr]], given: Hot, decides: Carried
+    ) -> tuple[Carried, Carried, Hot]:
+        values: dict[str, Any] = {parameter: self._names.value(one) for parameter, one in parameters}
+        site = Site(callee.body, callee.resolving(values), code=callee.code)
+        followed = _Followed(self._followed.depth + 1, self._followed.found)
+        flow = Flow(site, self._known, epochs=False, followed=followed)
+        end = flow.follow(dict(given), None, decides)
+        return flow.reached, flow.returned, end
 
-    def _can_change(self, function: ast.expr, inputs: Iterable[ast.expr]) -> bool:
-        """Whether it is a function of the script's that is given something of what is trained, or finds it by its name."""
-        called, holder = self._function(function)
-        if not isinstance(called, FunctionType) or (called.__module__ or "").split(".")[0] == "torch" or self._known(holder):
-            return False
-        if any(map(self._is_trained, inputs)):
-            return True
-        names = called.__code__.co_names
-        held = getattr(holder, "__dict__", {})
-        return any(map(self._known, [*(called.__globals__.get(one) for one in names), *map(held.get, names), *_cells(called)]))
+    def _given(self, parameter: str, given: ast.expr, hot: Hot) -> Hot:
+        """Returns what a parameter, and attributes of it, carry when the called function begins."""
+        found: Hot = {}
+        if name := dotted(given):
+            found = {f"{parameter}{held[len(name) :]}": what for held, what in hot.items() if held.startswith(f"{name}.")}
+        whole = self._carried_whole(name, hot) if isinstance(given, ast.Name) else self._carried(given, hot)
+        return found | ({parameter: whole} if whole else {})
 
-    def _is_hot(self, node: ast.AST, hot: set[str]) -> bool:
+    def _carried(self, node: ast.AST, hot: Hot) -> Carried:
+        """Returns what the value of an expression carries."""
         match node:
+            case ast.Call() if node in self._results:
+                return self._results[node]
             case ast.Call() if self._called and self._is_at(node):
-                return True
-            case ast.Attribute(value=ast.Name(id=root), attr=attribute):
-                return root in hot or f"{root}.{attribute}" in hot
+                return self._called | self._inside_of(node, hot)
+            case ast.Attribute(value=value, attr=attribute) if name := dotted(node):
+                root = dotted(value)
+                held = [hot.get(f"{root}.{one}", NONE) for one in property_reads(self._names.value(value), attribute)]
+                return NONE.union(self._carried_whole(root, hot), hot.get(name, NONE), *held)
             case ast.Name(id=name):
-                return name in hot or (name != "self" and any(one.startswith(f"{name}.") for one in hot))
-        return any(self._is_hot(part, hot) for part in ast.iter_child_nodes(node))
+                return self._carried_whole(name, hot) | self._carried_parts(name, hot)
+        return self._inside_of(node, hot)
 
-    def _is_trained(self, node: ast.expr) -> bool:
-        """Whether an expression names what was given to the session, or a part of it."""
-        while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
-            if isinstance(node, ast.Attribute) and self._known(self._resolve(path(node))):
-                return True
-            if isinstance(node, ast.Call) and _called(node.func) not in PARTS:
-                return False
-            node = node.func if isinstance(node, ast.Call) else node.value
-        if not isinstance(node, ast.Name):
-            return False
-        found = self._resolve(node.id)
-        return self._known(found) or (node.id in self._aliases and not isinstance(found, int | float | str))
+    def _inside_of(self, node: ast.AST, hot: Hot) -> Carried:
+        return NONE.union(*(self._carried(part, hot) for part in ast.iter_child_nodes(node)))
 
-    def _reach(self, is_so: bool) -> None:
-        self.reached = self.reached or is_so
+    @staticmethod
+    def _carried_whole(name: str, hot: Hot) -> Carried:
+        parts = name.split(".")
+        return NONE.union(*(hot.get(".".join(parts[:end]), NONE) for end in range(1, len(parts) + 1)))
+
+    @staticmethod
+    def _carried_parts(name: str, hot: Hot) -> Carried:
+        return NONE if name == "self" else NONE.union(*(what for one, what in hot.items() if one.startswith(f"{name}.")))
 
 
-def _cells(function: FunctionType) -> Iterator[object]:
-    """Yields what a function finds around it; a variable that is not assigned yet is left out."""
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):
-            yield cell.cell_contents
+def _around(hot: Hot, code: CodeType) -> Hot:
+    """Returns what a function finds by names that are not its own."""
+    around = {*code.co_names, *code.co_freevars} - {*code.co_varnames}
+    return {name: what for name, what in hot.items() if name.partition(".")[0] in around}
 
 
-def _called(function: ast.expr) -> str:
-    match function:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""
+def _put(hot: Hot, name: str, what: Carried) -> None:
+    if what:
+        hot[name] = what
+    else:
+        hot.pop(name, None)
+
+
+def _add(hot: Hot, more: Mapping[str, Carried]) -> None:
+    for name, what in more.items():
+        if name and what:
+            hot[name] = hot.get(name, NONE) | what
+
+
+def _merged(*found: Hot) -> Hot:
+    hot: Hot = {}
+    for one in found:
+        _add(hot, one)
+    return hot

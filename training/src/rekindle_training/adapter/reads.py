@@ -188,17 +188,51 @@ def changed_by(nodes: Iterable[ast.AST]) -> set[str]:
     return found - {""}
 
 
-def methods(loop: Loop) -> dict[str, set[str]]:
-    """Returns the methods that a loop calls of each object, by the name of the object."""
-    found: dict[str, set[str]] = {}
-    for node in ast.walk(loop):
-        match node:
-            case ast.Call(func=ast.Attribute(value=value, attr=name)):
-                found.setdefault(path(value), set()).add(name)
-                found.setdefault(path(node.func), set()).add("__call__")
-            case ast.Call(func=ast.Name(id=name)):
-                found.setdefault(name, set()).add("__call__")
-    return found
+def is_memory(name: str, loop: Loop) -> bool:
+    """Tells whether a loop fills a container only with what it misses there: `if key not in name: name[key] = ...`."""
+    fills = {id(node) for one in ast.walk(loop) if isinstance(one, ast.If) for node in _fills(name, one)}
+    changes = [node for node in walk(loop) if name in changed_by([node])]
+    return bool(changes) and all(id(node) in fills for node in changes)
+
+
+def _fills(name: str, statement: ast.If) -> Iterator[ast.AST]:
+    match statement.test:
+        case ast.Compare(left=key, ops=[ast.NotIn()], comparators=[held]) if dotted(held) == name:
+            for one in statement.body:
+                match one:
+                    case ast.Assign(targets=[ast.Subscript(value=filled, slice=at) as target], value=value) if (
+                        dotted(filled) == name
+                        and ast.dump(at) == ast.dump(key)
+                        and name not in {read for read, _ in reads(value)}
+                    ):
+                        yield target
+
+
+def replaced_fields(target: ast.expr, value: ast.expr) -> dict[str, ast.expr] | None:
+    """Returns attributes, and their new values, of an object that is replaced by a copy of itself; None: it is not.
+
+    Of `a = replace(a, b=c)` and `a = a._replace(b=c)` that is `a.b`.
+    """
+    match value:
+        case ast.Call(func=ast.Name(id="replace") | ast.Attribute(attr="replace"), args=[held], keywords=fields):
+            pass
+        case ast.Call(func=ast.Attribute(value=held, attr="_replace"), args=[], keywords=fields):
+            pass
+        case _:
+            return None
+    name = dotted(target)
+    is_itself = bool(name) and dotted(held) == name and all(one.arg for one in fields)
+    return {f"{name}.{one.arg}": one.value for one in fields} if is_itself else None
+
+
+def dotted(node: ast.expr) -> str:
+    """Returns `a.b.c` of a variable or an attribute; empty of any other expression."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attribute) if root := dotted(value):
+            return f"{root}.{attribute}"
+    return ""
 
 
 def path(node: ast.expr) -> str:

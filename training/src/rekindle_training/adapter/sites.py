@@ -1,11 +1,9 @@
 """Frames of the script that are in its training loop, with their source."""
 
 import ast
-import linecache
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from inspect import getattr_static
 from pathlib import Path
 from types import CodeType, FrameType
@@ -14,8 +12,7 @@ from typing import Any
 from rekindle_training.adapter.conditions import Conditions
 from rekindle_training.adapter.flow import Site
 from rekindle_training.adapter.reads import Loop, assigned, changed_by, path, walk
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+from rekindle_training.adapter.source import Function, body_of, tree_of
 
 
 @dataclass(frozen=True)
@@ -32,8 +29,8 @@ class Frame:
 
     def has(self, name: str) -> bool:
         """Tells whether a variable, or an attribute of one, has a value."""
-        root, _, attribute = name.partition(".")
-        return getattr_static(self.find(root), attribute, self) is not self if attribute else self.is_there(root)
+        holder, _, attribute = name.rpartition(".")
+        return getattr_static(self.find(holder), attribute, self) is not self if holder else self.is_there(name)
 
     @property
     def file(self) -> str:
@@ -49,7 +46,11 @@ class Frame:
             and self.since < node.lineno < loop.lineno
             and name in {one for target in node.targets for one in assigned(target)}
         ]
-        return bool(found) and any(self._is_state(node, is_state) for node in _makes(found[-1]))
+        return bool(found) and self.comes_from_state(found[-1], is_state)
+
+    def comes_from_state(self, value: ast.expr, is_state: Callable[[object], bool]) -> bool:
+        """Tells whether an expression takes its value from something that the session restores."""
+        return any(self._is_state(node, is_state) for node in _makes(value))
 
     def _is_state(self, node: ast.AST, is_state: Callable[[object], bool]) -> bool:
         match node:
@@ -87,7 +88,7 @@ def chain_of(frames: Iterable[FrameType], opened: Mapping[CodeType, int], update
     has_steps = False
     for frame in frames:
         since = opened.get(frame.f_code, 0)
-        body = _body(frame)
+        body = body_of(frame.f_code, frame.f_globals)
         loops = _around(body, frame.f_lineno, since)
         find = _finder(frame)
         steps = None if has_steps else next((loop for loop in loops if _is_asking(loop, frame.f_lineno)), None)
@@ -110,44 +111,21 @@ def chain_of(frames: Iterable[FrameType], opened: Mapping[CodeType, int], update
 
 def _finder(frame: FrameType) -> Callable[[str], Any]:
     def find(name: str) -> Any:
-        root, _, attribute = name.partition(".")
+        root, *attributes = name.split(".")
         found = frame.f_locals.get(root, frame.f_globals.get(root))
-        return getattr(found, "__dict__", {}).get(attribute) if attribute else found
+        for attribute in attributes:
+            found = getattr(found, "__dict__", {}).get(attribute)
+        return found
 
     return find
-
-
-def _body(frame: FrameType) -> Sequence[ast.stmt]:
-    """Returns the statements of the function or module that the frame executes; none where its source is not known."""
-    tree = _tree(frame)
-    if frame.f_code.co_name == "<module>":
-        return tree.body
-    functions = (node for node in ast.walk(tree) if isinstance(node, _Function) and node.name == frame.f_code.co_name)
-    return next((node.body for node in functions if _begins(node) == frame.f_code.co_firstlineno), [])
 
 
 def _moving(body: Iterable[ast.stmt], frame: FrameType, line: int) -> set[str]:
     """Returns variables that may change from this line on, by statements of the frame or by functions of its file."""
     later = (node for one in body for node in walk(one) if getattr(node, "lineno", 0) >= line)
-    everywhere = (node for node in ast.walk(_tree(frame)) if isinstance(node, ast.Global | ast.Nonlocal))
+    file = ast.walk(tree_of(frame.f_code, frame.f_globals))
+    everywhere = (node for node in file if isinstance(node, ast.Global | ast.Nonlocal))
     return changed_by(later) | {name for node in everywhere for name in node.names}
-
-
-def _tree(frame: FrameType) -> ast.Module:
-    """Returns the source of the frame's file; nothing where it is not known."""
-    try:
-        return _parsed("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
-    except SyntaxError:
-        return ast.Module([], [])
-
-
-@lru_cache(maxsize=8)
-def _parsed(source: str) -> ast.Module:
-    return ast.parse(source)
-
-
-def _begins(function: _Function) -> int:
-    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
 
 
 def _around(body: Iterable[ast.AST], line: int, since: int) -> list[Loop]:
@@ -161,7 +139,7 @@ def _loops(nodes: Iterable[ast.AST]) -> Iterator[Loop]:
     for node in nodes:
         if isinstance(node, Loop):
             yield node
-        if not isinstance(node, _Function | ast.ClassDef | ast.Lambda):
+        if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
             yield from _loops(ast.iter_child_nodes(node))
 
 
