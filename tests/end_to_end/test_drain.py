@@ -19,7 +19,7 @@ from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.keys import JOB_ID, RANK_INDEX, REPLICA_TYPE
 from workers.local_kubernetes.binaries import kubectl
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 STEPS = 120
 STEP_MS = 500.0

@@ -40,6 +40,19 @@ class Noam:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
+    def returns(self):
+        self.turns += 1
+        if self.turns % 2:
+            return
+        self._set(0.2)
+
+    def breaks(self):
+        for group in self.optimizer.param_groups:
+            if self.turns > 3:
+                break
+            group["lr"] *= 0.5
+        self.turns += 1
+
     def shows(self):
         self.turns += 1
         print(self.current())
@@ -181,6 +194,8 @@ def epochs(between: str, **parts: str) -> str:
         ("noam.turns", steps("noam.step()")),
         ("noam.turns", steps("noam.step_by_property()")),
         ("noam.turns", epochs("noam.step()")),
+        ("noam.turns", steps("noam.returns()")),
+        ("noam.turns", steps("noam.breaks()")),
         ("noam.turns", steps("noam.turns += 1\nadjust(noam.rate)")),
         ("engine.noam.turns", steps("engine.noam.step()")),
         ("engine.noam.turns", epochs("engine.noam.step()")),

@@ -124,8 +124,8 @@ class Flow:
         """Loop at the beginning of whose turns these names carry something."""
         self._inside: list[bool] = []
         """Marks of the loops around the statement: true for one of the site's."""
-        self._skips = NONE
-        """What has decided that the rest of the turn is left out."""
+        self._skips = self._breaks = self._left = NONE
+        """What has decided that the rest of a turn, of a loop and of the function is left out."""
         self._results: dict[ast.Call, Carried] = {}
         """What the results of functions carry whose calls were followed."""
         self._turns: dict[object, Hot] = {}
@@ -151,7 +151,7 @@ class Flow:
 
     def _block(self, statements: Iterable[ast.stmt], hot: Hot, decides: Carried) -> Hot:
         for statement in statements:
-            hot = self._statement(statement, hot, decides | self._skips)
+            hot = self._statement(statement, hot, decides | self._skips | self._left)
         return hot
 
     def _statement(self, statement: ast.stmt, hot: Hot, decides: Carried) -> Hot:
@@ -183,7 +183,7 @@ class Flow:
 
     def _loop_inside(self, loop: Loop, hot: Hot, decides: Carried) -> Hot:
         """Goes on until another turn changes nothing."""
-        key = loop, frozenset(hot.items()), decides, self._skips, self._names.aliases
+        key = loop, frozenset(hot.items()), decides, self._skips, self._called, self._names.aliases
         if key in self._turns:
             return dict(self._turns[key])
         is_ours = any(loop is one for one in self._site.loops)
@@ -194,11 +194,13 @@ class Flow:
             self._store(loop.target, hot, decides)
         if self._begun is not None and self._begun[0] is loop:
             hot = _merged(hot, self._begun[1])
+        outside, before = (self._skips, self._breaks), None
         self._inside.append(is_ours)
-        before = None
-        while before != (before := (hot, self._names.aliases, self._skips)):
+        while before != (before := (hot, self._breaks, self._called, self._names.aliases)):
             hot = _merged(hot, self._turn(loop, dict(hot), decides))
+            self._skips = outside[0] | self._breaks
         self._inside.pop()
+        self._skips, self._breaks = outside
         self._turns[key] = dict(hot)
         return hot
 
@@ -208,10 +210,7 @@ class Flow:
             decides = decides | self._carried(loop.test, hot)
         if self._epochs and self._inside[-1]:
             self.reached |= decides
-        hot = self._block([*loop.body, *loop.orelse], hot, decides)
-        if self._inside[-1]:
-            self._skips = NONE
-        return hot
+        return self._block([*loop.body, *loop.orelse], hot, decides)
 
     def _simple(self, statement: ast.stmt, hot: Hot, decides: Carried) -> None:
         self._calls(statement, hot, decides)
@@ -241,12 +240,15 @@ class Flow:
         match statement:
             case ast.Continue():
                 self.reached |= decides if statement.lineno <= self._site.line < math.inf else NONE
-                self._skips |= decides if is_ours else NONE
+                self._skips |= decides
+            case ast.Break() if is_ours:
+                self.reached |= decides if self._epochs else NONE
             case ast.Break():
-                self.reached |= decides if self._epochs and is_ours else NONE
+                self._skips, self._breaks = self._skips | decides, self._breaks | decides
             case ast.Return(value=value):
                 self.reached |= decides if self._epochs and any(self._inside) else NONE
                 self.returned |= decides | (NONE if value is None else self._carried(value, hot))
+                self._left |= decides if not any(self._inside) else NONE
 
     def _assign(self, targets: Iterable[ast.expr], value: ast.expr, hot: Hot, decides: Carried) -> None:
         what = decides | self._carried(value, hot)
@@ -356,7 +358,7 @@ class Flow:
         parameters = [*pairs(call, callee.code, has_self=callee.holder is not None)]
         given = _merged(*(self._given(parameter, one, hot) for parameter, one in parameters))
         _add(given, _around(hot, callee.code))
-        key = call, frozenset(given.items()), decides
+        key = call, self._followed.depth, frozenset(given.items()), decides
         if key not in self._followed.found:
             self._followed.found[key] = NONE, NONE, {}  # of a function that calls itself
             self._followed.found[key] = self._end_of(callee, parameters, given, decides)
