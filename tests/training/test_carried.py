@@ -80,7 +80,7 @@ def script(folder: Path, before: str, after: str) -> str:
         ("scale += 1 / (turns + 1)", "turns += 1", "turns"),
         ("if turns % 2:\n    scale = 2.0", "turns += 1", "turns"),
         ("hidden = 0.5 * hidden + 1\nscale += hidden.item()", "", "hidden"),
-        ("scale += history['loss']", "history['loss'] = loss.item()", "history"),
+        ("scale += history['loss']", "history['loss'] = loss.item()", "history['loss']"),
         ("scale += sum(losses)", "losses.append(loss.item())", "losses"),
         ("scale += trainer.turns", "trainer.turns += 1", "trainer.turns"),
         ("", "turns += 1\nif turns > 2:\n    optimizer.param_groups[0]['lr'] *= 0.5", "turns"),

@@ -1,5 +1,6 @@
 """Variables of the loop of epochs: those that matter for what is trained are found in the second step."""
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ CARRIED = [
     ("best", {"between": VALUE + "is_best = value < best\nbest = min(best, value)\nif is_best:\n    save_model('best')"}),
     ("bad", {"top": "bad += 1\nif bad % 2:\n    continue", "between": ""}),
     ("bad", {"between": "bad += 1\nif bad % 2:\n    continue\nscheduler.step(1)"}),
-    ("history", {"between": "history['loss'].append(evaluate())\nif history['loss'][-1] > 3:\n    adjust(0.1)"}),
+    ("history['loss']", {"between": "history['loss'].append(evaluate())\nif history['loss'][-1] > 3:\n    adjust(0.1)"}),
     ("log", {"between": "log.append(evaluate())\nif len(log) > 3 and log[-1] > log[-2]:\n    break"}),
     ("log", {"between": "log.append(evaluate())\nscheduler.step(sum(log) / len(log))"}),
     ("stopper.best", {"between": "stopper(evaluate())\nif stopper.stop:\n    break"}),
@@ -238,7 +239,7 @@ def test_a_variable_of_the_loop_of_epochs_that_matters_is_found(name: str, parts
     source = (tmp_path / "carrying.py").read_text().splitlines()
     place, _, rest = words[0].partition(" reads ")
     assert rest.startswith(f"`{name}`, which changes from ")
-    assert name.partition(".")[0] in source[int(place.partition(":")[2]) - 1]
+    assert re.split(r"[.\[]", name)[0] in source[int(place.partition(":")[2]) - 1]
 
 
 ORDINARY = [

@@ -79,6 +79,88 @@ class Engine:
             self.optimizer.step()
 
 
+class Warm(Noam):
+    def step(self):
+        super().step()
+
+
+class Decayed:
+    def __init__(self):
+        self._rate, self.counts, self.rates = 0.1, {"turns": 0}, [0.1]
+
+    @property
+    def rate(self):
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate):
+        self._rate = rate
+        adjust(rate)
+
+    def count(self):
+        self.counts["turns"] += 1
+        adjust(0.1 / self.counts["turns"])
+
+    def warms(self, value):
+        if value > 99:
+            self._rate = 0.1
+        adjust(self._rate)
+        self._rate *= 0.9
+
+    def validate(self):
+        self._rate *= 0.5
+        if self._rate < 0.01:
+            adjust(0.01)
+
+    def given(self, **options):
+        adjust(options["rate"])
+
+
+class Metric(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.total, self.losses = 0, []
+
+    def update(self, value):
+        self.total += 1
+        self.losses.append(value)
+        print(self.total, self.losses)
+
+
+class Cached:
+    mask = None
+
+    def get(self):
+        if self.mask is None:
+            self.mask = torch.ones(1)
+        return self.mask
+
+
+class State:
+    def __init__(self):
+        self.inner = Cached()
+        self.inner.turns = 0
+
+
+def counter():
+    turns = 0
+
+    def count():
+        nonlocal turns
+        turns += 1
+        adjust(0.1 / turns)
+
+    return count
+
+
+def resume(training):
+    return training.step // 3
+
+
+def first(*rates):
+    adjust(rates[0])
+
+
 class Average:
     def __init__(self):
         self.model, self.turns = copy.deepcopy(model), 0
@@ -114,6 +196,14 @@ class Config:
 Options = namedtuple("Options", ["lr"])
 
 
+def log_and_decay(rate):
+    adjust(rate)
+
+
+def logits(value):
+    return value
+
+
 def rates():
     rate = 0.1
     while True:
@@ -144,6 +234,8 @@ def drawing(source):
 
 
 noam, engine, average, config, drawn, turning = Noam(optimizer), Engine(), Average(), Config(), rates(), itertools.cycle(inputs)
+warm, decayed, metric, cached, state, closed = Warm(optimizer), Decayed(), Metric(), Cached(), State(), counter()
+settings, opts, named = Config(), {"a": optimizer}, {"stops": False}
 options, numbers, endless = Options(0.1), drawing(kept_sampler := Sampler()), drawing(inputs)
 """
 STEPS = """
@@ -200,6 +292,21 @@ def epochs(between: str, **parts: str) -> str:
         ("engine.noam.turns", steps("engine.noam.step()")),
         ("engine.noam.turns", epochs("engine.noam.step()")),
         ("engine.turns", steps(top="engine.gathers()")),
+        ("warm.turns", steps("warm.step()")),
+        ("decayed.counts['turns']", steps("decayed.count()")),
+        ("decayed._rate", steps("decayed.warms(loss.item())")),
+        ("decayed._rate", steps("decayed.rate *= 0.9")),
+        ("decayed._rate", epochs("decayed.validate()")),
+        ("count", steps("count += 1\ndecayed.given(rate=0.1 / count)")),
+        ("count", steps("count += 1\nfirst(0.1 / count)")),
+        ("count", steps("count += 1\nlog_and_decay(0.1 / count)")),
+        ("count", steps("count += 1", top="weight = logits(1 + count)")),
+        ("count", steps("count += 1\nfor one in opts.values():\n    one.param_groups[0]['lr'] = 0.1 / count")),
+        ("closed.turns", steps("closed()")),
+        ("state.inner.turns", steps("state.inner.turns += 1\nadjust(0.1 / state.inner.turns)")),
+        ("state.inner.turns", epochs("state.inner.turns += 1\nadjust(0.1 / state.inner.turns)")),
+        ("n", steps(loop="n, (step, x) in enumerate(zip(training.steps(5), kept_sampler))", top="weight = n")),
+        ("n", epochs("adjust(0.1 / (n + 1))", loop="n, epoch in enumerate(list(training.epochs(2, steps=3)))")),
         ("average.turns", steps("average.update()")),
         ("count", steps("bump()", top="weight = scale()")),
         ("count", epochs("bump()\nadjust(scale())")),
@@ -233,6 +340,20 @@ def test_what_functions_methods_and_iterators_carry_is_found(name: str, source: 
         steps("remember(log, loss.item())\nprint(log)"),
         steps(top="n = int(step) % 2\nif n not in cache:\n    cache[n] = 1 / (1 + n)\nweight = cache[n]"),
         steps(top="for one in (rate for rate in [0.1]):\n    weight = one"),
+        epochs(
+            "adjust(0.1 / (1 + n))",
+            begin="begun = training.step // 3",
+            loop="n, epoch in enumerate(training.epochs(2, 3), begun)",
+        ),
+        epochs("bad += 1\nadjust(0.1 / bad)", begin="bad = resume(training)"),
+        steps("metric.update(loss.item())"),
+        steps(top="weight = cached.get()"),
+        steps(top="cache['x'] = 1 / int(step)\nweight = cache['x']"),
+        steps(top="shown = torch.zeros(2) if shown is None else shown\nshown.fill_(1 / int(step))\nweight = shown.sum()"),
+        steps(begin="rows = torch.zeros(3)", top="for n in range(3):\n    rows[n] = 1 / int(step)\nweight = rows.sum()"),
+        epochs("bad += 1\nif settings.seen and bad > 3:\n    break"),
+        epochs("bad += 1\nif named['stops'] and bad > 3:\n    break"),
+        steps(top="try:\n    weight = 1 / int(step)\nexcept* ValueError:\n    weight = 1"),
     ],
 )
 def test_what_functions_only_show_or_the_session_restores_is_left_alone(source: str, tmp_path: Path) -> None:
@@ -247,3 +368,37 @@ def test_a_loop_with_many_variables_and_loops_is_looked_at_once(tmp_path: Path) 
     nested = "\n".join(f"{' ' * depth}for _ in range(1):" for depth in range(16)) + f"\n{' ' * 16}n7 += n6\n"
     (words,) = found(steps(f"{counts}\n{nested}adjust(n7)", begin=counters), tmp_path)[:1]
     assert " reads `n6`, which changes from turn to turn" in words
+
+
+def test_an_object_that_executes_code_does_not_end_the_look(tmp_path: Path) -> None:
+    """Proxies, and collections with methods of their own, are read without them; the random numbers stay where they were."""
+    odd = """
+class Proxy:
+    @property
+    def __dict__(self):
+        raise RuntimeError("outside of a context")
+
+    def note(self, value):
+        pass
+
+
+class Rows(list):
+    def __iter__(self):
+        torch.rand(1)
+        return super().__iter__()
+
+
+proxy, rows, drawn_before = Proxy(), Rows([1]), torch.get_rng_state()
+"""
+    source = steps("proxy.note(1)\ncount += len(rows)\nadjust(0.1 / count)", begin=odd)
+    after = "assert torch.equal(drawn_before, torch.get_rng_state())\n"
+    assert " reads `count`" in found(source + after, tmp_path)[0]
+
+
+def test_a_look_that_takes_too_long_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """It costs a job seconds at most, and the log says so."""
+    monkeypatch.setattr("rekindle_training.adapter.flow.LONGEST", 0.0)
+    assert found(steps("noam.step()"), tmp_path) == []
+    assert "the variables of the loop are not all checked" in caplog.text

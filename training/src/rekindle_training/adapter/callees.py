@@ -1,18 +1,20 @@
 """Functions of the script that its loops call, with their source."""
 
 import ast
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from inspect import getattr_static, unwrap
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
 import torch
 
+from rekindle_training.adapter import held
 from rekindle_training.adapter.places import is_of_script
 from rekindle_training.adapter.reads import walk
-from rekindle_training.adapter.source import Function, function_in, tree_of
+from rekindle_training.adapter.source import body_of
 
 DEEPEST = 4
 """Functions that call each other, up to which they are followed."""
@@ -32,8 +34,16 @@ class Callee:
 
     @property
     def body(self) -> Sequence[ast.stmt]:
-        found = _source(self.function)
-        return [] if found is None else found.body
+        return body_of(self.code, self.function.__globals__)
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        return self.code.co_varnames[: self.code.co_argcount + self.code.co_kwonlyargcount]
+
+    @property
+    def itself(self) -> Mapping[str, Any]:
+        """The first parameter of a method, with the object."""
+        return {} if self.holder is None else dict.fromkeys(self.parameters[:1], self.holder)
 
     @cached_property
     def assigned(self) -> frozenset[str]:
@@ -41,34 +51,27 @@ class Callee:
         nodes = (node for statement in self.body for node in walk(statement))
         return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
-    @cached_property
-    def shared(self) -> frozenset[str]:
-        """Names of others that it uses, as those of the module."""
-        return frozenset({*self.code.co_names, *self.code.co_freevars} - {*self.code.co_varnames})
-
     def resolving(self, values: Mapping[str, Any]) -> Callable[[str], object]:
         """Returns what resolves names in it.
 
         Args:
             values: of its parameters.
         """
-        cells = dict(zip(self.code.co_freevars, self.function.__closure__ or (), strict=False))
+        around = held.attributes(self.function) if self.function.__closure__ else {}
 
         def resolve(name: str) -> object:
-            root, *attributes = name.split(".")
-            if root in self.code.co_varnames:
-                found = values.get(root)
-            else:
-                found = _content(cells[root]) if root in cells else self.function.__globals__.get(root)
-            for attribute in attributes:
-                found = getattr(found, "__dict__", {}).get(attribute)
+            root, *parts = name.split(".")
+            is_own = root in self.code.co_varnames
+            found = values.get(root) if is_own else around.get(root, self.function.__globals__.get(root))
+            for part in parts:
+                found = held.value_at(found, part)
             return found
 
         return resolve
 
 
 def callee_of(called: object, holder: object) -> Callee | None:
-    """Returns a function of the script whose source is known; None: it is something else, or decorated by a library."""
+    """Returns a function of the script whose source is known; None: it is something else."""
     if isinstance(called, MethodType):
         holder, called = called.__self__, cast(object, called.__func__)
     if not isinstance(called, FunctionType):
@@ -76,43 +79,57 @@ def callee_of(called: object, holder: object) -> Callee | None:
     if not isinstance(called, FunctionType):
         return None
     function = unwrap(called)
-    if isinstance(function, FunctionType) and _source(function) is not None:
-        return Callee(function, holder)
-    return None
+    if not (isinstance(function, FunctionType) and is_of_script(function.__code__.co_filename)):
+        return None
+    found = Callee(function, holder)
+    return found if found.body else None
+
+
+def property_of(thing: object, attribute: str) -> Callee | None:
+    """Returns the function that reads a property of the script's; None: it is no property."""
+    found = getattr_static(type(thing), attribute, None)
+    return callee_of(found.fget, thing) if isinstance(found, property) and found.fget is not None else None
+
+
+def setter_of(thing: object, attribute: str) -> Callee | None:
+    """Returns the function that sets a property of the script's; None: it is no property, or cannot be set."""
+    found = getattr_static(type(thing), attribute, None)
+    return callee_of(found.fset, thing) if isinstance(found, property) and found.fset is not None else None
+
+
+def pairs(call: ast.Call, callee: Callee) -> Iterator[tuple[str, ast.expr]]:
+    """Yields parameters, and what a call gives them."""
+    code, has_self = callee.code, callee.holder is not None
+    names, more = callee.parameters, list(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
+    others = more.pop(0) if code.co_flags & inspect.CO_VARARGS else ""
+    keywords = more.pop(0) if code.co_flags & inspect.CO_VARKEYWORDS else ""
+    if has_self and names:
+        yield names[0], _holder(call.func)
+    places = iter(names[has_self : code.co_argcount])
+    for given in call.args:
+        if isinstance(given, ast.Starred):
+            yield from ((name, given.value) for name in (*places, others))
+        else:
+            yield next(places, others), given
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            yield from ((name, keyword.value) for name in (*names[has_self:], keywords))
+        else:
+            yield keyword.arg if keyword.arg in names else keywords, keyword.value
+
+
+def _holder(function: ast.expr) -> ast.expr:
+    """Returns the object whose method is called; of `super().step` that is `self`."""
+    match function:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super"))):
+            return ast.Name("self", ast.Load())
+        case ast.Attribute(value=value):
+            return value
+    return function
 
 
 def _call_of(thing: object) -> object:
-    """Returns the method by which an object of the script's is called. A module of torch's is called by hooks."""
-    if isinstance(thing, type) or issubclass(type(thing), torch.nn.Module):
+    """Returns the method by which an object of the script's is called."""
+    if isinstance(thing, type):
         return None
-    return getattr_static(type(thing), "__call__", None)
-
-
-@lru_cache(maxsize=1024)
-def _source(function: FunctionType) -> Function | None:
-    code = function.__code__
-    return function_in(tree_of(code, function.__globals__), code) if is_of_script(code.co_filename) else None
-
-
-def pairs(call: ast.Call, code: CodeType, *, has_self: bool) -> Iterator[tuple[str, ast.expr]]:
-    """Yields parameters, and what a call gives them.
-
-    Args:
-        has_self: the function is a method of an object.
-    """
-    names = parameters_of(code)
-    if has_self and names:
-        yield names[0], call.func.value if isinstance(call.func, ast.Attribute) else call.func
-    yield from zip(names[has_self:], call.args, strict=False)
-    yield from ((keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg)
-
-
-def parameters_of(code: CodeType) -> Sequence[str]:
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-
-
-def _content(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is not assigned yet
-        return None
+    return getattr_static(type(thing), "forward" if issubclass(type(thing), torch.nn.Module) else "__call__", None)

@@ -13,19 +13,19 @@ import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, count
+from itertools import chain, count, islice
 from types import CodeType
 from typing import Any, cast
 
 import torch
 
-from rekindle_training.adapter import iterators
+from rekindle_training.adapter import iterators, methods, source
 from rekindle_training.adapter.digest import leaf_digest
-from rekindle_training.adapter.flow import reaching
-from rekindle_training.adapter.methods import assigned_below, first_read, forget
+from rekindle_training.adapter.flow import TooLong, reaching
+from rekindle_training.adapter.methods import FunctionsBelow, is_beside
 from rekindle_training.adapter.names import Names
 from rekindle_training.adapter.places import CARRIED, frames_of_script
-from rekindle_training.adapter.reads import Loop, Reads, assigned, changed, is_memory, stored
+from rekindle_training.adapter.reads import Loop, Reads, assigned, changed, is_memory, prefixes
 from rekindle_training.adapter.sites import Frame, chain_of
 from rekindle_training.adapter.words import FAILURES
 
@@ -92,13 +92,18 @@ class Carried:
         self.is_over = self._looks == LOOKS
         try:
             return f"{found}, {_WAYS_OUT}" if (found := self._found()) else ""
+        except TooLong as error:
+            log.warning("the variables of the loop are not all checked", extra={"reason": str(error)})
+            self.is_over = True
+            return ""
         except FAILURES:  # of what only protects training
             log.warning("the variables of the loop are not checked", exc_info=True)
             self.is_over = True
             return ""
         finally:
             if self.is_over:
-                forget()
+                methods.forget()
+                source.forget()
 
     def _found(self) -> str:
         frames = chain_of(frames_of_script(), self._opened, self._updates_at)
@@ -110,13 +115,13 @@ class Carried:
         if asking.code is not self._code or loop is not self._loop:
             self._code, self._loop = asking.code, loop
             self._seen, self._updates_at = {}, math.inf
-            self._reads = self._reads_of(loop, asking)
+            self._reads = self._reads_of(loop, asking).found
         if found := self._changed(asking, loop, frames):
             return found
         return self._around(asking, frames) if self._looks == AROUND else ""
 
-    def _reads_of(self, loop: Loop, frame: Frame) -> Mapping[str, int]:
-        return first_read(loop, self._names(frame)) | Reads(loop, frame.site.holds).found
+    def _reads_of(self, loop: Loop, frame: Frame) -> Reads:
+        return Reads(loop, frame.site.holds, FunctionsBelow(self._names(frame)))
 
     def _changed(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
         """Looks at the loop of steps: values tell what has changed in it."""
@@ -133,12 +138,11 @@ class Carried:
         for number, frame in enumerate(frames):
             for loop in (loop for loop in frame.site.loops if loop is not asking.site.steps):
                 reads = self._reads_of(loop, frame)
-                moving = changed(loop) | assigned_below(loop, self._names(frame))
-                replaced = {name for name in stored(loop) if "." not in name}
-                moves = (name for name in reads if name in moving or name.partition(".")[0] in replaced)
+                moving = changed(loop) | reads.assigned_below
+                moves = (name for name in reads.found if not moving.isdisjoint(prefixes(name)))
                 names = [name for name in moves if frame.has(name) and self._look_at(name, frame) is not None]
-                names += self._iterators(reads, frame)
-                lines = {name: reads[name] for name in names} | dict(self._counted(loop, frame))
+                names += self._iterators(reads.found, frame)
+                lines = {name: reads.found[name] for name in names} | dict(self._counted(loop, frame))
                 if found := self._said(lines, loop, frames[number:], "epoch"):
                     return found
         return ""
@@ -151,18 +155,21 @@ class Carried:
         epochs = any(loop is not frame.site.steps for frame in frames for loop in frame.site.loops)
         found = reaching(lines, loop, [frame.site for frame in frames], self._is_given, epochs=epochs)
         for name in (name for name in lines if name in found):
-            if not (is_memory(name, loop) or frame.is_restored(name, loop, self._is_state)):
-                return f"{frame.file}:{lines[name]} reads `{name}`, which changes from {turns} to {turns}"
+            if not (is_memory(name, loop) or frame.is_restored(name, loop.lineno, self._is_state)):
+                return f"{frame.file}:{lines[name]} reads `{name.replace('.[', '[')}`, which changes from {turns} to {turns}"
         return ""
 
     def _names(self, frame: Frame) -> Names:
-        return Names(frame.find, self._is_given)
+        return Names(frame.find, self._is_given, is_beside)
 
     def _counted(self, loop: Loop, frame: Frame) -> Iterator[tuple[str, int]]:
         """Yields what a loop counts or draws beside the steps or epochs, as by `enumerate` and `zip`, and the line."""
         names = self._names(frame)
-        for target, source in iterators.beside(loop, names.value) if isinstance(loop, ast.For) else ():
-            if not (self._is_restored_source(source, names) or frame.comes_from_state(source, self._is_state)):
+        if not isinstance(loop, ast.For):
+            return
+        for target, given in iterators.beside(loop.target, loop.iter, names.value):
+            is_restored = self._is_restored_source(given, names) or frame.comes_from_state(given, loop.lineno, self._is_state)
+            if given is not loop.iter and not is_restored:
                 yield from ((name, target.lineno) for name in assigned(target))
 
     def _is_restored_source(self, source: ast.expr, names: Names) -> bool:
@@ -175,10 +182,10 @@ class Carried:
         return (name for name in names if iterators.is_own(frame.find(name), self._is_data))
 
     def _look_at(self, name: str, frame: Frame) -> object:
-        held = [frame.find(part) for part in accumulate(name.split("."), "{}.{}".format)]
-        if any(id(one) in self._known or type(one).__module__.startswith("rekindle_training") for one in held):
+        holders = [frame.find(part) for part in prefixes(name)]
+        if any(id(one) in self._known or type(one).__module__.startswith("rekindle_training") for one in holders):
             return None
-        return _value(held[-1])
+        return _value(holders[-1])
 
     def _is_state(self, thing: object) -> bool:
         """Tells whether a session puts back what this has: something that was given to it, or the session itself."""
@@ -194,11 +201,19 @@ class Carried:
         Asks the object's type: others answer `__class__` with code of their own, such as a warning.
         """
         kind = type(thing)
-        if issubclass(kind, list | tuple) and thing:
-            return self._is_given(cast(Sequence[object], thing)[0])
+        if issubclass(kind, list | tuple):
+            return any(map(self._is_given, islice(_parts(thing), 1)))
+        if issubclass(kind, dict):
+            return any(map(self._is_given, islice(dict.values(cast(dict[object, object], thing)), 1)))
         if issubclass(kind, torch.Tensor):
             return isinstance(thing, torch.nn.Parameter) or id(thing) in self._known
         return issubclass(kind, _TRAINED) or (thing is not None and id(thing) in self._known)
+
+
+def _parts(container: Any) -> Iterator[object]:
+    """Yields what a container has, without executing code of a class that is derived from it."""
+    kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
+    return chain.from_iterable(dict.items(container)) if kind is dict else kind.__iter__(container)
 
 
 class _TooLarge(Exception):
@@ -218,11 +233,12 @@ def _looked_at(found: Any, number: Iterator[int]) -> object:
     if next(number) == MOST:
         raise _TooLarge
     kind = type(found)
-    if issubclass(kind, _PLAIN):
-        return kind, repr(found)
+    if issubclass(kind, str | bytes) and len(found) > LARGEST:
+        raise _TooLarge
+    if of := next((one for one in _PLAIN if issubclass(kind, one)), None):
+        return kind, cast(Any, of).__repr__(found)
     if issubclass(kind, _CONTAINERS):
-        parts = chain.from_iterable(found.items()) if issubclass(kind, dict) else found
-        return kind, tuple(_looked_at(part, number) for part in parts)
+        return kind, tuple(_looked_at(part, number) for part in _parts(found))
     if issubclass(kind, torch.Tensor):
         plain = found.layout is torch.strided and found.numel() <= LARGEST and not isinstance(found, torch.nn.Parameter)
         return leaf_digest(found.detach()) if plain else None

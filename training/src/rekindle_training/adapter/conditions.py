@@ -1,17 +1,13 @@
 """Conditions in a loop that are the same in each turn, such as options of the script: one of their branches is never executed."""
 
-import argparse
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType, SimpleNamespace
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
-from rekindle_training.adapter.reads import path
+from rekindle_training.adapter.reads import dotted, prefixes
 
 _PLAIN = (bool, int, float, str)
-_HOLDERS = (argparse.Namespace, SimpleNamespace, ModuleType)
-"""Objects whose attributes are taken to be options: other objects may change theirs in any method."""
 _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -29,13 +25,14 @@ class _NotKnown(Exception):
 class Conditions:
     """Conditions of one frame."""
 
-    def __init__(self, find: Callable[[str], Any], moving: Iterable[str]) -> None:
+    def __init__(self, find: Callable[[str], Any], moving: Iterable[str], assigned: Container[str]) -> None:
         """
         Args:
             find: value of a variable, or of an attribute of one; None: it has none.
             moving: variables that may change while the loop goes on.
+            assigned: attributes and items that functions of the file assign, of whatever object.
         """
-        self._find, self._moving = find, frozenset(moving)
+        self._find, self._moving, self._assigned = find, frozenset(moving), assigned
 
     def __call__(self, test: ast.expr) -> bool | None:
         """Returns whether the condition holds in each turn; None: it cannot be told."""
@@ -48,8 +45,8 @@ class Conditions:
         match node:
             case ast.Constant(value=value):
                 return value
-            case ast.Name() | ast.Attribute(value=ast.Name()):
-                return self._option(path(node))
+            case ast.Name() | ast.Attribute() | ast.Subscript() if name := dotted(node):
+                return self._option(name)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not self._value(operand)
             case ast.BoolOp(op=op, values=parts):
@@ -67,9 +64,8 @@ class Conditions:
         return not ends
 
     def _option(self, name: str) -> object:
-        root, _, attribute = name.partition(".")
-        found = self._find(name)
-        is_option = isinstance(found, _PLAIN) and not (attribute and not isinstance(self._find(root), _HOLDERS))
-        if not is_option or not self._moving.isdisjoint([root, name]):
+        found, last = self._find(name), name.rpartition(".")[2]
+        moves = not self._moving.isdisjoint(prefixes(name)) or (last != name and last in self._assigned)
+        if not isinstance(found, _PLAIN) or moves:
             raise _NotKnown
         return found

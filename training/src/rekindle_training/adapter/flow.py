@@ -14,16 +14,29 @@ two epochs that something is saved, such as the best model.
 import ast
 import builtins
 import math
+import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import unwrap
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from rekindle_training.adapter.callees import DEEPEST, Callee, callee_of, pairs
-from rekindle_training.adapter.methods import property_reads
+from rekindle_training.adapter.callees import DEEPEST, Callee, callee_of, pairs, setter_of
+from rekindle_training.adapter.methods import is_beside, property_reads
 from rekindle_training.adapter.names import Names, called_name
-from rekindle_training.adapter.reads import GROWS, Loop, assigned, dotted, never_known, path, replaced_fields
+from rekindle_training.adapter.reads import (
+    BEGINS,
+    GROWS,
+    Loop,
+    assigned,
+    dotted,
+    filled,
+    never_known,
+    path,
+    prefixes,
+    replaced_fields,
+)
 
 TRAINS = frozenset(["backward", "manual_backward", "manual_seed", "manual_seed_all", "seed", "set_epoch"])
 """Names of functions that are part of training, whoever has them."""
@@ -42,6 +55,9 @@ ACTS = ("update", "adjust", "set", "step", "train", "anneal", "decay", "freeze",
 """Parts of names of functions that change what is trained, where they can reach it and their source is not followed."""
 BESIDE = GROWS | frozenset(dir(builtins))
 """Names of functions that update nothing of what is trained."""
+LONGEST = 5.0
+"""Seconds of a processor in which the variables of one loop are followed through one frame."""
+
 Carried = frozenset[str]
 """Variables that a value carries."""
 NONE: Carried = frozenset()
@@ -92,10 +108,16 @@ def reaching(
     return reached
 
 
+class TooLong(Exception):
+    """The script has more variables, loops and functions than can be followed in time."""
+
+
 @dataclass
 class _Followed:
     """Functions of the script whose calls are followed in one frame, and in what it calls."""
 
+    until: float
+    """Time of the thread at which nothing more is followed."""
     depth: int = 0
     found: dict[object, tuple[Carried, Carried, Hot]] = field(default_factory=dict)
     """What reaches training in a call, what it returns, and what carries something at its end, by what it is called with."""
@@ -118,8 +140,8 @@ class Flow:
             called: what the value carries that the frame below returns.
         """
         self._site, self._known, self._epochs, self._called = site, known, epochs, called
-        self._names = Names(site.resolve, known)
-        self._followed = followed or _Followed()
+        self._names = Names(site.resolve, known, is_beside)
+        self._followed = followed or _Followed(time.thread_time() + LONGEST)
         self._begun: tuple[Loop, Hot] | None = None
         """Loop at the beginning of whose turns these names carry something."""
         self._inside: list[bool] = []
@@ -155,23 +177,22 @@ class Flow:
         return hot
 
     def _statement(self, statement: ast.stmt, hot: Hot, decides: Carried) -> Hot:
+        if time.thread_time() > self._followed.until:
+            raise TooLong(f"the look at the loop took {LONGEST:g} s of a processor")
         match statement:
             case ast.If(test=test, body=body, orelse=orelse):
                 self._calls(test, hot, decides)
                 decides = decides | self._carried(test, hot)
                 holds = self._site.holds(test)
                 branches = [branch for branch, of in ((body, True), (orelse, False)) if holds in (None, of)]
-                return _merged(hot, *(self._block(branch, dict(hot), decides) for branch in branches))
-            case ast.With(items=items, body=body):
-                for item in items:
-                    self._calls(item.context_expr, hot, decides)
-                    if item.optional_vars is not None:
-                        self._store(item.optional_vars, hot, self._carried(item.context_expr, hot))
+                return _merged(*(self._block(branch, dict(hot), decides) for branch in branches))
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                self._enter_contexts(items, hot, decides)
                 return self._block(body, hot, decides)
-            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
-                done = self._block([*body, *orelse], dict(hot), decides)
-                failed = [self._block(handler.body, _merged(hot, done), decides) for handler in handlers]
-                return self._block(final, _merged(done, *failed), decides)
+            case ast.Try() | ast.TryStar():
+                done = self._block([*statement.body, *statement.orelse], dict(hot), decides)
+                failed = [self._block(handler.body, _merged(hot, done), decides) for handler in statement.handlers]
+                return self._block(statement.finalbody, _merged(done, *failed), decides)
             case ast.Match(subject=subject, cases=cases):
                 decides = decides | self._carried(subject, hot)
                 return _merged(hot, *(self._block(case.body, dict(hot), decides) for case in cases))
@@ -180,6 +201,12 @@ class Flow:
             case _:
                 self._simple(statement, hot, decides)
         return hot
+
+    def _enter_contexts(self, items: Iterable[ast.withitem], hot: Hot, decides: Carried) -> None:
+        for item in items:
+            self._calls(item.context_expr, hot, decides)
+            if item.optional_vars is not None:
+                self._store(item.optional_vars, hot, self._carried(item.context_expr, hot))
 
     def _loop_inside(self, loop: Loop, hot: Hot, decides: Carried) -> Hot:
         """Goes on until another turn changes nothing."""
@@ -233,7 +260,7 @@ class Flow:
     def _updates_with(self, statement: ast.stmt, hot: Hot) -> Carried:
         """Returns what is given to what updates, and is not only beside it, as in `losses.append(train(batch))`."""
         calls = (part for part in ast.walk(statement) if isinstance(part, ast.Call) and part not in self._results)
-        return NONE.union(*(self._inside_of(call, hot) for call in calls if called_name(call.func) not in BESIDE))
+        return NONE.union(*(self._carried(call, hot) for call in calls if called_name(call.func) not in BESIDE))
 
     def _leave(self, statement: ast.Continue | ast.Break | ast.Return, hot: Hot, decides: Carried) -> None:
         is_ours = bool(self._inside) and self._inside[-1]
@@ -268,12 +295,24 @@ class Flow:
                 self._store(value, hot, what)
             case ast.Name(id=name):
                 _put(hot, name, what)
-            case ast.Attribute(value=value) if name := dotted(target):
-                self.reached |= what if self._names.is_trained(value) else NONE
+            case ast.Attribute(value=value, attr=attribute) if name := dotted(target):
+                self._set(value, attribute, hot, what)
                 _put(hot, name, what)
             case _:
                 self.reached |= what if self._names.is_trained(target) else NONE
-                _add(hot, {path(target): what})
+                if name := dotted(target) or next(filled(target), ""):
+                    _put(hot, name, what)
+                else:
+                    _add(hot, {path(target): what})
+
+    def _set(self, holder: ast.expr, attribute: str, hot: Hot, what: Carried) -> None:
+        """An attribute of an object gets a value, which its property may do something with."""
+        thing = self._names.value(holder)
+        self.reached |= what if self._names.is_trained(holder) and not is_beside(thing, attribute) else NONE
+        if (setter := setter_of(thing, attribute)) and len(setter.parameters) > 1:
+            itself, given = setter.parameters[:2]
+            inner = self._given(itself, holder, hot) | ({given: what} if what else {})
+            self.reached |= self._end_of(setter, [(itself, holder)], inner, NONE)[0]
 
     # Expressions.
 
@@ -298,11 +337,9 @@ class Flow:
             return
         self.reached |= decides if self._ends_or_saves(call, name) else NONE
         self.reached |= decides | self._inside_of(call, hot) if name in TRAINS else NONE
-        if any(word in name.lower() for word in SHOWS):
-            return
         if callee := callee_of(*self._names.function(call.func)) if self._followed.depth < DEEPEST else None:
-            self._follow(call, callee, hot, decides)
-        else:
+            self._follow(call, callee, hot, NONE if _says(name, SHOWS) else decides)
+        elif not _says(name, SHOWS):
             self._outside(call, hot, decides, drops=drops)
 
     def _outside(self, call: ast.Call, hot: Hot, decides: Carried, *, drops: bool) -> None:
@@ -315,16 +352,17 @@ class Flow:
             if (is_trained or any(map(self._names.is_trained, inputs))) and (name in CHANGES or name.endswith("_")):
                 self.reached |= decides | given
             self.reached |= given if is_trained and drops else NONE
-            _add(hot, {} if is_trained else {path(call.func.value): given})
+            if not (is_trained or isinstance(self._names.value(call.func.value), ModuleType | type)):
+                (_put if name in BEGINS else _join)(hot, path(call.func.value), given)
         if self._names.can_change(call.func, inputs):
-            self.reached |= given | (decides if any(word in name.lower() for word in ACTS) else NONE)
+            self.reached |= given | (decides if _says(name, ACTS) else NONE)
 
     def _ends_or_saves(self, call: ast.Call, name: str) -> bool:
         """Tells whether it is `training.finish()`, or saves something between two epochs."""
         if name == "finish" and isinstance(call.func, ast.Attribute):
             return type(self._names.value(call.func.value)).__module__.startswith("rekindle_training")
         is_between = self._epochs and (self._site.steps is None or not self._in_steps(call))
-        return is_between and any(word in name.lower() for word in SAVES) and not any(word in name.lower() for word in SHOWN)
+        return is_between and _says(name, SAVES) and not _says(name, SHOWN)
 
     def _in_steps(self, node: ast.expr) -> bool:
         steps = self._site.steps
@@ -344,8 +382,9 @@ class Flow:
         below = self._site.below
         assert below is not None
         assert below.code is not None
-        has_self = isinstance(call.func, ast.Attribute) and below.code.co_varnames[:1] == ("self",)
-        given = _merged(*(self._given(parameter, one, hot) for parameter, one in pairs(call, below.code, has_self=has_self)))
+        if (callee := callee_of(*self._names.function(call.func))) is None:
+            return
+        given = _merged(*(self._given(parameter, one, hot) for parameter, one in pairs(call, callee)))
         _add(given, _around(hot, below.code))
         if given:
             flow = Flow(below, self._known, epochs=self._epochs)
@@ -355,9 +394,10 @@ class Flow:
 
     def _follow(self, call: ast.Call, callee: Callee, hot: Hot, decides: Carried) -> None:
         """Follows values through a function of the script, and back."""
-        parameters = [*pairs(call, callee.code, has_self=callee.holder is not None)]
+        parameters, function = [*pairs(call, callee)], dotted(call.func)
         given = _merged(*(self._given(parameter, one, hot) for parameter, one in parameters))
         _add(given, _around(hot, callee.code))
+        _add(given, {name: hot.get(f"{function}.{name}", NONE) for name in callee.code.co_freevars})
         key = call, self._followed.depth, frozenset(given.items()), decides
         if key not in self._followed.found:
             self._followed.found[key] = NONE, NONE, {}  # of a function that calls itself
@@ -370,14 +410,17 @@ class Flow:
                 left = {f"{name}{held[len(parameter) :]}": what for held, what in end.items() if held.startswith(f"{parameter}.")}
                 _add(hot, left)
                 _add(hot, {name: end.get(parameter, NONE)} if parameter not in callee.assigned else {})
-        _add(hot, {one: what for one, what in end.items() if one.partition(".")[0] in callee.shared})
+        for name, what in end.items():
+            if (root := name.partition(".")[0]) not in callee.code.co_varnames:
+                _join(hot, name, what)
+                _join(hot, f"{function}.{name}" if root in callee.code.co_freevars else "", what)
 
     def _end_of(
         self, callee: Callee, parameters: Sequence[tuple[str, ast.expr]], given: Hot, decides: Carried
     ) -> tuple[Carried, Carried, Hot]:
-        values: dict[str, Any] = {parameter: self._names.value(one) for parameter, one in parameters}
+        values: dict[str, Any] = {parameter: self._names.value(one) for parameter, one in parameters} | dict(callee.itself)
         site = Site(callee.body, callee.resolving(values), code=callee.code)
-        followed = _Followed(self._followed.depth + 1, self._followed.found)
+        followed = replace(self._followed, depth=self._followed.depth + 1)
         flow = Flow(site, self._known, epochs=False, followed=followed)
         end = flow.follow(dict(given), None, decides)
         return flow.reached, flow.returned, end
@@ -395,12 +438,13 @@ class Flow:
         match node:
             case ast.Call() if node in self._results:
                 return self._results[node]
-            case ast.Call() if self._called and self._is_at(node):
+            case ast.Call() if self._called and self._calls_below(node):
                 return self._called | self._inside_of(node, hot)
             case ast.Attribute(value=value, attr=attribute) if name := dotted(node):
-                root = dotted(value)
-                held = [hot.get(f"{root}.{one}", NONE) for one in property_reads(self._names.value(value), attribute)]
-                return NONE.union(self._carried_whole(root, hot), hot.get(name, NONE), *held)
+                read = property_reads(self._names.value(value), attribute, dotted(value))
+                return self._carried_whole(name, hot).union(self._carried_parts(name, hot), *(hot.get(one, NONE) for one in read))
+            case ast.Subscript(value=value) if name := dotted(node):
+                return self._carried_whole(name, hot) | self._carried_parts(name, hot)
             case ast.Name(id=name):
                 return self._carried_whole(name, hot) | self._carried_parts(name, hot)
         return self._inside_of(node, hot)
@@ -410,8 +454,7 @@ class Flow:
 
     @staticmethod
     def _carried_whole(name: str, hot: Hot) -> Carried:
-        parts = name.split(".")
-        return NONE.union(*(hot.get(".".join(parts[:end]), NONE) for end in range(1, len(parts) + 1)))
+        return NONE.union(*(hot.get(one, NONE) for one in prefixes(name)))
 
     @staticmethod
     def _carried_parts(name: str, hot: Hot) -> Carried:
@@ -431,10 +474,20 @@ def _put(hot: Hot, name: str, what: Carried) -> None:
         hot.pop(name, None)
 
 
+def _join(hot: Hot, name: str, what: Carried) -> None:
+    if name and what:
+        hot[name] = hot.get(name, NONE) | what
+
+
 def _add(hot: Hot, more: Mapping[str, Carried]) -> None:
     for name, what in more.items():
-        if name and what:
-            hot[name] = hot.get(name, NONE) | what
+        _join(hot, name, what)
+
+
+def _says(name: str, what: Iterable[str]) -> bool:
+    """Tells whether a word of a function's name begins so; `log` is not in `logits`."""
+    words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)
+    return any(word.lower().startswith(one) and word.lower() not in ("logits", "logit") for word in words for one in what)
 
 
 def _merged(*found: Hot) -> Hot:

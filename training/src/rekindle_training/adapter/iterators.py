@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import GeneratorType
 
+from rekindle_training.adapter.names import called_name
+
 _LOADERS = ("rekindle_training.", "torchdata.", "torch.utils.data.dataloader", "torch.utils.data._utils")
 """Modules of loaders and their iterators: those that the session was not given are refused where they are used."""
 _DEEPEST = 4
@@ -46,28 +48,34 @@ def _held(thing: object) -> Iterator[object]:
             yield from one if type(one) in (list, tuple) and len(one) <= _MOST else [one]
 
 
-def beside(loop: ast.For, value: Callable[[ast.expr], object]) -> Iterator[tuple[ast.expr, ast.expr]]:
+def beside(target: ast.expr, node: ast.expr, value: Callable[[ast.expr], object]) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yields targets of a loop that come with the session's steps or epochs from `enumerate` or `zip`, and their sources.
 
     Args:
+        target: of the loop.
+        node: what it goes over.
         value: value of an expression; None: it is not known without executing something.
     """
-    match loop.iter:
-        case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *start], keywords=named) if _asks(inner, value):
-            match loop.target:
-                case ast.Tuple(elts=[counted, _]) | ast.List(elts=[counted, _]):
-                    begins = [*start, *(one.value for one in named)]
-                    yield counted, begins[0] if begins else ast.Constant(0)
-        case ast.Call(func=ast.Name(id="zip"), args=parts) if any(_asks(one, value) for one in parts):
-            match loop.target:
-                case ast.Tuple(elts=targets) | ast.List(elts=targets) if len(targets) == len(parts):
-                    yield from ((one, part) for one, part in zip(targets, parts, strict=True) if not _asks(part, value))
+    if not _asks(node, value):
+        yield target, node
+        return
+    match node, target:
+        case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *start], keywords=named), ast.Tuple(elts=[counted, rest]):
+            begins = [*start, *(one.value for one in named)]
+            yield counted, begins[0] if begins else ast.Constant(0)
+            yield from beside(rest, inner, value)
+        case ast.Call(func=function, args=parts), ast.Tuple(elts=targets) if called_name(function) in ("zip", "zip_longest"):
+            for one, part in zip(targets, parts, strict=False):
+                yield from beside(one, part, value)
+        case ast.Call(args=[inner, *_]), _ if _asks(inner, value):  # a bar of progress, a slice
+            yield from beside(target, inner, value)
 
 
 def _asks(node: ast.expr, value: Callable[[ast.expr], object]) -> bool:
     """Tells whether an expression gives steps or epochs of the session: `training.steps(9)`, or a variable that has them."""
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Attribute) and _is_ours(value(node.func.value))
+        is_ours = isinstance(node.func, ast.Attribute) and _is_ours(value(node.func.value))
+        return is_ours or any(_asks(one, value) for one in node.args)
     return _is_ours(value(node))
 
 

@@ -1,144 +1,102 @@
-"""What functions of the script use of the objects that they are given, and of their module, by their source.
-
-Tells what carries something from call to call, such as a count of bad epochs in an object for early stopping.
-"""
+"""What functions of the script use of the objects that they are given, of their module, and of what is around them."""
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import getattr_static
-from itertools import accumulate
-from types import FunctionType
-from typing import NamedTuple
 
-from rekindle_training.adapter.callees import DEEPEST, Callee, callee_of, pairs, parameters_of
+import torch
+
+from rekindle_training.adapter import held
+from rekindle_training.adapter.callees import DEEPEST, Callee, callee_of, pairs, property_of
 from rekindle_training.adapter.names import Names
-from rekindle_training.adapter.reads import Loop, changed_by, dotted, path
+from rekindle_training.adapter.reads import Reads, Uses, dotted, is_memory, mutated_by, walk
+
+_found: dict[tuple[object, int, int], tuple[Uses, object]] = {}
+"""What functions use, by their code, the object that has them and how deep they are; with that object, which lives as long."""
 
 
-class Use(NamedTuple):
-    """One use of a variable of the module, or of an attribute of a parameter."""
+class FunctionsBelow:
+    """Functions that a frame, or a function, calls."""
 
-    name: str
-    """`parameter.attribute`, or the variable."""
-    assigns: bool
+    def __init__(self, names: Names, depth: int = DEEPEST) -> None:
+        """
+        Args:
+            depth: functions that call each other, up to which they are followed.
+        """
+        self._names, self._depth = names, depth
+
+    def call(self, call: ast.Call) -> Uses:
+        """Returns what a call of a function of the script uses; nothing where it is another one."""
+        if not self._depth or (callee := callee_of(*self._names.function(call.func))) is None:
+            return Uses()
+        parameters = {parameter: dotted(one) for parameter, one in pairs(call, callee)}
+        uses = _uses(callee, self._depth)
+        return Uses(*(tuple(_outside(names, callee, parameters, dotted(call.func))) for names in uses))
+
+    def attribute(self, node: ast.Attribute) -> Iterable[str]:
+        return property_reads(self._names.value(node.value), node.attr, dotted(node.value))
 
 
-def uses(call: ast.Call, names: Names, depth: int = DEEPEST) -> Iterator[Use]:
-    """Yields what a call of a function of the script uses, in the order of its source, by the names of who calls.
+def _outside(names: Iterable[str], callee: Callee, parameters: Mapping[str, str], function: str) -> Iterable[str]:
+    """Yields what names of a function are called by who calls it."""
+    for name in names:
+        root, dot, rest = name.partition(".")
+        if root in callee.code.co_varnames:
+            if given := parameters.get(root):
+                yield f"{given}{dot}{rest}"
+        else:
+            yield name
+            if root in callee.code.co_freevars and function:
+                yield f"{function}.{name}"
+
+
+def property_reads(thing: object, attribute: str, name: str) -> Iterable[str]:
+    """Returns what a property of the script's reads; nothing where it is no property.
 
     Args:
-        names: of the frame of the call.
-        depth: functions that call each other, up to which they are followed.
+        name: of the object.
     """
-    if not depth or (callee := callee_of(*names.function(call.func))) is None:
-        return
-    given = {parameter: dotted(one) for parameter, one in pairs(call, callee.code, has_self=callee.holder is not None)}
-    for use in _uses_in(callee, depth):
-        root, _, attribute = use.name.partition(".")
-        if root not in callee.code.co_varnames:
-            yield use
-        elif attribute and given.get(root):
-            yield Use(f"{given[root]}.{attribute}", use.assigns)
-
-
-def property_reads(thing: object, attribute: str) -> Iterable[str]:
-    """Returns the attributes that a property of the script's reads; none where it is no property."""
-    found = getattr_static(type(thing), attribute, None)
-    if not isinstance(found, property) or (callee := callee_of(found.fget, thing)) is None:
+    if not name or (callee := property_of(thing, attribute)) is None:
         return ()
-    itself = callee.code.co_varnames[:1]
-    return [name for root, _, name in (use.name.partition(".") for use in _uses_in(callee, DEEPEST)) if (root,) == itself]
+    itself = callee.code.co_varnames[0]
+    return _outside(_uses(callee, DEEPEST).reads, callee, {itself: name}, "")
+
+
+def is_beside(thing: object, attribute: str) -> bool:
+    """Tells whether an attribute of a module is nothing that its forward pass reads, such as the list of losses of a trainer."""
+    kind = type(thing)
+    if not issubclass(kind, torch.nn.Module) or attribute not in held.attributes(thing):
+        return False
+    forward = callee_of(getattr_static(kind, "forward", None), thing)
+    if forward is None:
+        return kind.forward is torch.nn.Module.forward
+    itself = forward.code.co_varnames[0]
+    read = (name.split(".")[:2] for name in _uses(forward, DEEPEST).reads)
+    return [itself, attribute] not in read
 
 
 def forget() -> None:
     """Lets go of the objects of the script that were looked at."""
-    _found.cache_clear()
+    _found.clear()
 
 
-def _uses_in(callee: Callee, depth: int) -> Sequence[Use]:
-    return _found(callee.function, _Same(callee.holder), depth)
+def _uses(callee: Callee, depth: int) -> Uses:
+    key = callee.code, id(callee.holder), depth
+    if key not in _found:
+        _found[key] = Uses(), callee.holder  # of a function that calls itself
+        names = Names(callee.resolving(callee.itself), lambda _: False)
+        reads = Reads(callee.body, below=FunctionsBelow(names, depth - 1))
+        nodes = [node for statement in callee.body for node in walk(statement)]
+        declared = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+        stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        assigns = mutated_by(nodes) | (stored & declared) | reads.assigned_below
+        found = [name for name in reads.found if not is_memory(name, ast.Module([*callee.body], []))]
+        always = reads.always - (stored - declared)
+        _found[key] = Uses(*(_known_outside(some, callee) for some in (found, assigns, always))), callee.holder
+    return _found[key][0]
 
 
-class _Same:
-    """An object, told from others by its identity."""
-
-    def __init__(self, thing: object) -> None:
-        self.thing = thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.thing is other.thing
-
-
-@lru_cache(maxsize=256)
-def _found(function: FunctionType, holder: _Same, depth: int) -> Sequence[Use]:
-    callee = Callee(function, holder.thing)
-    itself = callee.code.co_varnames[: holder.thing is not None]
-    names = Names(callee.resolving(dict.fromkeys(itself, holder.thing)), lambda _: False)
-    ordered = (node for statement in callee.body for node in _ordered(statement))
-    own = {*callee.code.co_varnames} - {*parameters_of(callee.code)}
-    found = (use for node in ordered for use in _of_node(node, names, depth))
-    return [use for use in found if use.name.partition(".")[0] not in own]
-
-
-def first_read(loop: Loop, names: Names) -> dict[str, int]:
-    """Returns what functions read in a turn of a loop before the turn assigns it, with the line of the first such call."""
-    found: dict[str, int] = {}
-    known: set[str] = set()
-    for node in (node for statement in loop.body for node in _ordered(statement)):
-        for name, assigns in uses(node, names) if isinstance(node, ast.Call) else _of_node(node, names, 0):
-            if assigns:
-                known.add(name)
-            elif isinstance(node, ast.Call) and known.isdisjoint(accumulate(name.split("."), "{}.{}".format)):
-                found.setdefault(name, node.lineno)
-    return found
-
-
-def assigned_below(loop: Loop, names: Names) -> set[str]:
-    """Returns what functions assign that a loop calls."""
-    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
-    return {name for call in calls for name, assigns in uses(call, names) if assigns}
-
-
-def _of_node(node: ast.AST, names: Names, depth: int) -> Iterator[Use]:
-    match node:
-        case ast.Attribute(ctx=context) if name := dotted(node):
-            yield from _of_attribute(name, node, names, is_stored=isinstance(context, ast.Store))
-        case ast.Name(id=name, ctx=context):
-            yield Use(name, isinstance(context, ast.Store))
-        case ast.Subscript(ctx=ast.Store()):
-            yield Use(path(node), assigns=True)
-        case ast.AugAssign(target=target) if name := dotted(target):
-            yield Use(name, assigns=False)
-        case ast.Call():
-            yield from (Use(name, assigns=True) for name in changed_by([node]))
-            if depth:
-                yield from uses(node, names, depth - 1)
-        case _:
-            pass
-
-
-def _of_attribute(name: str, node: ast.Attribute, names: Names, *, is_stored: bool) -> Iterator[Use]:
-    holder = names.value(node.value)
-    found = getattr_static(type(holder), node.attr, None)
-    if isinstance(found, property):
-        root = dotted(node.value)
-        yield from (Use(f"{root}.{one}", assigns=False) for one in property_reads(holder, node.attr))
-    elif not isinstance(found, FunctionType):
-        yield Use(name, is_stored)
-
-
-def _ordered(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields the parts of a node in the order in which they are executed. What a call is given comes before it."""
-    if not isinstance(node, ast.Call):
-        yield node
-    parts = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For):
-        parts.sort(key=lambda part: part is not (node.iter if isinstance(node, ast.For) else node.value))
-    for part in parts:
-        yield from _ordered(part)
-    if isinstance(node, ast.Call):
-        yield node
+def _known_outside(names: Iterable[str], callee: Callee) -> Sequence[str]:
+    """Returns names that are known outside of a function: parts of parameters, and what are none of its own variables."""
+    own = {*callee.code.co_varnames} - {*callee.parameters}
+    return [name for name in names if name.partition(".")[0] not in own]

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from inspect import getattr_static
 from types import FunctionType
+from typing import cast
 
-from rekindle_training.adapter.reads import path
+from rekindle_training.adapter import held
+from rekindle_training.adapter.reads import dotted
 
 PARTS = frozenset(
     [
@@ -20,13 +22,19 @@ PARTS = frozenset(
 class Names:
     """Names of one frame."""
 
-    def __init__(self, resolve: Callable[[str], object], known: Callable[[object], bool]) -> None:
+    def __init__(
+        self,
+        resolve: Callable[[str], object],
+        known: Callable[[object], bool],
+        is_beside: Callable[[object, str], bool] = lambda *_: False,
+    ) -> None:
         """
         Args:
             resolve: value of a variable, or of an attribute of one (`self.model`); None: it has none.
             known: whether something was given to the session.
+            is_beside: whether an attribute of an object has nothing to do with what is trained.
         """
-        self.resolve, self._known = resolve, known
+        self.resolve, self._known, self._is_beside = resolve, known, is_beside
         self._aliases: set[str] = set()
         """Variables that name parts of what is trained, such as a group of parameters."""
 
@@ -45,9 +53,14 @@ class Names:
 
     def is_trained(self, node: ast.expr) -> bool:
         """Tells whether an expression names what was given to the session, or a part of it."""
+        if isinstance(node, ast.List | ast.Tuple):
+            return any(map(self.is_trained, node.elts))
         while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
-            if isinstance(node, ast.Attribute) and self._known(self.resolve(path(node))):
-                return True
+            if name := dotted(node):
+                if self._known(self.resolve(name)):
+                    return True
+                if isinstance(node, ast.Attribute) and self._is_beside(self.value(node.value), node.attr):
+                    return False
             if isinstance(node, ast.Call) and called_name(node.func) not in PARTS:
                 return False
             node = node.func if isinstance(node, ast.Call) else node.value
@@ -58,22 +71,20 @@ class Names:
 
     def function(self, function: ast.expr) -> tuple[object, object]:
         """Returns what is called, and the object that has it as a method."""
-        if not isinstance(function, ast.Attribute):
-            return self.value(function), None
-        holder = self.value(function.value)
-        held = getattr_static(holder, "__dict__", None)
-        if type(held) is dict and function.attr in held:
-            return held[function.attr], None
-        return getattr_static(type(holder), function.attr, None), holder  # without what a property would do
+        match function:
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                holder = self.resolve("self")
+                mro = type(holder).__mro__
+                after = mro.index(kind) + 1 if (kind := self.resolve("__class__")) in mro else len(mro)
+                return next((vars(one)[name] for one in mro[after:] if name in vars(one)), None), holder
+            case ast.Attribute(value=value, attr=name):
+                return _method(self.value(value), name)
+        return self.value(function), None
 
     def value(self, node: ast.expr) -> object:
         """Returns the value of a variable, of an attribute of one, and so on; None: to know it, something would be executed."""
-        match node:
-            case ast.Name(id=name):
-                return self.resolve(name)
-            case ast.Attribute(value=value, attr=attribute):
-                return getattr(self.value(value), "__dict__", {}).get(attribute)
-        return None
+        name = dotted(node)
+        return self.resolve(name) if name else None
 
     def can_change(self, function: ast.expr, inputs: Iterable[ast.expr]) -> bool:
         """Tells whether it is a function of the script's that is given a part of what is trained, or finds one by its name."""
@@ -83,9 +94,21 @@ class Names:
         if any(map(self.is_trained, inputs)):
             return True
         names = called.__code__.co_names
-        held = getattr(holder, "__dict__", {})
-        found = [*(called.__globals__.get(one) for one in names), *map(held.get, names), *_cells(called)]
+        has = held.attributes(holder).get
+        found = [*(called.__globals__.get(one) for one in names), *map(has, names), *_cells(called)]
         return any(map(self._known, found))
+
+
+def _method(holder: object, name: str) -> tuple[object, object]:
+    """Returns what is called by an attribute, without what a property would do."""
+    own = held.attributes(holder).get(name)
+    found = getattr_static(type(holder), name, None) if own is None else own
+    match found:
+        case staticmethod():
+            return cast(object, found.__func__), None
+        case classmethod():
+            return cast(object, found.__func__), holder if isinstance(holder, type) else type(holder)
+    return found, holder if own is None else None
 
 
 def _cells(function: FunctionType) -> Iterator[object]:

@@ -2,10 +2,11 @@
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple, Protocol
 
-BEGINS = frozenset(["reset", "clear"])
+BEGINS = frozenset(["reset", "clear", "copy_", "fill_", "zero_", "fill"])
 """Methods after which an object has nothing of what it had before."""
 GROWS = frozenset(
     [
@@ -22,36 +23,78 @@ def never_known(_test: ast.expr) -> None:
     """Tells of no condition whether it is the same in each turn."""
 
 
-class Reads:
-    """Variables, and attributes of variables, that a turn of a loop reads before it assigns them.
+class Uses(NamedTuple):
+    """What a call of a function uses, by the names of who calls."""
 
-    A loop inside the turn is taken to assign all that it could.
+    reads: Sequence[str] = ()
+    """What it reads before it assigns it."""
+    assigns: Sequence[str] = ()
+    """What it may assign."""
+    always: Sequence[str] = ()
+    """What it assigns each time."""
+
+
+class Below(Protocol):
+    """Functions that a frame calls."""
+
+    def call(self, call: ast.Call) -> Uses: ...
+
+    def attribute(self, node: ast.Attribute) -> Iterable[str]:
+        """Returns what a property reads; nothing where it is none."""
+
+
+class Reads:
+    """Variables, and attributes of variables, that a turn of a loop, or a function, reads before it assigns them.
+
+    A loop inside is taken to assign all that it could.
     """
 
-    def __init__(self, loop: Loop, holds: Callable[[ast.expr], bool | None] = never_known) -> None:
+    def __init__(
+        self,
+        code: Loop | Sequence[ast.stmt],
+        holds: Callable[[ast.expr], bool | None] = never_known,
+        below: Below | None = None,
+    ) -> None:
         """`holds` tells of a condition whether it is true in each turn; None: it does not know."""
-        self._holds = holds
+        self._holds, self._below = holds, below
         self.found: dict[str, int] = {}
         """Line of the first read."""
-        self._all = set(stored(loop))
-        self._often = Counter(chain.from_iterable(map(stored, loop.body)))
+        self.assigned_below: set[str] = set()
+        """What functions may assign that are called."""
+        body, known = (code.body, set[str]()) if isinstance(code, Loop) else (code, set[str]())
+        self._all = {name for one in body for name in stored(one)}
+        self._often = Counter(chain.from_iterable(map(stored, body)))
         self._decided: dict[str, frozenset[str]] = {}
         """Names that were assigned under a condition, which is the same where it is asked again."""
-        if isinstance(loop, ast.While):
-            self._read(loop.test, set())
-        self._block(loop.body, set(assigned(loop.target)) if isinstance(loop, ast.For) else set())
+        self._ends: list[set[str]] = []
+        """What was assigned at each `return`."""
+        self._always: set[str] = set()
+        """What functions assign each time that a statement calls."""
+        if isinstance(code, ast.While):
+            self._read(code.test, set())
+        elif isinstance(code, ast.For):
+            self._all |= set(assigned(code.target))
+            known = set(assigned(code.target))
+        end = self._block(body, known)
+        self.always = frozenset(end.intersection(*self._ends))
+        """What is assigned by the end, whichever way it goes."""
 
     def _block(self, statements: Iterable[ast.stmt], known: set[str]) -> set[str]:
         """Args:
-            known: what has been assigned in this turn.
+            known: what has been assigned so far.
 
         Returns:
             What has been assigned by the end; everything, where the end is not reached.
         """
         for statement in statements:
+            self._always = set()
             known = self._statement(statement, self._named_inside(statement, known))
+            if isinstance(statement, ast.Return):
+                self._ends.append(known)
             if isinstance(statement, ast.Break | ast.Continue | ast.Raise | ast.Return):
                 return known | self._all
+            if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr):
+                known = known | self._always
         return known
 
     def _named_inside(self, statement: ast.stmt, known: set[str]) -> set[str]:
@@ -66,7 +109,7 @@ class Reads:
         match statement:
             case ast.Assign(targets=targets):
                 self._read(statement, known)
-                known = known.union(*map(assigned, targets))
+                known = known.union(*map(assigned, targets), *map(filled, targets))
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._read(value, known)
                 known = known.union(assigned(target))
@@ -75,9 +118,11 @@ class Reads:
                 self._read(statement, known)
             case ast.If():
                 return self._if(statement, known)
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=begun, attr=attribute))) if attribute in BEGINS:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=begun, attr=attribute)) as call) if attribute in BEGINS:
+                for one in [*call.args, *call.keywords]:
+                    self._read(one, known)
                 known = known | {path(begun)}
-            case ast.With(items=items, body=body):
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
                 self._block([ast.Expr(item.context_expr) for item in items], known)
                 return self._block(body, known.union(*(assigned(item.optional_vars) for item in items)))
             case _:
@@ -99,12 +144,13 @@ class Reads:
             case ast.For(target=target, iter=first, body=body, orelse=orelse):
                 self._read(first, known)
                 self._block([*body, *orelse], known | set(assigned(target)))
-                return known | set(stored(statement))
+                return known.union(stored(statement), _filled_by(statement))
             case ast.While(test=test, body=body, orelse=orelse):
                 self._read(test, known)
                 self._block([*body, *orelse], known)
                 return known | set(stored(statement))
-            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
+            case ast.Try() | ast.TryStar():
+                body, handlers, orelse, final = statement.body, statement.handlers, statement.orelse, statement.finalbody
                 ends = [self._block(handler.body, known | {handler.name or ""}) for handler in handlers]
                 return self._block(final, self._block([*body, *orelse], known).intersection(*ends))
             case _:
@@ -113,9 +159,28 @@ class Reads:
 
     def _read(self, node: ast.AST, known: set[str]) -> None:
         for name, line in reads(node):
-            root = name.partition(".")[0]
-            if name not in known and root not in known:
-                self.found.setdefault(name, line)
+            self._note(name, line, known)
+        if self._below is None:
+            return
+        for part in reversed([*ast.walk(node)]):
+            if isinstance(part, ast.Call):
+                uses = self._below.call(part)
+                for name in uses.reads:
+                    self._note(name, part.lineno, known)
+                self.assigned_below.update(uses.assigns)
+                self._always.update(uses.always)
+            elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Load):
+                for name in self._below.attribute(part):
+                    self._note(name, part.lineno, known)
+
+    def _note(self, name: str, line: int, known: set[str]) -> None:
+        if known.isdisjoint(prefixes(name)):
+            self.found.setdefault(name, line)
+
+
+def prefixes(name: str) -> Iterator[str]:
+    """Yields `a`, `a.b` and `a.b.c` of `a.b.c`."""
+    return accumulate(name.split("."), "{}.{}".format)
 
 
 def reads(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -124,11 +189,19 @@ def reads(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, int]]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and isinstance(part.ctx, ast.Load):
-            yield f"{part.value.id}.{part.attr}", part.lineno
-        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-            yield part.id, part.lineno
+    match node:
+        case ast.Subscript(ctx=ast.Load()) if name := dotted(node):
+            yield name, node.lineno
+            return
+        case ast.Subscript(slice=at, ctx=ast.Store()):  # an item is replaced, whatever it was
+            yield from _reads(at)
+            return
+        case ast.Attribute(ctx=ast.Load()) if name := dotted(node):
+            yield name, node.lineno
+        case ast.Name(id=name, ctx=ast.Load()):
+            yield name, node.lineno
+    for part in ast.iter_child_nodes(node):
+        yield from _reads(part)
 
 
 def _as_read(target: ast.expr) -> ast.expr:
@@ -138,7 +211,28 @@ def _as_read(target: ast.expr) -> ast.expr:
             return ast.Name(name, ast.Load(), lineno=target.lineno)
         case ast.Attribute(value=value, attr=attribute):
             return ast.Attribute(value, attribute, ast.Load(), lineno=target.lineno)
+        case ast.Subscript(value=value, slice=at):
+            return ast.Subscript(value, at, ast.Load(), lineno=target.lineno)
     return target
+
+
+def filled(target: ast.expr) -> Iterator[str]:
+    """Yields what an assignment fills as a whole: `a[:] = b`, `a[...] = b`."""
+    match target:
+        case ast.Subscript(value=value, slice=ast.Slice(lower=None, upper=None, step=None)):
+            yield path(value)
+        case ast.Subscript(value=value, slice=ast.Constant(value=key)) if key is ...:
+            yield path(value)
+
+
+def _filled_by(loop: ast.For) -> Iterator[str]:
+    """Yields what a loop over indices fills one by one: `for n in range(...): a[n] = b`."""
+    match loop:
+        case ast.For(target=ast.Name(id=number), iter=ast.Call(func=ast.Name(id="range"))):
+            for statement in loop.body:
+                match statement:
+                    case ast.Assign(targets=[ast.Subscript(value=value, slice=ast.Name(id=at))]) if at == number:
+                        yield path(value)
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -152,7 +246,7 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 def stored(statement: ast.stmt) -> Iterator[str]:
     """All that a statement assigns somewhere in it."""
     for node in walk(statement):
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield from assigned(node)
 
 
@@ -161,8 +255,8 @@ def assigned(target: ast.expr | None) -> Iterator[str]:
     match target:
         case ast.Name(id=name):
             yield name
-        case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-            yield f"{name}.{attribute}"
+        case ast.Attribute() | ast.Subscript() if name := dotted(target):
+            yield name
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             yield from chain.from_iterable(map(assigned, elements))
         case ast.Starred(value=value):
@@ -176,11 +270,15 @@ def changed(statement: Loop) -> set[str]:
 
 def changed_by(nodes: Iterable[ast.AST]) -> set[str]:
     """Returns the same of nodes of a syntax tree, each for itself."""
+    them = list(nodes)
+    return {node.id for node in them if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)} | mutated_by(them)
+
+
+def mutated_by(nodes: Iterable[ast.AST]) -> set[str]:
+    """Returns what these nodes change in part: attributes, items, containers by their methods."""
     found: set[str] = set()
     for node in nodes:
         match node:
-            case ast.Name(id=name, ctx=ast.Store()):
-                found.add(name)
             case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
                 found.add(path(node))
             case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in GROWS:
@@ -188,14 +286,20 @@ def changed_by(nodes: Iterable[ast.AST]) -> set[str]:
     return found - {""}
 
 
-def is_memory(name: str, loop: Loop) -> bool:
-    """Tells whether a loop fills a container only with what it misses there: `if key not in name: name[key] = ...`."""
-    fills = {id(node) for one in ast.walk(loop) if isinstance(one, ast.If) for node in _fills(name, one)}
-    changes = [node for node in walk(loop) if name in changed_by([node])]
+def is_memory(name: str, code: ast.AST) -> bool:
+    """Tells whether code only computes what it misses: `if key not in name: name[key] = ...`, `if name is None: name = ...`."""
+    fills = {id(node) for one in ast.walk(code) if isinstance(one, ast.If) for node in _fills(name, one)}
+    changes = [node for node in walk(code) if name in changed_by([node])]
     return bool(changes) and all(id(node) in fills for node in changes)
 
 
 def _fills(name: str, statement: ast.If) -> Iterator[ast.AST]:
+    asked = any(_asks_for_none(name, part) for part in ast.walk(statement.test))
+    for one in statement.body if asked else ():
+        match one:
+            case ast.Assign(targets=[target], value=value) if dotted(target) == name:
+                if name not in {read for read, _ in reads(value)}:
+                    yield target
     match statement.test:
         case ast.Compare(left=key, ops=[ast.NotIn()], comparators=[held]) if dotted(held) == name:
             for one in statement.body:
@@ -206,6 +310,13 @@ def _fills(name: str, statement: ast.If) -> Iterator[ast.AST]:
                         and name not in {read for read, _ in reads(value)}
                     ):
                         yield target
+
+
+def _asks_for_none(name: str, test: ast.AST) -> bool:
+    match test:
+        case ast.Compare(left=held, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            return dotted(held) == name
+    return False
 
 
 def replaced_fields(target: ast.expr, value: ast.expr) -> dict[str, ast.expr] | None:
@@ -225,24 +336,24 @@ def replaced_fields(target: ast.expr, value: ast.expr) -> dict[str, ast.expr] | 
     return {f"{name}.{one.arg}": one.value for one in fields} if is_itself else None
 
 
-def dotted(node: ast.expr) -> str:
-    """Returns `a.b.c` of a variable or an attribute; empty of any other expression."""
+def dotted(node: ast.AST) -> str:
+    """Returns `a.b.c` of a variable or an attribute, and `a.['b']` of an item of a dictionary; empty of any other expression."""
     match node:
         case ast.Name(id=name):
             return name
         case ast.Attribute(value=value, attr=attribute) if root := dotted(value):
             return f"{root}.{attribute}"
+        case ast.Subscript(value=value, slice=ast.Constant(value=str() as key)) if key.isidentifier() and (root := dotted(value)):
+            return f"{root}.['{key}']"
     return ""
 
 
 def path(node: ast.expr) -> str:
-    """Returns `a` of `a`, `a[0]`, `a[0].b` and `a()`; `a.b` of `a.b`, `a.b[0]` and `a.b.c`."""
-    while not isinstance(node, ast.Name):
+    """Returns `a` of `a`, `a[0]`, `a[0].b` and `a()`; `a.b` of `a.b` and `a.b[0]`."""
+    while not (name := dotted(node)):
         match node:
-            case ast.Attribute(value=ast.Name(id=root), attr=attribute):
-                return f"{root}.{attribute}"
             case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value) | ast.Call(func=value):
                 node = value
             case _:
                 return ""
-    return node.id
+    return name

@@ -4,15 +4,15 @@ import ast
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import getattr_static
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from rekindle_training.adapter import held
 from rekindle_training.adapter.conditions import Conditions
 from rekindle_training.adapter.flow import Site
-from rekindle_training.adapter.reads import Loop, assigned, changed_by, path, walk
-from rekindle_training.adapter.source import Function, body_of, tree_of
+from rekindle_training.adapter.reads import Loop, assigned, changed_by, dotted, mutated_by, prefixes, walk
+from rekindle_training.adapter.source import body_of, tree_of
 
 
 @dataclass(frozen=True)
@@ -30,34 +30,35 @@ class Frame:
     def has(self, name: str) -> bool:
         """Tells whether a variable, or an attribute of one, has a value."""
         holder, _, attribute = name.rpartition(".")
-        return getattr_static(self.find(holder), attribute, self) is not self if holder else self.is_there(name)
+        return held.has(self.find(holder), attribute) if holder else self.is_there(name)
 
     @property
     def file(self) -> str:
         return Path(self.code.co_filename).name
 
-    def is_restored(self, name: str, loop: Loop, is_state: Callable[[object], bool]) -> bool:
-        """Tells whether a variable is assigned between the session and the loop from something that the session restores."""
+    def is_restored(self, name: str, line: int, is_state: Callable[[object], bool]) -> bool:
+        """Tells whether a variable is assigned between the session and a line from something that the session restores."""
         nodes = (node for statement in self.site.body for node in ast.walk(statement))
         found = [
-            node.value
+            node
             for node in nodes
             if isinstance(node, ast.Assign)
-            and self.since < node.lineno < loop.lineno
+            and self.since < node.lineno < line
             and name in {one for target in node.targets for one in assigned(target)}
         ]
-        return bool(found) and self.comes_from_state(found[-1], is_state)
+        return bool(found) and self.comes_from_state(found[-1].value, found[-1].lineno, is_state)
 
-    def comes_from_state(self, value: ast.expr, is_state: Callable[[object], bool]) -> bool:
-        """Tells whether an expression takes its value from something that the session restores."""
-        return any(self._is_state(node, is_state) for node in _makes(value))
+    def comes_from_state(self, value: ast.expr, line: int, is_state: Callable[[object], bool]) -> bool:
+        """Tells whether an expression at a line takes its value from something that the session restores."""
+        return any(self._is_state(node, line, is_state) for node in _makes(value))
 
-    def _is_state(self, node: ast.AST, is_state: Callable[[object], bool]) -> bool:
+    def _is_state(self, node: ast.AST, line: int, is_state: Callable[[object], bool]) -> bool:
         match node:
-            case ast.Attribute(value=ast.Name(id=root), attr="step"):
-                return type(self.find(root)).__module__.startswith("rekindle_training")
-            case ast.Name() | ast.Attribute():
-                return is_state(self.find(path(node)))
+            case ast.Attribute(value=ast.Name(id=root), attr=attribute) if _is_session(self.find(root)):
+                return attribute == "step"
+            case ast.Name() | ast.Attribute() if name := dotted(node):
+                holders = [self.find(part) for part in prefixes(name)]
+                return any(map(is_state, holders)) or _is_session(holders[-1]) or self.is_restored(name, line, is_state)
         return False
 
 
@@ -69,12 +70,16 @@ def _makes(value: ast.AST) -> Iterator[ast.AST]:
             return
         case ast.IfExp(body=body, orelse=orelse):
             parts: Iterable[ast.AST] = (body, orelse)
-        case ast.Call(func=ast.Name(id="len")):
+        case ast.Call(func=ast.Name(id="len")) | ast.Attribute(value=ast.Name()):
             return
         case _:
             parts = ast.iter_child_nodes(value)
     for part in parts:
         yield from _makes(part)
+
+
+def _is_session(thing: object) -> bool:
+    return type(thing).__module__.startswith("rekindle_training")
 
 
 def chain_of(frames: Iterable[FrameType], opened: Mapping[CodeType, int], updates_at: float) -> Sequence[Frame]:
@@ -101,7 +106,9 @@ def chain_of(frames: Iterable[FrameType], opened: Mapping[CodeType, int], update
             steps=steps,
             code=frame.f_code,
             below=found[-1].site if found and steps is None else None,
-            holds=Conditions(find, _moving(body, frame, loops[-1].lineno if loops else frame.f_lineno)),
+            holds=Conditions(
+                find, _moving(body, frame, loops[-1].lineno if loops else frame.f_lineno), _assigned_by_functions(frame)
+            ),
         )
         found.append(Frame(frame.f_code, find, ChainMap(frame.f_locals, frame.f_globals).__contains__, site, since))
         if since:
@@ -111,10 +118,10 @@ def chain_of(frames: Iterable[FrameType], opened: Mapping[CodeType, int], update
 
 def _finder(frame: FrameType) -> Callable[[str], Any]:
     def find(name: str) -> Any:
-        root, *attributes = name.split(".")
+        root, *parts = name.split(".")
         found = frame.f_locals.get(root, frame.f_globals.get(root))
-        for attribute in attributes:
-            found = getattr(found, "__dict__", {}).get(attribute)
+        for part in parts:
+            found = held.value_at(found, part)
         return found
 
     return find
@@ -128,6 +135,13 @@ def _moving(body: Iterable[ast.stmt], frame: FrameType, line: int) -> set[str]:
     return changed_by(later) | {name for node in everywhere for name in node.names}
 
 
+def _assigned_by_functions(frame: FrameType) -> set[str]:
+    """Returns attributes and items that functions of the frame's file assign, but for those of objects that are just made."""
+    functions = (one for one in ast.walk(tree_of(frame.f_code, frame.f_globals)) if isinstance(one, ast.FunctionDef))
+    nodes = (node for one in functions if one.name != "__init__" for statement in one.body for node in walk(statement))
+    return {name.rpartition(".")[2] for name in mutated_by(nodes) if "." in name}
+
+
 def _around(body: Iterable[ast.AST], line: int, since: int) -> list[Loop]:
     """Returns the loops around a line that were begun after the session, the innermost first."""
     loops = [loop for loop in _loops(body) if loop.lineno <= line <= (loop.end_lineno or line)]
@@ -139,7 +153,7 @@ def _loops(nodes: Iterable[ast.AST]) -> Iterator[Loop]:
     for node in nodes:
         if isinstance(node, Loop):
             yield node
-        if not isinstance(node, Function | ast.ClassDef | ast.Lambda):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield from _loops(ast.iter_child_nodes(node))
 
 

@@ -3,15 +3,17 @@
 import ast
 import linecache
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_trees: dict[str, ast.Module] = {}
+_functions: dict[str, dict[tuple[str, int], list[_Function]]] = {}
+"""By file, and there by name and line."""
 
 
 def body_of(code: CodeType, names: Mapping[str, Any]) -> Sequence[ast.stmt]:
-    """Returns the statements of a function or module; none where its source is not known.
+    """Returns the statements of a function or module; none where its source is not known, or two lambdas share a line.
 
     Args:
         names: its globals.
@@ -19,32 +21,36 @@ def body_of(code: CodeType, names: Mapping[str, Any]) -> Sequence[ast.stmt]:
     tree = tree_of(code, names)
     if code.co_name == "<module>":
         return tree.body
-    found = function_in(tree, code)
-    return [] if found is None else found.body
+    found = _functions[code.co_filename].get((code.co_name, code.co_firstlineno), [])
+    match found:
+        case [ast.Lambda(body=body)]:
+            return [ast.copy_location(ast.Return(body), body)]
+        case [ast.FunctionDef(body=statements) | ast.AsyncFunctionDef(body=statements)]:
+            return statements
+    return []
 
 
 def tree_of(code: CodeType, names: Mapping[str, Any]) -> ast.Module:
     """Returns the source of the file; nothing where it is not known."""
-    try:
-        return _parsed("".join(linecache.getlines(code.co_filename, dict(names))))
-    except SyntaxError:
-        return ast.Module([], [])
+    file = code.co_filename
+    if file not in _trees:
+        try:
+            tree = ast.parse("".join(linecache.getlines(file, dict(names))))
+        except SyntaxError:
+            tree = ast.Module([], [])
+        _trees[file], _functions[file] = tree, {}
+        for node in ast.walk(tree):
+            if isinstance(node, _Function):
+                _functions[file].setdefault((getattr(node, "name", "<lambda>"), _begins(node)), []).append(node)
+    return _trees[file]
 
 
-def function_in(tree: ast.Module, code: CodeType) -> Function | None:
-    """Returns the function that was compiled to this code."""
-    return _functions(tree).get((code.co_name, code.co_firstlineno))
+def forget() -> None:
+    """Lets go of what was read."""
+    _trees.clear()
+    _functions.clear()
 
 
-@lru_cache(maxsize=64)
-def _functions(tree: ast.Module) -> Mapping[tuple[str, int], Function]:
-    return {(node.name, _begins(node)): node for node in ast.walk(tree) if isinstance(node, Function)}
-
-
-@lru_cache(maxsize=64)
-def _parsed(source: str) -> ast.Module:
-    return ast.parse(source)
-
-
-def _begins(function: Function) -> int:
-    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+def _begins(function: _Function) -> int:
+    decorators = [] if isinstance(function, ast.Lambda) else function.decorator_list
+    return min([function.lineno, *(decorator.lineno for decorator in decorators)])
