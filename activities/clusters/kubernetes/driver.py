@@ -189,6 +189,14 @@ class KubernetesCluster:
                     addresses.add(status.get("hostIP", ""))
         return Speakers(training_side_of(job), frozenset(uids), frozenset(addresses - {""}))
 
+    async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
+        """UID of the job that a pod is of, or that it is the manager of.
+
+        Raises:
+            NotFound: there is no such pod. Refused: it is of no job, or nobody can tell of which.
+        """
+        return await self._reader.job_of_pod(namespace, name, uid)
+
     async def pod_of_token(self, token: str) -> str:
         """UID of the pod that the token is bound to.
 
