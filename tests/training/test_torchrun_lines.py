@@ -183,7 +183,7 @@ TRAIN_JOB = {
     "PET_NPROC_PER_NODE": "2",
     "PET_NODE_RANK": "1",
     "PET_MASTER_ADDR": "gpt-node-0-0.gpt",
-    "PET_MASTER_PORT": "29400",
+    "PET_MASTER_PORT": "29500",
     "JOB_COMPLETION_INDEX": "1",
 }
 """What the trainer writes into the container of a node, and the Job controller."""
@@ -198,7 +198,7 @@ TRAIN_JOB = {
         (["--rdzv-endpoint=gpt-manager"], TRAIN_JOB, ("gpt-manager", 29500)),
         (["--master-port=4000"], PYTORCH_JOB, ("gpt-master-0", 4000)),
         ([], PYTORCH_JOB, ("gpt-master-0", 23456)),
-        ([], TRAIN_JOB, ("gpt-node-0-0.gpt", 29400)),
+        ([], TRAIN_JOB, ("gpt-node-0-0.gpt", 29500)),
         ([], {**TRAIN_JOB, "MASTER_ADDR": "gpt-manager", "MASTER_PORT": "29500"}, ("gpt-manager", 29500)),
         (["--master_addr=gpt-manager"], {**TRAIN_JOB, "PET_RDZV_ENDPOINT": "elsewhere:1"}, ("gpt-manager", 29500)),
     ],
