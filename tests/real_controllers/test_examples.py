@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from rekindle.cli.stack import ClusterKind, Machine, Stack, running
 from tests.real_controllers.controllers import OF_KIND, controllers
 from tests.support.examples import apply, documents
 from tests.support.kubernetes import Namespace, a_namespace
-from tests.support.trained_examples import kubeconfig_of, trained_through_a_lost_pod
+from tests.support.trained_examples import kubeconfig_of, trained_through_a_lost_pod, watch_anew
 
 pytestmark = pytest.mark.timeout(1800)
 """Programs are built."""
@@ -32,8 +32,11 @@ async def test_a_job_trains_on_through_a_lost_pod_under_its_real_controller(kind
     folder = tmp_path / "job"
     folder.mkdir()
 
-    def real(namespace: Namespace) -> AbstractAsyncContextManager[None]:
-        return controllers(kind, namespace.api, kubeconfig_of(stack), tmp_path)
+    @asynccontextmanager
+    async def real(namespace: Namespace) -> AsyncIterator[None]:
+        async with controllers(kind, namespace.api, kubeconfig_of(stack), tmp_path):
+            await watch_anew(stack)
+            yield
 
     await trained_through_a_lost_pod(kind, stack, folder, real)
 

@@ -11,7 +11,7 @@ from activities.clusters.api_server import Object
 from tests.support.kubernetes import ACCELERATOR, Namespace
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
-STEPS = 40
+STEPS, CHECKPOINT_EVERY = 40, 5
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def adapted(part: Any, here: Here) -> Any:
 
 
 def _command(said: Sequence[str], here: Here) -> list[str]:
-    found = [f"--steps={STEPS}" if one.startswith("--steps=") else one for one in said]
+    changed = {"--steps": STEPS, "--checkpoint-every": CHECKPOINT_EVERY}
+    found = [f"{flag}={changed[flag]}" if (flag := one.partition("=")[0]) in changed else one for one in said]
     if "rekindle-train" not in found:
         return found
     assert sum(one.startswith("--master-addr=gpt-manager") for one in found) == 1
