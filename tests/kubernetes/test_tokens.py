@@ -20,7 +20,7 @@ from rekindle_training import names
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.controller import apply_crds
 from tests.support.kubeflow import pytorch_jobs_path
-from tests.support.kubernetes import Namespace
+from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.scripted_api import scripted_api
 from tests.support.service_account_tokens import claims_in, new_key, signed, token_of, unsigned
 from workers.gateway.jobs_of_pods import FRESH_REFUSAL
@@ -266,6 +266,22 @@ async def test_a_manager_of_no_job_or_of_two_is_told_what_is_wrong(scene: Scene)
     second = await token_of(scene.namespace, await a_manager(scene.namespace, "another-manager", "train"))
     with pytest.raises(Refused, match=r"names the Job and the PyTorchJob of namespace .*: accepted is the name of one job"):
         await scene.senders.job_of(HERE, second)
+
+
+async def test_a_pod_that_claims_another_tenants_job_is_told_none(scene: Scene, kubeconfig: Path) -> None:
+    """It writes the job's UID as its controller's, or as its own id. It would be refused anyway: it learns nothing either."""
+    await managed(scene.namespace, "train")
+    cluster = KubernetesCluster(scene.namespace.api, Settings())
+    async with a_namespace(kubeconfig, "another-tenant") as tenant:
+        owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "train", "uid": scene.job_id, "controller": True}
+        bare = {keys.JOB_ID: f"{scene.namespace.name}.train", keys.BARE_JOB_NAME: "train"}
+        claims: list[Object] = [{"ownerReferences": [owner]}, {"labels": bare}]
+        for number, claim in enumerate(claims):
+            spec = {"containers": [{"name": "main", "image": "none"}]}
+            body = {"metadata": {"name": f"claims-{number}", **claim}, "spec": spec}
+            pod = await tenant.api.create(tenant.path("pods"), body)
+            with pytest.raises((Refused, NotFound)):  # the garbage collector may be faster
+                await cluster.job_of_pod(tenant.name, pod["metadata"]["name"], pod["metadata"]["uid"])
 
 
 async def until_named(scene: Scene, token: str) -> None:

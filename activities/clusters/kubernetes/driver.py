@@ -297,7 +297,7 @@ class KubernetesCluster:
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         if holds:
             job = await self._reader.job(job_id)
-            await ensure_budget(self._api, job, self._reader.selector(job))
+            await ensure_budget(self._api, job, await self._reader.selector_of_ranks(job))
         elif seen := await self._reader.seen(job_id):
             if not (self._claims and await self._claims.are_others(seen)):  # who recovers it keeps its budget
                 await ensure_no_budget(self._api, seen)

@@ -250,12 +250,22 @@ class Reader:
             raise NotFound(f"the token's pod {namespace}/{name} is not there any more")
         if said := pod["metadata"].get("labels", {}).get(MANAGER_OF, ""):
             return (await self._named(namespace, said)).uid
-        found = await self.owner_uid(pod)
-        job = await (self._bare(found) if "." in found else self._of_an_object(found)) if found else None
+        job = await self._of_pod(namespace, pod)
         if job is None or not is_managed(job):
-            of = f"{job.kind.name} {job.name}, which asks for no recoveries" if job else "no job"
+            of = f"{job.kind.name} {job.name}, which asks for no recoveries" if job else "no job of this namespace"
             raise Refused(f"the token's pod {namespace}/{name} is of {of}: its label {MANAGER_OF} may name the job")
         return job.uid
+
+    async def _of_pod(self, namespace: str, pod: Object) -> Workload | None:
+        """The job that a pod is of, in its namespace: tenants write owners of others."""
+        found = await self.owner_uid(pod)
+        if "." in found:
+            job = await self._bare(found)
+        else:
+            with suppress(NotFound):
+                await self.locate(found)
+            job = await self.seen(found)
+        return job if job and job.namespace == namespace else None
 
     async def _named(self, namespace: str, name: str) -> Workload:
         """The job with this name that asks for recoveries."""
@@ -339,6 +349,18 @@ class Reader:
         """The label that every pod of the job carries."""
         named = self._job_keys.get(job.kind.name)
         return {named: job.name} if named else job.selector
+
+    async def selector_of_ranks(self, job: Workload) -> dict[str, str]:
+        """Labels that every pod of the job with a rank carries. Which of its parts make them say their marks; a usual name says
+        it where none is marked."""
+        own = job.kind.indexing
+        if not own.carries_ranks:
+            return self.selector(job)
+        key, wanted = own.mark
+        marked = (part for part in await self.parts(job) if part.metadata.get("labels", {}).get(key) == wanted)
+        names = {part.metadata["labels"].get(own.type_label, "") for part in marked}
+        name = names.pop() if len(names) == 1 else own.carries_ranks
+        return {**self.selector(job), own.type_label: name or own.carries_ranks}
 
     async def owner_uid(self, pod: Object) -> str:
         """UID of the job that a pod is of; empty: of none that we know. Who controls it says so. What nobody controls is a pod of
