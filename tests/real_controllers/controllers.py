@@ -17,6 +17,7 @@ import yaml
 from activities.clusters.api_server import Api, Object
 from rekindle.cli.stack import dying_with_parent, free_ports
 from rekindle.errors import Conflict, Unavailable
+from tests.support.controller import define
 from workers.local_kubernetes.binaries import built
 
 MODULES = Path(__file__).parent / "modules"
@@ -25,7 +26,6 @@ MOUNTED = Path("/tmp/k8s-webhook-server/serving-certs")
 
 PATIENCE = 120.0
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ async def _running(controller: Controller, api: Api, kubeconfig: Path, folder: P
     own.mkdir()
     await _create(api, "/api/v1/namespaces", {"metadata": {"name": controller.namespace}})
     for definition in _files(controller, controller.crds):
-        await _create(api, DEFINITIONS, definition)
+        await define(api, definition)
     await _create_service(controller, api, port)
     flags = [f"--kubeconfig={kubeconfig}", f"--health-probe-bind-address=127.0.0.1:{health}", *controller.flags]
     if controller.secret:
@@ -146,12 +146,11 @@ async def _running(controller: Controller, api: Api, kubeconfig: Path, folder: P
             *dying_with_parent([str(program), *flags]), stdin=DEVNULL, stdout=log, stderr=log
         )
     try:
-        if controller.secret:
-            await _mount(controller, api)
-        await _until_ready(health, folder / f"{controller.module}.log")
+        await _until_ready(controller, api, health, folder)
         yield
     finally:
-        process.terminate()
+        with suppress(ProcessLookupError):
+            process.terminate()
         await process.wait()
 
 
@@ -223,21 +222,23 @@ def _configuration(folder: Path, port: int) -> Path:
 async def _mount(controller: Controller, api: Api) -> None:
     """Plays the kubelet: what the Secret holds becomes files."""
     path = f"/api/v1/namespaces/{controller.namespace}/secrets/{controller.secret}"
-    async with asyncio.timeout(PATIENCE):
-        while not (content := (await api.get(path)).get("data", {})).get("tls.crt"):
-            await asyncio.sleep(0.1)
+    while not (content := (await api.get(path)).get("data", {})).get("tls.crt"):
+        await asyncio.sleep(0.1)
     MOUNTED.mkdir(parents=True, exist_ok=True)
     for name, text in content.items():
         (MOUNTED / name).write_bytes(base64.b64decode(text))
 
 
-async def _until_ready(port: int, log: Path) -> None:
+async def _until_ready(controller: Controller, api: Api, port: int, folder: Path) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
+            if controller.secret:
+                await _mount(controller, api)
             while not await _says_ready(port):
                 await asyncio.sleep(0.2)
     except TimeoutError:
-        raise Unavailable(f"{log.stem} was not ready within {PATIENCE:g} s\n  {log.read_text()[-3000:]}") from None
+        words = (folder / f"{controller.module}.log").read_text()[-3000:]
+        raise Unavailable(f"{controller.module} was not ready within {PATIENCE:g} s\n  {words}") from None
 
 
 async def _says_ready(port: int) -> bool:
