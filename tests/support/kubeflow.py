@@ -391,11 +391,13 @@ def _of_runtime(job: Object, runtime: Object, *, suspended: bool) -> Object:
         (container,) = (one for one in own["template"]["spec"]["containers"] if one["name"] == "node")
         container |= {key: said[key] for key in ("image", "command", "args") if key in said}
         container |= {"resources": said["resourcesPerNode"]} if "resourcesPerNode" in said else {}
+        resources = said.get("resourcesPerNode")
+        each = str(said["numProcPerNode"]) if resources is None or "requests" in resources else "1"
         index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
         added = [
             *said.get("env", ()),
             {"name": "PET_NNODES", "value": str(said["numNodes"])},
-            {"name": "PET_NPROC_PER_NODE", "value": str(said["numProcPerNode"])},
+            {"name": "PET_NPROC_PER_NODE", "value": each},
             {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}},
             {"name": "PET_MASTER_ADDR", "value": f"{name}-node-0-0.{name}"},
             {"name": "PET_MASTER_PORT", "value": "29500"},
