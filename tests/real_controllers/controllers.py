@@ -6,6 +6,7 @@ of its webhooks it makes itself, as on a cluster, and finds where a kubelet woul
 
 import asyncio
 import base64
+import fcntl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -115,8 +116,19 @@ def address_of_this_machine() -> str:
 async def controllers(kind: str, api: Api, kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
     """Those that a kind takes, until the block ends. What they have installed stays behind."""
     async with AsyncExitStack() as stack:
+        if any(controller.secret for controller in OF_KIND[kind]):
+            await stack.enter_async_context(_alone())
         for controller in OF_KIND[kind]:
             await stack.enter_async_context(_running(controller, api, kubeconfig, folder))
+        yield
+
+
+@asynccontextmanager
+async def _alone() -> AsyncIterator[None]:
+    """Two at once would serve each other's certificates."""
+    MOUNTED.mkdir(parents=True, exist_ok=True)
+    with (MOUNTED.parent / "lock").open("w") as lock:
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         yield
 
 
@@ -224,7 +236,6 @@ async def _mount(controller: Controller, api: Api) -> None:
     path = f"/api/v1/namespaces/{controller.namespace}/secrets/{controller.secret}"
     while not (content := (await api.get(path)).get("data", {})).get("tls.crt"):
         await asyncio.sleep(0.1)
-    MOUNTED.mkdir(parents=True, exist_ok=True)
     for name, text in content.items():
         (MOUNTED / name).write_bytes(base64.b64decode(text))
 
