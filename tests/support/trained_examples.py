@@ -110,4 +110,4 @@ def _is_complete(job: Object) -> bool:
 def _show_logs(stack: Stack, namespace: str) -> None:
     """For whoever reads of a failure."""
     for log in sorted(kubeconfig_of(stack).parent.rglob(f"{namespace}_*.log")):
-        print(f"---- {log.name}", *log.read_text().splitlines()[-25:], sep="\n")
+        print(f"---- {log.name}", *log.read_text().splitlines()[-45:], sep="\n")
