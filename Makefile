@@ -11,7 +11,7 @@ UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo 
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install everything that is needed into .venv, both distributions as editable; nothing to do: nothing said
@@ -78,6 +78,10 @@ fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; tak
 .PHONY: model
 model: setup ## walk the model of the entity at random, 20,000 times or RUNS times: minutes
 	REKINDLE_MODEL_RUNS=$(or $(RUNS),20000) pytest --numprocesses=2 tests/model
+
+.PHONY: real-controllers
+real-controllers: setup ## run the manifests of examples/kubernetes under real controllers, or those of KINDS=JobSet; builds them, which takes minutes
+	pytest tests/real_controllers $(if $(KINDS),-k "$(KINDS)")
 
 .PHONY: pictures
 pictures: setup ## make the README's pictures of the Temporal UI from a real run; needs chromium

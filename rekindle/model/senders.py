@@ -41,6 +41,10 @@ class Claims:
     expires: float
     """Seconds since 1970."""
 
+    namespace: str = ""
+    name: str = ""
+    """Of the pod."""
+
 
 @dataclass(frozen=True)
 class Caller:

@@ -37,7 +37,14 @@ def claims_of(token: str) -> Claims:
         _, payload, _ = token.split(".")
         said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         audiences = [said["aud"]] if isinstance(said["aud"], str) else said["aud"]
-        claims = Claims(str(said["kubernetes.io"]["pod"]["uid"]), tuple(map(str, audiences)), float(said["exp"]))
+        where, pod = said["kubernetes.io"], said["kubernetes.io"]["pod"]
+        claims = Claims(
+            str(pod["uid"]),
+            tuple(map(str, audiences)),
+            float(said["exp"]),
+            str(where.get("namespace", "")),
+            str(pod.get("name", "")),
+        )
     except MALFORMED as error:
         raise BadInput("the token is none that Kubernetes makes for a pod") from error
     if TOKEN_AUDIENCE not in claims.audiences:

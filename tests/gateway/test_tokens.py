@@ -46,6 +46,9 @@ class ApiServer:
         self.times: list[float] = []
         self.problem: Exception | None = None
         self.denies: set[str] = {FORGED}
+        self.job_id = ""
+        """Of which its pod is."""
+        self.looked: list[tuple[str, str, str]] = []
         self.answers = asyncio.Event()
         self.answers.set()
 
@@ -56,6 +59,12 @@ class ApiServer:
         if self.problem:
             raise self.problem
         return Speakers(TrainingSide.REKINDLE, frozenset({POD}), frozenset())
+
+    async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
+        self.looked.append((namespace, name, uid))
+        if not self.job_id:
+            raise Refused("the token's pod is of no job")
+        return self.job_id
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         raise AssertionError("a stranger is no news of the job")
@@ -243,7 +252,7 @@ async def test_a_manager_sends_the_token_that_its_file_holds_now(temporal: Workf
     file, server = tmp_path / "token", ApiServer()
     async with harness(temporal, a_job()) as world, guarded(world, server) as address:
         file.write_text(FORGED)
-        manager = Manager(address, Identity(world.job.id, file), Reports(world.job.id), lambda _: None, {})
+        manager = Manager(address, Identity(world.job.id, file), Reports(), lambda _: None, {})
         running = asyncio.create_task(manager.run())
         try:
             async with asyncio.timeout(20):
@@ -256,6 +265,43 @@ async def test_a_manager_sends_the_token_that_its_file_holds_now(temporal: Workf
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
     assert set(server.reviews) == {FORGED, TOKEN}
+
+
+async def test_a_manager_that_was_not_told_its_job_is_told_for_its_token(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """The UID of a job is not known to whoever writes its template. It is asked for again behind a refusal, and every report of
+    the manager names it; what was to be told before it was known is told then."""
+    server, reports = ApiServer(), Reports()
+    (tmp_path / "token").write_text(TOKEN)
+    reports.progress(7, 0, 1)
+    async with harness(temporal, a_job()) as world, guarded(world, server) as address:
+        manager = Manager(address, Identity("", tmp_path / "token"), reports, lambda _: None, {})
+        running = asyncio.create_task(manager.run())
+        try:
+            async with asyncio.timeout(20):
+                while not server.looked:
+                    await asyncio.sleep(0.01)
+            assert (await world.status()).state.attachment is None
+            server.job_id = world.job.id
+            await world.settled(lambda status: status.state.attachment is not None)
+            async with asyncio.timeout(20):
+                await reports.progress_accepted.wait()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert set(server.looked) == {("", "a-pod", POD)}
+
+
+async def test_a_job_is_asked_for_only_with_a_token_that_holds() -> None:
+    """A forged one costs one question, and no look at the cluster; a call without one names no job."""
+    server = ApiServer()
+    async with remembering(server) as who:
+        for token, words in ((FORGED, "does not confirm"), ("", "jobId: missing, and no token came .*MINDX_TASK_ID")):
+            with pytest.raises(Refused, match=words):
+                await who.job_of(PEER, token)
+        assert server.looked == []
+        server.job_id = "a-job"
+        assert {await who.job_of(PEER, TOKEN) for _ in range(3)} == {"a-job"}
+    assert len(server.looked) == 1
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,29 @@ async def test_a_pod_without_a_rank_lets_no_rank_go(setting: Setting) -> None:
     assert (status["expectedPods"], status["desiredHealthy"], status["disruptionsAllowed"]) == (2, 2, 0)
 
 
+async def test_the_ranks_of_a_marked_trainer_are_held(setting: Setting) -> None:
+    """The runtime of a TrainJob may call the Job with the ranks what it likes."""
+    spec = train_spec({"numNodes": 2, "resourcesPerNode": {}}, initializer={"dataset": {}}, runtimeRef={"name": "marked"})
+    job = await setting.running(await submit(train_jobs_path, setting.namespace, {}, spec), pods=3)
+    await setting.cluster.ensure_budget(job, holds=True)
+    status = await counted(setting)
+    assert (status["expectedPods"], status["desiredHealthy"], status["disruptionsAllowed"]) == (2, 2, 0)
+
+
+async def test_a_budget_for_other_pods_is_made_anew(setting: Setting) -> None:
+    """As one that an earlier version has left, of which no pod is held."""
+    spec = train_spec({"numNodes": 2, "resourcesPerNode": {}}, runtimeRef={"name": "marked"})
+    job = await setting.running(await submit(train_jobs_path, setting.namespace, {}, spec), pods=2)
+    await setting.cluster.ensure_budget(job, holds=True)
+    (budget,) = await budgets(setting)
+    path = f"/apis/policy/v1/namespaces/{setting.namespace.name}/poddisruptionbudgets/{budget['metadata']['name']}"
+    labels = {"jobset.sigs.k8s.io/replicatedjob-name": "of-no-pod"}
+    await setting.namespace.api.patch(path, {"spec": {"selector": {"matchLabels": labels}}})
+    await setting.cluster.ensure_budget(job, holds=True)
+    (anew,) = await budgets(setting)
+    assert anew["spec"]["selector"] == budget["spec"]["selector"]
+
+
 async def test_a_budget_follows_a_job_that_grows(kubeconfig: Path, tmp_path: Path) -> None:
     """As many ranks as it had before would be too few."""
     async with WORLDS["direct, Job"](kubeconfig, tmp_path) as world:

@@ -10,7 +10,7 @@ from temporalio.testing import WorkflowEnvironment
 
 import workers.clusters
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import watch
+from activities.clusters.kubernetes import claims, watch
 from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.port import Snapshot
@@ -132,6 +132,17 @@ async def test_an_installation_lives_as_long_as_its_lease_is_renewed(namespace: 
     assert await hasty.over({one}) == {one}
 
 
+async def test_no_installation_is_passed_over_for_others(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may name as many Leases as it has jobs, and renew them: who waits longest is looked at next."""
+    monkeypatch.setattr(claims, "MOST_HOLDERS", 1)
+    living, looking = claims_of(namespace, "living"), claims_of(namespace, "looking")
+    await living.renew()
+    lives, gone = await living.own(), f"{namespace.name}/rekindle-ffffffffffff"
+    assert lives < gone
+    assert [await looking.over({lives, gone}) for _ in range(2)] == [set(), {gone}]
+    assert await looking.over({lives, gone, f"{namespace.name}/rekindle-000000000000"}) == set()
+
+
 async def test_who_shares_a_temporal_namespace_is_one_installation(namespace: Namespace, temporal: WorkflowEnvironment) -> None:
     """Wherever its processes are: the workflows of a job are the same ones."""
     identity = await identity_of(temporal.client)
@@ -139,8 +150,8 @@ async def test_who_shares_a_temporal_namespace_is_one_installation(namespace: Na
     here, there = claims_of(namespace, identity), claims_of(namespace, identity)
     there._namespace = "elsewhere"
     uid = (await a_job(namespace))["metadata"]["uid"]
-    for claims in (here, there):
-        await cluster_of(namespace, claims).ensure_job_metadata(uid, {}, {keys.MEMORY: "ours"})
+    for one in (here, there):
+        await cluster_of(namespace, one).ensure_job_metadata(uid, {}, {keys.MEMORY: "ours"})
     assert await holder(namespace) == await here.own()
 
 

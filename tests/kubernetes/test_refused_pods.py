@@ -25,10 +25,10 @@ async def secure(namespace: Namespace, standard: str | None) -> None:
     await namespace.api.patch(f"/api/v1/namespaces/{namespace.name}", {"metadata": {"labels": {ENFORCE: standard}}})
 
 
-async def limit(namespace: Namespace, pods: int) -> None:
-    """A quota for pods, as soon as it counts."""
+async def limit(namespace: Namespace, amount: int | str, of: str = "pods") -> None:
+    """A quota, as soon as it counts."""
     path = namespace.path("resourcequotas")
-    await namespace.api.create(path, {"metadata": {"name": "gpus"}, "spec": {"hard": {"pods": str(pods)}}})
+    await namespace.api.create(path, {"metadata": {"name": "gpus"}, "spec": {"hard": {of: str(amount)}}})
     async with asyncio.timeout(WAIT_LIMIT):
         while not (await namespace.api.get(f"{path}/gpus")).get("status", {}).get("used"):
             await asyncio.sleep(0.05)
@@ -73,6 +73,15 @@ async def test_a_quota_that_is_full_of_the_job_itself_refuses_no_restart(setting
             await setting.cluster.ensure_stopped(uid, 0)
     else:
         assert len(await setting.cluster.ensure_stopped(uid, 0)) == pods
+
+
+@pytest.mark.parametrize("amount", ["4e9", "4000M", "3906250Ki"])
+async def test_a_quota_may_be_written_in_any_of_the_ways_that_there_are(setting: Setting, amount: str) -> None:
+    """The server tells it as it is written, beside what is used in the words of the pods."""
+    container = {"resources": {"requests": {"memory": "1G"}}}
+    uid = await setting.running(await SUBMIT["JobSet"](setting.namespace, ASKS, container))
+    await limit(setting.namespace, amount, "requests.memory")
+    assert len(await setting.cluster.ensure_stopped(uid, 0)) == 4
 
 
 @pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])

@@ -198,6 +198,15 @@ async def all_accounts(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Accoun
         yield found
 
 
+async def tell_a_manager(found: Accounts, job: Object) -> None:
+    """Of which job it is, by its label."""
+    admin, spec = found.admin, {"containers": [{"name": "main", "image": "none"}]}
+    body = {"metadata": {"generateName": "manager-", "labels": {keys.MANAGER_OF: job["metadata"]["name"]}}, "spec": spec}
+    pod = (await admin.api.create(admin.path("pods"), body))["metadata"]
+    assert await found.clusters["gateway"].job_of_pod(admin.name, pod["name"], pod["uid"]) == job["metadata"]["uid"]
+    await admin.api.delete(admin.path("pods", pod["name"]), pod["uid"], 0)
+
+
 async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Accounts, tmp_path: Path) -> None:
     """Nothing is refused to the four accounts, and each rule and verb of the manifests is asked for by one of their processes."""
     namespace, clusters = all_accounts.admin, all_accounts.clusters
@@ -221,6 +230,8 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         await look_and_remember(clusters["control"], job)
         await clusters["control"].ensure_stopped(job, 0)
         await clusters["gateway"].speakers(job)
+        await tell_a_manager(all_accounts, body)
+        await clusters["watcher"].ensure_budget(job, holds=True)
         for account in ("watcher", "gateway"):
             await clusters[account].record(job, EVENT)
         await words_of_controllers(clusters["control"]._hands, await clusters["control"]._reader.job(job))

@@ -13,13 +13,17 @@ import yaml
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.tokens import TOKEN_REVIEWS, pod_of_token
-from rekindle.errors import ClusterUnavailable, Refused, Unavailable
+from rekindle.errors import ClusterUnavailable, NotFound, Refused, Unavailable
+from rekindle.model import keys
 from rekindle.settings import Settings
 from rekindle_training import names
 from tests.support.api_proxy import ApiProxy, api_proxy
-from tests.support.kubernetes import Namespace
+from tests.support.controller import apply_crds
+from tests.support.kubeflow import pytorch_jobs_path
+from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.scripted_api import scripted_api
 from tests.support.service_account_tokens import claims_in, new_key, signed, token_of, unsigned
+from workers.gateway.jobs_of_pods import FRESH_REFUSAL
 from workers.gateway.senders import Senders, Times, rules_of
 from workers.gateway.tokens import Times as TokenTimes
 from workers.gateway.tokens import Tokens
@@ -219,6 +223,84 @@ async def test_the_template_of_the_page_gives_a_token(scene: Scene, kubeconfig: 
     assert Path(mount["mountPath"]) / "token" == Path(names.DEFAULT_TOKEN_FILE)
     token = (kubeconfig.parent / "pods" / pod["metadata"]["uid"] / "rekindle-token" / "token").read_text()
     await scene.senders.check(job["metadata"]["uid"], HERE, token)
+
+
+async def a_manager(namespace: Namespace, name: str, job: str) -> Object:
+    """A pod of a Job of its own, which says that it is the manager of a job with this name."""
+    container = {"name": "main", "image": "none", "command": ["sleep", "1000"]}
+    labels = {keys.MANAGER_OF: job, keys.REPLICA_TYPE: "manager"} if job else {}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+    await namespace.api.create(namespace.path("jobs"), {"metadata": {"name": name}, "spec": {"template": template}})
+    return await running_pod(namespace, name)
+
+
+async def managed(namespace: Namespace, job: str) -> None:
+    await namespace.api.patch(namespace.path("jobs", job), {"metadata": {"labels": {keys.MANAGED: "true"}}})
+
+
+async def test_a_manager_is_told_its_job_for_its_token(scene: Scene) -> None:
+    """Be it a pod of the job, or one that names it; it may speak for that job then."""
+    await managed(scene.namespace, "train")
+    manager = await a_manager(scene.namespace, "train-manager", "train")
+    for pod in (scene.pod, manager):
+        token = await token_of(scene.namespace, pod)
+        assert await scene.senders.job_of(HERE, token) == scene.job_id
+        await scene.check(token)
+
+
+async def test_a_manager_of_no_job_or_of_two_is_told_what_is_wrong(scene: Scene) -> None:
+    """It is told its job as soon as there is one: a manager may be made before its job."""
+    manager = await a_manager(scene.namespace, "train-manager", "train")
+    stray = await a_manager(scene.namespace, "stray", "")
+    token = await token_of(scene.namespace, manager)
+    with pytest.raises(Refused, match=r"manager-of=train of the token's pod names nothing of namespace .* asks for recoveries"):
+        await scene.senders.job_of(HERE, token)
+    with pytest.raises(Refused, match=r"is of Job stray, which asks for no recoveries: its label .*manager-of may name"):
+        await scene.senders.job_of(HERE, await token_of(scene.namespace, stray))
+    await managed(scene.namespace, "train")
+    await until_named(scene, token)
+    await apply_crds(scene.namespace.api)
+    of_a_kind = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}
+    other = {**of_a_kind, "metadata": {"name": "train", "labels": {keys.MANAGED: "true"}}, "spec": {"pytorchReplicaSpecs": {}}}
+    await scene.namespace.api.create(pytorch_jobs_path(scene.namespace.name), other)
+    second = await token_of(scene.namespace, await a_manager(scene.namespace, "another-manager", "train"))
+    with pytest.raises(Refused, match=r"names the Job and the PyTorchJob of namespace .*: accepted is the name of one job"):
+        await scene.senders.job_of(HERE, second)
+
+
+async def test_a_pod_that_claims_another_tenants_job_is_told_none(scene: Scene, kubeconfig: Path) -> None:
+    """It writes the job's UID as its controller's, or as its own id. It would be refused anyway: it learns nothing either."""
+    await managed(scene.namespace, "train")
+    cluster = KubernetesCluster(scene.namespace.api, Settings())
+    async with a_namespace(kubeconfig, "another-tenant") as tenant:
+        owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "train", "uid": scene.job_id, "controller": True}
+        bare = {keys.JOB_ID: f"{scene.namespace.name}.train", keys.BARE_JOB_NAME: "train"}
+        claims: list[Object] = [{"ownerReferences": [owner]}, {"labels": bare}]
+        for number, claim in enumerate(claims):
+            spec = {"containers": [{"name": "main", "image": "none"}]}
+            body = {"metadata": {"name": f"claims-{number}", **claim}, "spec": spec}
+            pod = await tenant.api.create(tenant.path("pods"), body)
+            with pytest.raises((Refused, NotFound)):  # the garbage collector may be faster
+                await cluster.job_of_pod(tenant.name, pod["metadata"]["name"], pod["metadata"]["uid"])
+
+
+async def until_named(scene: Scene, token: str) -> None:
+    """A refusal is remembered for a moment."""
+    async with asyncio.timeout(FRESH_REFUSAL + 10):
+        while True:
+            with suppress(Refused):
+                assert await scene.senders.job_of(HERE, token) == scene.job_id
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_pod_that_is_gone_is_of_no_job(scene: Scene) -> None:
+    """Its token may be confirmed for a minute yet; nobody is told a job for it."""
+    await managed(scene.namespace, "train")
+    cluster = KubernetesCluster(scene.namespace.api, Settings())
+    for namespace, name in ((scene.namespace.name, "gone"), ("../..", "gone"), (scene.namespace.name, "a/b?c"), ("", "")):
+        with pytest.raises(NotFound, match=r"the token's pod .* is"):
+            await cluster.job_of_pod(namespace, name, "no-uid")
 
 
 async def test_a_server_that_is_not_ready_denies_nobody(tmp_path: Path) -> None:

@@ -260,7 +260,9 @@ class AscendOperator(Controller):
         lost = 0 < limit < self._version(job)
         again = failed and (retries > 0 or self._has(job, "Restarting"))
         word = "Failed" if lost or (failed and not again) else "Restarting" if again else ""
-        word = word or ("Running" if len(running) >= len(list(_places(job))) else "")
+        wanted = len(list(_places(job)))
+        done = sum(pod["status"].get("phase") == "Succeeded" for pod in pods) >= wanted
+        word = word or ("Succeeded" if done else "Running" if len(running) >= wanted else "")
         conditions = [{"type": kind, "status": "True"} for kind in ("Created", word) if kind]
         if conditions != job.get("status", {}).get("conditions"):
             path = f"{self._jobs}/{job['metadata']['name']}/status"

@@ -27,11 +27,15 @@ async def apply_crds(api: Api) -> None:
     """The kinds of other people's jobs, with no more schema than is needed here. Those that are there already stay."""
     async with asyncio.timeout(WAIT_LIMIT):
         for file in sorted(CRDS.glob("*.yaml")):
-            definition = yaml.safe_load(file.read_text())
-            with suppress(Conflict):
-                await api.create(DEFINITIONS, definition)
-            spec = definition["spec"]
-            await _until_served(api, f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}")
+            await define(api, yaml.safe_load(file.read_text()))
+
+
+async def define(api: Api, definition: Object) -> None:
+    """Installs a kind, unless it is there, and returns when objects of it can be made."""
+    with suppress(Conflict):
+        await api.create(DEFINITIONS, definition)
+    spec = definition["spec"]
+    await _until_served(api, f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}")
 
 
 async def _until_served(api: Api, path: str) -> None:

@@ -1,9 +1,10 @@
 """Controllers of JobSets, PyTorchJobs and TrainJobs as peers over the real API server, for the jobs of one namespace.
 
 A JobSet's child Jobs are real ones, and the real controller makes their pods. Keys are spelled here again, so that a misspelt one
-of ours is noticed. Not played: webhooks, policies for failure, success and startup, restarts of failed replicas, and what a pod's
-environment says of the others. Sources: jobset (`jobset_controller.go`, `jobset_webhook.go`), training-operator (`common/job.go`,
-`common/pod.go`, `pytorchjob_controller.go`), trainer (`plugins/jobset/jobset.go`).
+of ours is noticed. What their webhooks would refuse fails at once. Not played: policies for failure and startup, and restarts of
+failed replicas. Sources: jobset (`jobset_controller.go`, `jobset_webhook.go`), training-operator (`common/job.go`,
+`common/pod.go`, `pytorchjob_controller.go`, `pytorch/envvar.go`, `webhooks/pytorch`), trainer (`plugins/torch/torch.go`,
+`plugins/jobset/{jobset,builder}.go`).
 """
 
 from abc import abstractmethod
@@ -190,7 +191,10 @@ class JobSets(JobController):
                 await self.change(child, {"spec": {"suspend": True}})
             elif not suspended and child["spec"].get("suspend"):
                 await self._resume(job, child)
-        if children and all(_holds(child, "Complete") for child in children):
+        counted = job["spec"].get("successPolicy", {}).get("targetReplicatedJobs")
+        part = "jobset.sigs.k8s.io/replicatedjob-name"
+        judged = [child for child in children if not counted or labels_of(child)[part] in counted]
+        if judged and all(_holds(child, "Complete") for child in judged):
             await self.tell(job, "Completed", "True")
         await self.tell_suspended(job, suspended=suspended)
 
@@ -212,7 +216,8 @@ def _children_of(job: Object) -> Iterator[Object]:
     before = 0
     for replicated in job["spec"]["replicatedJobs"]:
         for index in range(replicated["replicas"]):
-            spec = deepcopy(replicated["template"]["spec"])
+            spec = {"completionMode": "Indexed", **deepcopy(replicated["template"]["spec"])}
+            spec["template"]["spec"] |= {"subdomain": job["metadata"]["name"]}
             marks = {
                 "jobset.sigs.k8s.io/jobset-name": job["metadata"]["name"],
                 "jobset.sigs.k8s.io/jobset-uid": job["metadata"]["uid"],
@@ -249,6 +254,9 @@ class PyTorchJobs(JobController):
         return [pod for pod in self.known(self._made) if own.items() <= labels_of(pod).items()]
 
     async def serve(self, job: Object) -> None:
+        if problem := refused_pytorch_job(job):
+            await self.tell(job, "Failed", "True", problem)
+            return
         suspended = bool(job["spec"].get("runPolicy", {}).get("suspend"))
         if suspended:
             for pod in self._counted(job):
@@ -258,6 +266,8 @@ class PyTorchJobs(JobController):
             for kind, replicas in job["spec"]["pytorchReplicaSpecs"].items():
                 await self._fill(job, kind, replicas)
         await self.tell_suspended(job, suspended=suspended)
+        if any(_is_master(pod) and pod["status"].get("phase") == "Succeeded" for pod in self._counted(job)):
+            await self.tell(job, "Succeeded", "True")
 
     async def _fill(self, job: Object, kind: str, replicas: Object) -> None:
         own = [pod for pod in self._counted(job) if labels_of(pod)["training.kubeflow.org/replica-type"] == kind.lower()]
@@ -271,6 +281,26 @@ class PyTorchJobs(JobController):
                 await self.tell(job, "Failed", "True", f"PyTorchJob demo is failed because 1 {kind} replica(s) failed.")
 
 
+def refused_pytorch_job(job: Object) -> str:
+    """What the operator's webhook says; empty: nothing."""
+    for kind, replicas in job["spec"]["pytorchReplicaSpecs"].items():
+        where = f"spec.pytorchReplicaSpecs[{kind}]"
+        if kind not in ("Master", "Worker"):
+            return f"{where}: is not valid, must be Master or Worker"
+        if kind == "Master" and replicas["replicas"] != 1:
+            return f"{where}.replicas: must be 1"
+        containers = replicas["template"]["spec"]["containers"]
+        if not all(one.get("image") for one in containers):
+            return f"{where}.template.spec.containers.image: must be required"
+        if not any(one["name"] == "pytorch" for one in containers):
+            return f"{where}.template.spec.containers: must have at least one container with name pytorch"
+    return ""
+
+
+def _is_master(pod: Object) -> bool:
+    return labels_of(pod)["training.kubeflow.org/replica-type"] == "master"
+
+
 def _replica(job: Object, kind: str, index: int, template: Object) -> Object:
     body = deepcopy(template)
     name = f"{job['metadata']['name']}-{kind.lower()}-{index}"
@@ -281,8 +311,27 @@ def _replica(job: Object, kind: str, index: int, template: Object) -> Object:
         "training.kubeflow.org/replica-index": str(index),
         **({"training.kubeflow.org/job-role": "master"} if kind == "Master" else {}),
     }
+    for container in body["spec"]["containers"]:
+        container["env"] = [*container.get("env", ()), *_pytorch_environment(job, kind, index)]
     metadata = {**body.get("metadata", {}), "name": name, "ownerReferences": [_owner(job)]}
-    return {"metadata": {**metadata, "labels": {**metadata.get("labels", {}), **labels}}, "spec": body["spec"]}
+    said = job["spec"]["pytorchReplicaSpecs"][kind].get("restartPolicy", "Never")
+    spec = {**body["spec"], "restartPolicy": "Never" if said == "ExitCode" else said}
+    return {"metadata": {**metadata, "labels": {**metadata.get("labels", {}), **labels}}, "spec": spec}
+
+
+def _pytorch_environment(job: Object, kind: str, index: int) -> list[Object]:
+    """What the operator appends to what the template says, in its order."""
+    specs, each = job["spec"]["pytorchReplicaSpecs"], job["spec"].get("nprocPerNode")
+    pods = sum(one["replicas"] for one in specs.values())
+    ranks = pods * (int(each) if each and each.isdecimal() else 1)
+    variables = {"PYTHONUNBUFFERED": "1"}
+    if "Master" in specs:
+        master = f"{job['metadata']['name']}-master-0"
+        variables |= {"MASTER_PORT": "23456", "PET_MASTER_PORT": "23456", "MASTER_ADDR": master, "PET_MASTER_ADDR": master}
+        rank = str(index + (kind == "Worker"))
+        variables |= {"WORLD_SIZE": str(ranks), "RANK": rank, "PET_NODE_RANK": rank}
+    variables |= ({"PET_NPROC_PER_NODE": each} if each else {}) | {"PET_NNODES": str(pods)}
+    return [{"name": name, "value": value} for name, value in variables.items()]
 
 
 class TrainJobs(JobController):
@@ -292,10 +341,13 @@ class TrainJobs(JobController):
         super().__init__(namespace, train_jobs_path(namespace.name), job_sets_path(namespace.name))
 
     async def serve(self, job: Object) -> None:
+        if problem := refused_train_job(job):
+            await self.tell(job, "Failed", "True", problem)
+            return
         suspended = bool(job["spec"].get("suspend"))
         made = self.made_by(job)
         if not made:
-            await self.make(_job_set_of(job, suspended=suspended))
+            await self.make(await self._job_set_of(job, suspended=suspended))
         for job_set in made:
             if suspended != bool(job_set["spec"].get("suspend")):
                 await self.change(job_set, {"spec": {"suspend": suspended}})
@@ -304,8 +356,58 @@ class TrainJobs(JobController):
                     await self.tell(job, same, "True", _message(job_set, kind))
         await self.tell_suspended(job, suspended=suspended)
 
+    async def _job_set_of(self, job: Object, *, suspended: bool) -> Object:
+        if job["spec"]["runtimeRef"].get("kind") != "TrainingRuntime":
+            return _of_a_played_runtime(job, suspended=suspended)
+        name = job["spec"]["runtimeRef"]["name"]
+        runtime = await self.api.get(f"{TRAINER}/namespaces/{self.namespace.name}/trainingruntimes/{name}")
+        return _of_runtime(job, runtime, suspended=suspended)
 
-def _job_set_of(job: Object, *, suspended: bool) -> Object:
+
+RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+
+
+def refused_train_job(job: Object) -> str:
+    """What the trainer's webhook says of a job of torch; empty: nothing."""
+    said = job["spec"]["trainer"]
+    if wrong := sorted({one["name"] for one in said.get("env", ())} & set(RESERVED)):
+        return f"spec.trainer.env: must not have reserved envs, invalid envs configured: {wrong}"
+    each = said.get("numProcPerNode", 1)
+    if not isinstance(each, int) and each not in ("auto", "cpu", "gpu"):
+        return "spec.trainer.numProcPerNode: must have an int value or [auto cpu gpu]"
+    return ""
+
+
+def _of_runtime(job: Object, runtime: Object, *, suspended: bool) -> Object:
+    """What the trainer makes of a runtime for torch."""
+    name, said = job["metadata"]["name"], job["spec"]["trainer"]
+    spec = {**deepcopy(runtime["spec"]["template"]["spec"]), "suspend": suspended}
+    for replicated in spec["replicatedJobs"]:
+        labels = replicated["template"].get("metadata", {}).get("labels", {})
+        if labels.get("trainer.kubeflow.org/trainjob-ancestor-step") != "trainer":
+            continue
+        own = replicated["template"]["spec"]
+        own |= {"parallelism": said["numNodes"], "completions": said["numNodes"]}
+        (container,) = (one for one in own["template"]["spec"]["containers"] if one["name"] == "node")
+        container |= {key: said[key] for key in ("image", "command", "args") if key in said}
+        container |= {"resources": said["resourcesPerNode"]} if "resourcesPerNode" in said else {}
+        resources = said.get("resourcesPerNode")
+        each = str(said["numProcPerNode"]) if resources is None or "requests" in resources else "1"
+        index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+        added = [
+            *said.get("env", ()),
+            {"name": "PET_NNODES", "value": str(said["numNodes"])},
+            {"name": "PET_NPROC_PER_NODE", "value": each},
+            {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}},
+            {"name": "PET_MASTER_ADDR", "value": f"{name}-node-0-0.{name}"},
+            {"name": "PET_MASTER_PORT", "value": "29500"},
+        ]
+        names = {one["name"] for one in added}
+        container["env"] = [*(one for one in container.get("env", ()) if one["name"] not in names), *added]
+    return {**KINDS[job_sets_path], "metadata": {"name": name, "ownerReferences": [_owner(job)]}, "spec": spec}
+
+
+def _of_a_played_runtime(job: Object, *, suspended: bool) -> Object:
     """What the runtime makes of the trainer, and of what comes before it."""
     trainer = job["spec"]["trainer"]
     container = {key: trainer[key] for key in ("command", "env") if key in trainer}

@@ -127,6 +127,10 @@ GROUPS = {
     "trainingjobs": "/apis/rekindle.io/v1",
     "ascendjobs": "/apis/mindxdl.gitee.com/v1",
     "podgroups": "/apis/scheduling.volcano.sh/v1beta1",
+    "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
+    "pytorchjobs": "/apis/kubeflow.org/v1",
+    "trainjobs": "/apis/trainer.kubeflow.org/v1alpha1",
+    "trainingruntimes": "/apis/trainer.kubeflow.org/v1alpha1",
 }
 
 

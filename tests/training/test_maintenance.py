@@ -288,7 +288,7 @@ async def test_who_is_lost_in_a_task_that_had_no_need_of_it_any_more_is_a_fault_
 ) -> None:
     """The task has ended well, and is answered so; then training stands, and has to be recovered."""
     roster = SimpleNamespace(generation=1, torn=False, training=True, members={}, vacant=frozenset(), standing=None)
-    reports = Reports("a-job")
+    reports = Reports()
 
     async def pause(*_: object) -> procedures.Standstill:
         return procedures.Standstill(4, {}, {})
@@ -310,7 +310,7 @@ async def test_who_is_lost_in_a_task_that_had_no_need_of_it_any_more_is_a_fault_
     maintenance = Maintenance("attempt", means, acquainted)
     maintenance.carry_out(Loses())
     assert await maintenance.run() == words
-    assert reports.waiting.get_nowait()[0] == SwitchResult(jobId="a-job", result=True)
+    assert reports.waiting.get_nowait()[0] == SwitchResult(result=True)
 
 
 async def acquainted() -> None:

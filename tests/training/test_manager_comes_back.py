@@ -39,9 +39,7 @@ async def test_managers_that_were_refused_come_back_after_different_times() -> N
     peer = Refusing()  # type: ignore[abstract]
     await peer.start()
     address = f"127.0.0.1:{peer.port}"
-    managers = [
-        Gateway(address, nobody(f"job-{number}"), Reports(f"job-{number}"), lambda _: None, {}) for number in range(MANAGERS)
-    ]
+    managers = [Gateway(address, nobody(f"job-{number}"), Reports(), lambda _: None, {}) for number in range(MANAGERS)]
     running = [asyncio.create_task(manager.run()) for manager in managers]
     try:
         await asyncio.wait_for(peer.twice.wait(), 30)
@@ -81,7 +79,7 @@ async def test_a_gateway_that_does_not_know_a_stream_is_asked_for_it_now_and_the
     await peer.start()
     monkeypatch.setattr(asyncio, "sleep", quick)
     manager = Gateway(
-        f"127.0.0.1:{peer.port}", nobody("a-job"), Reports("a-job"), lambda _: None, {"SubscribeNotifySwitch": lambda _: None}
+        f"127.0.0.1:{peer.port}", nobody("a-job"), Reports(), lambda _: None, {"SubscribeNotifySwitch": lambda _: None}
     )
     running = asyncio.create_task(manager.run())
     try:

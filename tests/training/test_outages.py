@@ -73,7 +73,7 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
 
 async def test_a_report_has_an_id_of_its_own() -> None:
     """It is the same each time that the report is sent, so that a control plane that has it takes it once."""
-    reports = Reports(JOB)
+    reports = Reports()
     reports.process_fault({3: "1"})
     reports.process_fault({3: "1"})
     ids = [dict(metadata)[REPORT] for _, metadata in (reports.waiting.get_nowait(), reports.waiting.get_nowait())]

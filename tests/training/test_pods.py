@@ -103,7 +103,7 @@ async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind
     roster = Roster(2)
     _, outbox = roster.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
     roster.depart(*roster.enroll(Hello(rank=1, role="worker", process="silent"), 1))
-    means: Any = SimpleNamespace(roster=roster, pods=Pods(), reports=Reports("job-1"), order_timeout=60)
+    means: Any = SimpleNamespace(roster=roster, pods=Pods(), reports=Reports(), order_timeout=60)
     met = asyncio.Event()
     recovery = Recovery(means, met.wait, None)
     met.set()

@@ -1,5 +1,6 @@
 """Processes of different releases: refused with both versions named, before anything of the job is touched."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,6 +43,18 @@ async def test_a_manager_refuses_a_process_of_another_protocol(
         await job.worker(pod_rank)
     assert await job.codes() == {0}
     assert job.final() == reference
+
+
+async def test_a_launcher_that_counts_other_ranks_than_the_manager_does_not_wait_in_silence(job: Job) -> None:
+    """As where an operator writes another number than the manifest has: the log of its pod has both numbers."""
+    await job.manager()
+    job.flags = ["--nproc-per-node=1"]
+    worker = await job.worker(0)
+    async with asyncio.timeout(60):
+        while "1 in each pod" not in job.outputs():
+            await asyncio.sleep(0.05)
+    assert "its launcher has 2 ranks, 1 in each pod; accepted is what --nnodes and --nproc-per-node of " in job.outputs()
+    assert await worker.code() == REFUSED
 
 
 async def test_a_process_that_is_refused_ends_and_says_why(job: Job) -> None:

@@ -439,9 +439,9 @@ async def test_a_pod_about_which_nothing_is_decided_ends(tmp_path: Path) -> None
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     program = "import sys; from rekindle_training.launcher import main, pod; pod.UNDECIDED_SECONDS = 0.5; sys.exit(main.main())"
-    environment = {**os.environ, "MINDX_TASK_ID": "a-job", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    job = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     launcher = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, "--nnodes=2", "--nproc-per-node=2", str(script), env=environment
+        sys.executable, "-c", program, "--nnodes=2", "--nproc-per-node=2", str(script), env={**os.environ, **job}
     )
     assert await launcher.wait() == 128 + signal.SIGKILL
     await server.stop(None)

@@ -93,7 +93,11 @@ async def test_a_script_that_sets_the_address_itself_trains(line: Line) -> None:
         (["--rdzv-endpoint=nowhere.invalid:29400"], {}, r"--rdzv-endpoint nowhere\.invalid: this machine has no such name"),
         (["--rdzv-endpoint=localhost:many"], {}, r"--master-port many: accepted is a port from 0 to 65535"),
         ([], {"PET_NNODES": "1:4"}, r"--nnodes 1:4: accepted .*\(the environment has PET_NNODES=1:4\)"),
-        ([], {"PET_NNODES": "2"}, r"--nnodes 2: a job without MINDX_TASK_ID runs on one machine.* PET_NNODES=2"),
+        (
+            [],
+            {"PET_NNODES": "2"},
+            r"--nnodes 2: a job without MINDX_TASK_ID and MINDX_SERVER_IP runs on one machine.* PET_NNODES=2",
+        ),
         (["--rdzv-backend=etcd-v2"], {}, r"--rdzv-backend etcd-v2: .*accepted are static, c10d and rekindle"),
         (["--local-ranks-filter=0"], {}, r"--local-ranks-filter is not accepted: use --redirects"),
         (["--numa-binding=node"], {}, r"--numa-binding is not accepted"),
@@ -120,16 +124,92 @@ def test_a_flag_goes_before_its_variable() -> None:
     ("variables", "rank"),
     [
         ({"RANK": "1"}, 1),
-        ({"NODE_RANK": "1", "RANK": "0"}, 1),
-        ({"PET_NODE_RANK": "1", "NODE_RANK": "0", "RANK": "0"}, 1),
-        ({"REKINDLE_POD_RANK": "0", "PET_NODE_RANK": "1", "NODE_RANK": "1", "RANK": "1"}, 0),
-        ({"RANK": "7"}, 0),
-        ({"NODE_RANK": "first", "RANK": "1"}, 1),
+        ({"NODE_RANK": "1", "RANK": "17"}, 1),
+        ({"PET_NODE_RANK": "2", "RANK": "2", "WORLD_SIZE": "4"}, 2),
+        ({"JOB_COMPLETION_INDEX": "2"}, 2),
+        ({"PET_NODE_RANK": "3", "JOB_COMPLETION_INDEX": "3"}, 3),
+        ({"REKINDLE_JOB_INDEX": "1", "REKINDLE_PODS_PER_JOB": "2", "JOB_COMPLETION_INDEX": "1"}, 3),
+        ({"REKINDLE_POD_RANK": "0", "PET_NODE_RANK": "1", "NODE_RANK": "2", "RANK": "3"}, 0),
+        ({"REKINDLE_POD_RANK": "", "NODE_RANK": "first", "RANK": "1"}, 1),
     ],
 )
 def test_the_rank_of_the_pod_is_read_where_other_controllers_write_it(variables: dict[str, str], rank: int) -> None:
     """The cluster's own word counts first; a number that is no rank of a pod means something else."""
-    assert parse(["--nnodes=2", "x.py"], {**JOB, **variables}).node_rank == rank
+    assert parse(["--nnodes=4", "x.py"], {**JOB, **variables}).node_rank == rank
+    if "REKINDLE_POD_RANK" not in variables:
+        assert parse(["--nnodes=4", "--node-rank=1", "x.py"], {**JOB, **variables}).node_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "named"),
+    [
+        ([], {}, r"nothing says which of the 4 pods this one is: accepted are --node-rank, .*JOB_COMPLETION_INDEX"),
+        ([], {"RANK": "17", "JOB_COMPLETION_INDEX": "4"}, r"is, RANK 17 is none, JOB_COMPLETION_INDEX 4 is none: accepted are"),
+        ([], {"NODE_RANK": "1", "RANK": "0"}, r"NODE_RANK 1 and RANK 0 contradict each other: accepted is one rank of this pod"),
+        ([], {"PET_NODE_RANK": "1", "JOB_COMPLETION_INDEX": "2"}, r"PET_NODE_RANK 1 and JOB_COMPLETION_INDEX 2 contradict"),
+        (["--node-rank=1"], {"REKINDLE_POD_RANK": "2"}, r"--node-rank 1 and REKINDLE_POD_RANK 2 contradict"),
+        ([], {"REKINDLE_POD_RANK": "4", "RANK": "1"}, r"REKINDLE_POD_RANK 4: accepted is a whole number from 0 to 3"),
+        ([], {"REKINDLE_JOB_INDEX": "1", "JOB_COMPLETION_INDEX": "1"}, r"PER_JOB \(missing\) .*: accepted are the number of the"),
+        (
+            [],
+            {"REKINDLE_JOB_INDEX": "1", "REKINDLE_PODS_PER_JOB": "1", "JOB_COMPLETION_INDEX": "1"},
+            r"REKINDLE_JOB_INDEX 1, REKINDLE_PODS_PER_JOB 1 and JOB_COMPLETION_INDEX 1: accepted .* a number below that",
+        ),
+    ],
+)
+def test_a_pod_whose_rank_is_unsaid_or_contradicted_does_not_start(
+    flags: list[str], variables: dict[str, str], named: str
+) -> None:
+    """As if it were rank 0, two pods would train as one: each source is named with what it says."""
+    with pytest.raises(UsageInvalid, match=named):
+        parse(["--nnodes=4", *flags, "x.py"], {**JOB, **variables})
+
+
+PYTORCH_JOB = {
+    "MASTER_PORT": "23456",
+    "PET_MASTER_PORT": "23456",
+    "MASTER_ADDR": "gpt-master-0",
+    "PET_MASTER_ADDR": "gpt-master-0",
+    "WORLD_SIZE": "4",
+    "RANK": "1",
+    "PET_NODE_RANK": "1",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_NNODES": "2",
+}
+"""What the training operator appends to the container of a worker."""
+
+TRAIN_JOB = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_NODE_RANK": "1",
+    "PET_MASTER_ADDR": "gpt-node-0-0.gpt",
+    "PET_MASTER_PORT": "29500",
+    "JOB_COMPLETION_INDEX": "1",
+}
+"""What the trainer writes into the container of a node, and the Job controller."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "appended", "meets"),
+    [
+        (["--master-addr=gpt-manager"], PYTORCH_JOB, ("gpt-manager", 29500)),
+        (["--master-addr=gpt-manager", "--master-port=4000"], PYTORCH_JOB, ("gpt-manager", 4000)),
+        (["--rdzv-endpoint=gpt-manager:4000"], PYTORCH_JOB, ("gpt-manager", 4000)),
+        (["--rdzv-endpoint=gpt-manager"], TRAIN_JOB, ("gpt-manager", 29500)),
+        (["--master-port=4000"], PYTORCH_JOB, ("gpt-master-0", 4000)),
+        ([], PYTORCH_JOB, ("gpt-master-0", 23456)),
+        ([], TRAIN_JOB, ("gpt-node-0-0.gpt", 29500)),
+        ([], {**TRAIN_JOB, "MASTER_ADDR": "gpt-manager", "MASTER_PORT": "29500"}, ("gpt-manager", 29500)),
+        (["--master_addr=gpt-manager"], {**TRAIN_JOB, "PET_RDZV_ENDPOINT": "elsewhere:1"}, ("gpt-manager", 29500)),
+    ],
+)
+def test_the_command_line_goes_before_what_an_operator_appends(
+    flags: list[str], appended: dict[str, str], meets: tuple[str, int]
+) -> None:
+    """The address of the manager, and its port with it; the number of pods and the pod's rank come from the operator."""
+    found = parse([*flags, "x.py"], {"MINDX_SERVER_IP": "clusterd-grpc-svc.mindx-dl.svc", **appended})
+    assert (found.master_addr, found.master_port) == meets
+    assert (found.standalone, found.nnodes, found.nproc_per_node, found.node_rank) == (False, 2, 2, 1)
 
 
 async def test_who_waits_for_a_manager_says_so_once(line: Line) -> None:

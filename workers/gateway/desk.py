@@ -66,6 +66,19 @@ class Desk:
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
+    async def job_of(self, context: Context, said: str) -> str:
+        """The job's id as the caller says it, or as the token says of which its pod is one. Empty: neither does."""
+        token = _token(context)
+        if said or not token or self._senders is None:
+            return said
+        try:
+            return await self._senders.job_of(context.peer(), token)
+        except Refused as error:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        raise AssertionError("an aborted call goes no further")
+
     async def answer(self, context: Context, job_id: str, work: Callable[[], Awaitable[Receipt]], unknown: int) -> Receipt:
         """The receipt of some work, or the contract's code for what is wrong. `unknown`: the code for a job that nobody knows."""
         try:

@@ -36,7 +36,9 @@ MAX_STRATEGY = 64
 def job_id(text: str) -> str:
     """A job id that may be used in a workflow id."""
     if not text:
-        raise BadInput("jobId: missing, accepted is the UID of the job (MINDX_TASK_ID)")
+        raise BadInput(
+            "jobId: missing, accepted is the UID of the job (MINDX_TASK_ID), or on Kubernetes the token of a pod of the job"
+        )
     if len(text) > MAX_ID or not text.isascii() or not text.isprintable() or "/" in text or " " in text:
         raise BadInput(
             f"jobId: {text[:40]!r} is not accepted: 1 to {MAX_ID} printable ASCII characters without blanks and slashes"

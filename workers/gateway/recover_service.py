@@ -15,7 +15,7 @@ from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Progress, Receipt, Report
-from rekindle_wire import ATTEMPT, INFO, REPORT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle_wire import ATTEMPT, INFO, JOB, REPORT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
 from workers.gateway.attachments import Attachments
@@ -45,8 +45,12 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         self._operations, self._desk = operations, desk
 
     async def Init(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        job_id = request.jobId
-        return _status(await self._desk.answer(context, job_id, lambda: self._introductions.initialize(job_id), POD_GROUP))
+        """A manager that was not told its job's id hears it in the answer's metadata."""
+        job_id = await self._desk.job_of(context, request.jobId)
+        answer = await self._desk.answer(context, job_id, lambda: self._introductions.initialize(job_id), POD_GROUP)
+        if job_id != request.jobId:
+            context.set_trailing_metadata(((JOB, job_id),))
+        return _status(answer)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:
         job_id = request.jobId

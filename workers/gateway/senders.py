@@ -18,8 +18,10 @@ from rekindle.errors import NotFound, Refused, RekindleError, Unavailable
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Caller, Problem, Proof, Speakers
-from rekindle.policy.senders import caller_of, problem_of
+from rekindle.policy.senders import WANTED, caller_of, problem_of
 from rekindle.settings import Settings
+from workers.gateway.jobs_of_pods import Directory as PodDirectory
+from workers.gateway.jobs_of_pods import JobsOfPods
 from workers.gateway.lanes import Admission
 from workers.gateway.tokens import Tokens
 
@@ -42,7 +44,7 @@ TELL_AGAIN = 3600.0
 Rules = Mapping[TrainingSide, Proof]
 
 
-class Directory(Protocol):
+class Directory(PodDirectory, Protocol):
     """What is asked of the cluster."""
 
     async def locate(self, job_id: str) -> None:
@@ -100,6 +102,7 @@ class Senders:
 
     def __init__(self, cluster: Directory, tokens: Tokens, rules: Rules, times: Times = USUAL) -> None:
         self._cluster, self._tokens, self._rules = cluster, tokens, rules
+        self._jobs_of_pods = JobsOfPods(cluster)
         self._times = times
         self._jobs: OrderedDict[str, _Known] = OrderedDict()
         self._strange: OrderedDict[str, _Known] = OrderedDict()
@@ -134,6 +137,20 @@ class Senders:
         except Unavailable as error:
             if not self._held[job_id, peer]:  # a stream that was admitted proves its connection, whatever token comes on it
                 raise Unavailable(f"jobId={job_id}: whether {caller.address} is one of its pods is not known: {error}") from error
+
+    async def job_of(self, peer: str, token: str) -> str:
+        """UID of the job of which a pod calls that does not know it.
+
+        Raises:
+            Refused: the token is good for nothing, or its pod is of no job. Unavailable: nobody could tell; try again.
+        """
+        caller = caller_of(address_of(peer), token)
+        if caller.claims is None:
+            raise Refused(
+                f"jobId: missing, and {caller.wrong}: accepted is the UID of the job (MINDX_TASK_ID), or a token; {WANTED}"
+            )
+        await self._tokens.check(token, caller.claims, ("", caller.address))
+        return await self._jobs_of_pods.of(caller.claims)
 
     def _tell(self, job_id: str, address: str, reason: str) -> None:
         """Who owns the job looks at its events, and not into our log. A stranger's call is no news of the job."""

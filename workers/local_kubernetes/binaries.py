@@ -40,7 +40,7 @@ def control_plane_binaries(tell: Callable[[str], None]) -> Path:
         if missing := _missing(Path(assets)):
             raise Unavailable(f"KUBEBUILDER_ASSETS={assets}: no {', '.join(missing)} there")
         return Path(assets)
-    return _on_path() or _built(PROGRAMS, MODULE, tell)
+    return _on_path() or built(PROGRAMS, MODULE, tell)
 
 
 def kubectl(tell: Callable[[str], None]) -> Path:
@@ -51,7 +51,7 @@ def kubectl(tell: Callable[[str], None]) -> Path:
     """
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     found = (assets and shutil.which("kubectl", path=assets)) or shutil.which("kubectl")
-    return Path(found) if found else _built(KUBECTL, MODULE / "kubectl", tell) / "kubectl"
+    return Path(found) if found else built(KUBECTL, MODULE / "kubectl", tell) / "kubectl"
 
 
 def _missing(folder: Path, programs: Iterable[str] = PROGRAMS) -> list[str]:
@@ -64,7 +64,16 @@ def _on_path() -> Path | None:
     return next((folder for folder in folders if not _missing(folder)), None)
 
 
-def _built(programs: Mapping[str, str], module: Path, tell: Callable[[str], None]) -> Path:
+def built(programs: Mapping[str, str], module: Path, tell: Callable[[str], None]) -> Path:
+    """The folder with programs, which are built where they are missing.
+
+    Args:
+        programs: Go packages by program.
+        module: folder of the Go module that pins them.
+
+    Raises:
+        Unavailable: there is no Go, or a build failed; the message has its last lines.
+    """
     with _alone(_cache(module)) as cache:
         for program in _missing(cache, programs):
             tell(f"building {program}, once: it is kept in {cache}")
@@ -80,7 +89,9 @@ def _cache(module: Path) -> Path:
 
 
 def _version(module: Path) -> str:
-    found = re.search(r"k8s\.io/kubernetes (v\S+)", (module / "go.mod").read_text())
+    """Of Kubernetes, where the module builds it; else of the one that it pins."""
+    said = (module / "go.mod").read_text()
+    found = re.search(r"k8s\.io/kubernetes (v\S+)", said) or re.search(r"^require \S+ (v\S+)", said, re.MULTILINE)
     assert found, "go.mod names the version"
     return found[1]
 

@@ -209,6 +209,7 @@ class Servers:
             "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--allow-privileged",
+            "--enable-aggregator-routing",  # a webhook's Service is called at its endpoints: nothing routes its address here
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",  # as on OpenShift: it only forbids
             *self._version,
         ]

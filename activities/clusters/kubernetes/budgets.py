@@ -39,7 +39,12 @@ async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
 
 async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> None:
     """None of its ranks is evicted. It ends with the job; pods that nobody controls have nothing that it could end with. One for
-    another number of pods, as an elastic job had before, is made anew: the server counts that before it lets anybody go."""
+    another number of pods, as an elastic job had before, or for other pods, is made anew: the server counts that before it lets
+    anybody go.
+
+    Args:
+        selector: labels that each pod with a rank carries.
+    """
     if not job.kind.has_object:
         return
     path, budget = _path(job.namespace), _budget(job, selector)
@@ -48,7 +53,7 @@ async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> No
         await api.create(path, budget)
     except Conflict:
         found = await api.get(where)
-        if _is_ours(found, job) and found["spec"].get("minAvailable") != budget["spec"]["minAvailable"]:
+        if _is_ours(found, job) and any(found["spec"].get(key) != budget["spec"][key] for key in ("minAvailable", "selector")):
             await api.delete(where, found["metadata"]["uid"])
             await api.create(path, budget)
 
@@ -93,8 +98,6 @@ def _budget(job: Workload, selector: dict[str, str]) -> Object:
     It says how many must be there, and not how many may be missing: the server would ask the pods' controller for their number,
     which hardly any kind of job can tell it, and would leave `kubectl drain` without an answer for ten seconds and more.
     """
-    own = job.kind.indexing
-    ranks = {own.type_label: own.carries_ranks} if own.carries_ranks else {}
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -108,7 +111,7 @@ def _budget(job: Workload, selector: dict[str, str]) -> Object:
             "minAvailable": job.kind.read(job).spec.pods,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {
-                "matchLabels": {**selector, **ranks},
+                "matchLabels": selector,
                 "matchExpressions": [
                     {"key": REPLICA_TYPE, "operator": "NotIn", "values": [MANAGER]},
                     {"key": STANDBY_OF, "operator": "DoesNotExist"},

@@ -30,7 +30,7 @@ TRIES = 3
 """Number of tries to claim a job that somebody changes meanwhile."""
 
 MOST_HOLDERS = 100
-"""Leases that are looked at: tenants write on their jobs what they like."""
+"""Leases that are looked at in a round: tenants write on their jobs what they like."""
 
 HOLDER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/rekindle-[0-9a-f]{12}")
 
@@ -50,6 +50,8 @@ class Claims:
         self._identity = ""
         self._renewals: dict[str, tuple[str, float]] = {}
         """Last renewal of each holder, and when it was seen first by our own clock."""
+        self._looked: dict[str, float] = {}
+        """Moment at which each holder was looked at last, or was named first: who waits longest is next."""
         self._told = ""
 
     async def own(self) -> str:
@@ -129,8 +131,12 @@ class Claims:
     async def over(self, holders: Collection[str]) -> set[str]:
         """Tells which of these installations have not renewed their Lease for long, or have none."""
         self._renewals = {holder: seen for holder, seen in self._renewals.items() if holder in holders}
+        self._looked = {holder: since for holder, since in self._looked.items() if holder in holders}
         found = {holder for holder in holders if not HOLDER.fullmatch(holder)}
-        for holder in sorted(set(holders) - found)[:MOST_HOLDERS]:
+        for holder in sorted(set(holders) - found):
+            self._looked.setdefault(holder, time.monotonic())
+        for holder in sorted(self._looked, key=lambda one: self._looked[one])[:MOST_HOLDERS]:
+            self._looked[holder] = time.monotonic()
             if await self._is_over(holder):
                 found.add(holder)
         return found

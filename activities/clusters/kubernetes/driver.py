@@ -189,6 +189,14 @@ class KubernetesCluster:
                     addresses.add(status.get("hostIP", ""))
         return Speakers(training_side_of(job), frozenset(uids), frozenset(addresses - {""}))
 
+    async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
+        """UID of the job that a pod is of, or that it is the manager of.
+
+        Raises:
+            NotFound: there is no such pod. Refused: it is of no job, or nobody can tell of which.
+        """
+        return await self._reader.job_of_pod(namespace, name, uid)
+
     async def pod_of_token(self, token: str) -> str:
         """UID of the pod that the token is bound to.
 
@@ -289,7 +297,7 @@ class KubernetesCluster:
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         if holds:
             job = await self._reader.job(job_id)
-            await ensure_budget(self._api, job, self._reader.selector(job))
+            await ensure_budget(self._api, job, await self._reader.selector_of_ranks(job))
         elif seen := await self._reader.seen(job_id):
             if not (self._claims and await self._claims.are_others(seen)):  # who recovers it keeps its budget
                 await ensure_no_budget(self._api, seen)

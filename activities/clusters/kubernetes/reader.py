@@ -10,9 +10,10 @@ from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.kind import Kind, Workload, group_of
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.kinds.bare_pods import BARE_ID, bare_job, is_bare
+from activities.clusters.kubernetes.objects import is_managed
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
-from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, NotFound, WatchExpired
+from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, NotFound, Refused, WatchExpired
 from rekindle.model.keys import JOB_ID, MANAGER_OF
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.settings import Settings
@@ -234,6 +235,54 @@ class Reader:
         """Pods of the training side's manager that a controller of their own looks after."""
         return (await self._api.list(_pods_path(job), labelSelector=f"{MANAGER_OF}={job.name}")).items
 
+    async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
+        """UID of the job that a pod is of, or that it says to be the manager of.
+
+        Raises:
+            NotFound: there is no such pod. Refused: it is of no job, or nobody can tell of which.
+        """
+        if not (is_name(namespace) and is_name(name)) or not {"", namespace} & set(self.scopes):
+            raise NotFound(f"the token's pod {namespace[:40]}/{name[:40]} is in no namespace that is looked after")
+        pods = (await self._api.list(in_scope("pods", namespace), fieldSelector=f"metadata.name={name}")).items
+        with reading(f"pod {name}"):
+            pod = next((checked(Pod, pod) for pod in pods if pod["metadata"]["uid"] == uid), None)
+        if pod is None:
+            raise NotFound(f"the token's pod {namespace}/{name} is not there any more")
+        if said := pod["metadata"].get("labels", {}).get(MANAGER_OF, ""):
+            return (await self._named(namespace, said)).uid
+        job = await self._of_pod(namespace, pod)
+        if job is None or not is_managed(job):
+            of = f"{job.kind.name} {job.name}, which asks for no recoveries" if job else "no job of this namespace"
+            raise Refused(f"the token's pod {namespace}/{name} is of {of}: its label {MANAGER_OF} may name the job")
+        return job.uid
+
+    async def _of_pod(self, namespace: str, pod: Object) -> Workload | None:
+        """The job that a pod is of, in its namespace: tenants write owners of others."""
+        found = await self.owner_uid(pod)
+        if "." in found:
+            job = await self._bare(found)
+        else:
+            with suppress(NotFound):
+                await self.locate(found)
+            job = await self.seen(found)
+        return job if job and job.namespace == namespace else None
+
+    async def _named(self, namespace: str, name: str) -> Workload:
+        """The job with this name that asks for recoveries."""
+        found = []
+        for kind in self.kinds if is_name(name) else ():
+            with suppress(NotFound):  # or the kind is not installed
+                job = Workload(kind, await self._api.get(kind.path(namespace, name)))
+                self.remember(job)
+                found += [job] if kind.has_object and is_managed(job) and not self.is_part(job) else []
+        if len(found) == 1:
+            return found[0]
+        kinds = " and ".join(f"the {job.kind.name}" for job in found) or "nothing"
+        raise Refused(
+            f"the label {MANAGER_OF}={name[:63]} of the token's pod names {kinds} of namespace {namespace}: "
+            "accepted is the name of one job that asks for recoveries"
+        )
+
     async def _listing(self, job: Workload, keep: Callable[[Object], Object] = lean) -> Listing:
         found = []
         async for page in self._api.pages(_pods_path(job), labelSelector=self._selector(job)):
@@ -300,6 +349,18 @@ class Reader:
         """The label that every pod of the job carries."""
         named = self._job_keys.get(job.kind.name)
         return {named: job.name} if named else job.selector
+
+    async def selector_of_ranks(self, job: Workload) -> dict[str, str]:
+        """Labels that every pod of the job with a rank carries. Which of its parts make them say their marks; a usual name says
+        it where none is marked."""
+        own = job.kind.indexing
+        if not own.carries_ranks:
+            return self.selector(job)
+        key, wanted = own.mark
+        marked = (part for part in await self.parts(job) if part.metadata.get("labels", {}).get(key) == wanted)
+        names = {part.metadata["labels"].get(own.type_label, "") for part in marked}
+        name = names.pop() if len(names) == 1 else own.carries_ranks
+        return {**self.selector(job), own.type_label: name or own.carries_ranks}
 
     async def owner_uid(self, pod: Object) -> str:
         """UID of the job that a pod is of; empty: of none that we know. Who controls it says so. What nobody controls is a pod of

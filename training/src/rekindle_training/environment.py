@@ -108,6 +108,7 @@ class ManagerEnvironment:
     """The manager's own life."""
 
     job_id: str
+    """Empty: the gateway says it, by the token."""
     gateway: str | None
     """`host:port`; None for a manager without a control plane."""
     token_file: Path
@@ -125,10 +126,11 @@ class ManagerEnvironment:
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False, port: int = 0) -> "ManagerEnvironment":
         """`port` is where a standalone one listens; 0: anywhere."""
+        token_file = Path(source.get(names.TOKEN_FILE) or names.DEFAULT_TOKEN_FILE)
         return cls(
-            job_id="standalone" if standalone else _text(source, names.JOB_ID),
+            job_id="standalone" if standalone else _job_id(source, token_file),
             gateway=None if standalone else _gateway(source),
-            token_file=Path(source.get(names.TOKEN_FILE) or names.DEFAULT_TOKEN_FILE),
+            token_file=token_file,
             listen_host="127.0.0.1" if standalone else "0.0.0.0",  # ranks come from other pods
             listen_port=port if standalone else _number(source, names.MASTER_PORT, default=names.DEFAULT_MASTER_PORT),
             job_generation=source.get(names.JOB_GENERATION) or "0",
@@ -153,6 +155,16 @@ def _stress_seconds(source: Mapping[str, str]) -> int:
 def _gateway(source: Mapping[str, str]) -> str:
     port = _number(source, names.GATEWAY_PORT, default=names.DEFAULT_GATEWAY_PORT)
     return f"{_text(source, names.GATEWAY_HOST)}:{port}"
+
+
+def _job_id(source: Mapping[str, str], token_file: Path) -> str:
+    if not (source.get(names.JOB_ID) or token_file.exists()):
+        raise EnvironmentIncomplete(
+            f"neither {names.JOB_ID} nor a token says of which job this manager is: there is no file {token_file}. In a cluster "
+            "its pod needs a projected service account token with the audience rekindle-gateway mounted there; on one machine, "
+            "`rekindle-train --standalone` needs nothing else"
+        )
+    return source.get(names.JOB_ID, "")
 
 
 def _text(source: Mapping[str, str], name: str) -> str:

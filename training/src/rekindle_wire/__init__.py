@@ -7,6 +7,9 @@ ATTEMPT = "rekindle-attempt"
 """Metadata of a status of ours, and of the result of a maintenance: the uuid of the order that it answers, for which the contract
 has no field."""
 
+JOB = "rekindle-job"
+"""Metadata of the answer to `Init`: the id of the job, for a manager of ours that sent none."""
+
 REPORT = "rekindle-report"
 """Metadata of each report of ours: its id, which is the same however often it is sent, and over whichever gateway."""
 

@@ -150,6 +150,8 @@ class Hello(google.protobuf.message.Message):
     MAINTENANCE_FIELD_NUMBER: builtins.int
     BACKUP_LINK_FIELD_NUMBER: builtins.int
     LAST_WORDS_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    RANKS_PER_POD_FIELD_NUMBER: builtins.int
     rank: builtins.int
     role: builtins.str
     """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
@@ -166,6 +168,9 @@ class Hello(google.protobuf.message.Message):
     """Its collectives use the pod's second link, or will: a process before it in this pod was told so."""
     last_words: builtins.str
     """The error by which the script of this process has failed. The process ends and joins nothing: the stream has no other message."""
+    world_size: builtins.int
+    """Of its job, as its launcher was told; 0: it does not say. The manager ends a stream of another job's shape with FAILED_PRECONDITION."""
+    ranks_per_pod: builtins.int
     def __init__(
         self,
         *,
@@ -178,9 +183,11 @@ class Hello(google.protobuf.message.Message):
         maintenance: builtins.str | None = ...,
         backup_link: builtins.bool = ...,
         last_words: builtins.str = ...,
+        world_size: builtins.int = ...,
+        ranks_per_pod: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "ranks_per_pod", b"ranks_per_pod", "role", b"role", "step", b"step", "world_size", b"world_size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_maintenance", b"_maintenance"]) -> typing.Literal["maintenance"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello

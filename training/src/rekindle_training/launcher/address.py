@@ -17,23 +17,38 @@ def meeting_point(given: argparse.Namespace, environment: Mapping[str, str], *, 
     """Returns host and port of the manager.
 
     Standalone they are not the user's choice (port 0: any), and flags that name this machine say the same; MASTER_ADDR is not
-    read, as by torchrun. In a cluster its word goes before flags that a start command brought along from torchrun.
+    read, as by torchrun. In a cluster the command line goes first, then MASTER_ADDR, then PET_MASTER_ADDR: controllers append
+    both to what an owner says, and only the command line is the owner's alone.
 
     Raises:
         UsageInvalid: a port that is none, or, standalone, an address of another machine.
     """
-    flag, host, port = _of_flags(given)
     if standalone:
+        flag, host, port = _of_flags(given)
         _check_port(port, lowest=0)
         if not (given.standalone or _is_here(host)):
             raise UsageInvalid(
-                f"{flag} {host}: this machine has no such name or address, and a job without {names.JOB_ID} runs on one machine; "
-                f"accepted are its own, or leave {flag} out"
+                f"{flag} {host}: this machine has no such name or address, and a job without {names.GATEWAY_HOST} runs on one "
+                f"machine; accepted are its own, or leave {flag} out"
             )
         return HERE, 0
-    port = environment.get(names.MASTER_PORT) or port
+    host, port = _in_a_cluster(given, environment)
     _check_port(port, lowest=1)
-    return environment.get(names.MASTER_ADDR) or host, int(port)
+    return host, int(port)
+
+
+def _in_a_cluster(given: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str]:
+    """A port goes with its address: that of a variable is where something else listens."""
+    typed = given.typed
+    if typed.rdzv_endpoint or typed.master_addr:
+        only = argparse.Namespace(
+            rdzv_endpoint=typed.rdzv_endpoint or "",
+            master_addr=typed.master_addr or given.master_addr,
+            master_port=typed.master_port or str(names.DEFAULT_MASTER_PORT),
+        )
+        return _of_flags(only)[1:]
+    _, host, port = _of_flags(given)
+    return environment.get(names.MASTER_ADDR) or host, typed.master_port or environment.get(names.MASTER_PORT) or port
 
 
 def _of_flags(given: argparse.Namespace) -> tuple[str, str, str]:

@@ -17,11 +17,9 @@ from rekindle_training.drill.options import Drill
 from rekindle_training.launcher import flags
 from rekindle_training.launcher.address import meeting_point
 from rekindle_training.launcher.flags import UsageInvalid
+from rekindle_training.launcher.pod_rank import pod_rank
 
 __all__ = ["Arguments", "UsageInvalid", "parse"]
-
-POD_RANKS = ("PET_NODE_RANK", "NODE_RANK", names.RANK)
-"""Variables by which controllers of others number the pods of a job; a value that is no rank of a pod means something else."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def _parse(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
     given = flags.read(argv, environment)
     if (drill := _drill(given)) is not None:
         environment = {}  # a drill takes no part in a job around it
-    standalone = given.standalone or not environment.get(names.JOB_ID)
+    standalone = given.standalone or not (environment.get(names.JOB_ID) or environment.get(names.GATEWAY_HOST))
     nnodes = _nodes(given.nnodes)
     role = environment.get(names.POD_ROLE) or names.WORKER
     _check(given, nnodes, standalone)
@@ -94,7 +92,7 @@ def _parse(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
         nproc_per_node=_processes(given.nproc_per_node or ("1" if drill is None else str(options.RANKS))),
         role=role,
         pod_uid=environment.get(names.POD_UID, ""),
-        node_rank=0 if role == names.STANDBY else _node_rank(given.node_rank, nnodes, environment),
+        node_rank=0 if role == names.STANDBY else pod_rank(given.node_rank, nnodes, environment),
         master_addr=addr,
         master_port=port,
         run_id=given.rdzv_id or environment.get(names.JOB_ID) or "none",
@@ -127,7 +125,7 @@ def _check(given: argparse.Namespace, nnodes: int, standalone: bool) -> None:
     if given.no_python and given.start_method == "fork":
         raise UsageInvalid("--no-python and --start-method fork contradict each other: only a Python script can be forked")
     if standalone and nnodes != 1:
-        reason = "--standalone" if given.standalone else f"a job without {names.JOB_ID}"
+        reason = "--standalone" if given.standalone else f"a job without {names.JOB_ID} and {names.GATEWAY_HOST}"
         raise UsageInvalid(f"--nnodes {nnodes}: {reason} runs on one machine, accepted is --nnodes 1")
     if given.no_python and given.spares != "0":
         raise UsageInvalid("--no-python and --spares contradict each other: a spare runs a Python script ahead")
@@ -143,7 +141,7 @@ def _check(given: argparse.Namespace, nnodes: int, standalone: bool) -> None:
 def _check_standby(given: argparse.Namespace, standalone: bool) -> None:
     role = f"{names.POD_ROLE}={names.STANDBY}"
     if standalone:
-        raise UsageInvalid(f"{role}: only a control plane gives a standby its rank, and this job has none ({names.JOB_ID})")
+        raise UsageInvalid(f"{role}: only a control plane gives a standby its rank, and this job has none ({names.GATEWAY_HOST})")
     if given.no_python:
         raise UsageInvalid(f"{role} and --no-python contradict each other: a standby runs a Python script ahead")
 
@@ -194,20 +192,6 @@ def _devices(kind: str) -> int:
         if kind == "gpu":
             raise UsageInvalid("--nproc-per-node gpu: there is no accelerator here; accepted are a whole number, cpu and auto")
     return os.cpu_count() or 1
-
-
-def _node_rank(text: str | None, nnodes: int, environment: Mapping[str, str]) -> int:
-    said = {"--node-rank": text, names.POD_RANK: environment.get(names.POD_RANK) or None}
-    for source, rank in said.items():
-        if rank is not None:
-            if not _is_rank(rank, nnodes):
-                raise UsageInvalid(f"{source} {rank}: accepted is a whole number from 0 to {nnodes - 1} (--nnodes {nnodes})")
-            return int(rank)
-    return next((int(environment[name]) for name in POD_RANKS if _is_rank(environment.get(name, ""), nnodes)), 0)
-
-
-def _is_rank(text: str, count: int) -> bool:
-    return text.isdigit() and int(text) < count
 
 
 def _redirects(given: argparse.Namespace) -> int:

@@ -43,6 +43,10 @@ REFUSED = {
 }
 """Flags of torchrun that cannot be honoured, and what to do instead."""
 
+PLACES = ("master_addr", "master_port", "rdzv_endpoint")
+"""What they are called in a namespace. Controllers of others append variables that mean the same, and a command line goes before
+those."""
+
 
 class UsageInvalid(ValueError):
     """A flag that makes no sense, or not beside another one; the message names it and what is accepted."""
@@ -66,13 +70,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
-    """Returns the flags of a command line, and of the environment where the command line does not have them.
+    """Returns the flags of a command line, and of the environment where the command line does not have them. `typed` has those of
+    `PLACES` that the command line itself has; None: it does not.
 
     Raises:
         UsageInvalid: a flag that there is not, or without its value, or one of `REFUSED`.
     """
     parser = _parser()
+    typed = parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(PLACES)))
     given = parser.parse_args([*_of_environment(parser, environment), *argv])
+    given.typed = argparse.Namespace(**{place: getattr(typed, place) for place in PLACES})
     for flag, instead in REFUSED.items():
         if getattr(given, flag[2:].replace("-", "_")):
             raise UsageInvalid(f"{flag} is not accepted: {instead}")
@@ -126,14 +133,15 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         parser,
         "--node-rank",
         metavar="N",
-        help=f"rank of this pod; by default {names.POD_RANK}, which the cluster sets,\nPET_NODE_RANK, NODE_RANK or RANK",
+        help=f"rank of this pod; by default {names.POD_RANK}, or what other controllers set:\n"
+        f"PET_NODE_RANK, NODE_RANK, RANK or {names.INDEX}",
     )
     _flag(
         parser,
         "--master-addr",
         metavar="HOST",
         default="127.0.0.1",
-        help="where the job's manager listens; a cluster's MASTER_ADDR goes before it (127.0.0.1);\n"
+        help="where the job's manager listens; by default MASTER_ADDR, which the cluster sets, or 127.0.0.1;\n"
         "standalone it listens on 127.0.0.1, and the name has to be this machine's",
     )
     _flag(
@@ -141,7 +149,8 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--master-port",
         metavar="PORT",
         default=str(names.DEFAULT_MASTER_PORT),
-        help=f"and on which port ({names.DEFAULT_MASTER_PORT}); standalone it takes a free one",
+        help=f"and on which port; by default {names.DEFAULT_MASTER_PORT}, or MASTER_PORT where MASTER_ADDR counts;\n"
+        "standalone it takes a free one",
     )
     _flag(
         parser,

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from rekindle_training import wire
+from rekindle_training import names, wire
 from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.reports import Metadata, Report, Reports
+from rekindle_wire import JOB
 from rekindle_wire.recover_pb2 import (
     ProcessFaultRequest,
     ProcessManageSignal,
@@ -125,12 +126,16 @@ class Gateway:
         )
 
     async def _register(self, stub: "RecoverAsyncStub") -> None:
-        for step, call in (("Init", stub.Init), ("Register", stub.Register)):
-            status = await call(self._identity.client, timeout=INTRODUCTION_SECONDS, metadata=self._identity.metadata())
-            if status.code:
-                raise NotAccepted(f"{step} answered {status.code} {status.info}")
+        init = stub.Init(self._identity.stranger, timeout=INTRODUCTION_SECONDS, metadata=self._identity.metadata())
+        _check("Init", await init)
+        self._identity.learn(str(dict(await init.trailing_metadata() or ()).get(JOB, "")))
+        if not self._identity.job_id:
+            raise NotAccepted(f"Init named no job: this gateway is an older one, set {names.JOB_ID}")
+        register = stub.Register(self._identity.client, timeout=INTRODUCTION_SECONDS, metadata=self._identity.metadata())
+        _check("Register", await register)
 
     async def _tell(self, stub: "RecoverAsyncStub") -> None:
+        await self._identity.known.wait()
         while True:
             report, metadata = await self._reports.waiting.get()
             try:
@@ -143,6 +148,7 @@ class Gateway:
 
     async def _tell_progress(self, stub: "ProgressAsyncStub") -> None:
         report = await self._reports.progressed
+        await self._identity.known.wait()
         while True:
             receipt = await _until_answered(functools.partial(self._report_progress, stub, report))
             if receipt.code == 0:
@@ -152,12 +158,19 @@ class Gateway:
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
     def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
+        report.jobId = self._identity.job_id
         call = getattr(stub, CALLS[type(report)])
         answer: Awaitable[Status] = call(report, timeout=CALL_SECONDS, metadata=(*metadata, *self._identity.metadata()))
         return answer
 
     def _report_progress(self, stub: "ProgressAsyncStub", report: ProgressReport) -> Awaitable[ProgressReceipt]:
+        report.job_id = self._identity.job_id
         return stub.ReportProgress(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
+
+
+def _check(step: str, status: Status) -> None:
+    if status.code:
+        raise NotAccepted(f"{step} answered {status.code} {status.info}")
 
 
 async def _until_answered(call: Callable[[], Awaitable[Answer]]) -> Answer:

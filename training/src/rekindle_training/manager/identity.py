@@ -1,9 +1,13 @@
 """As whom the manager speaks to the control plane: its job, and the token of its pod. Used by `gateway.py` for each call.
 
+Whoever writes a template does not know the UID of the job that it is for. Where nobody says it, the gateway says of which job the
+token's pod is.
+
 The kubelet writes the token, and replaces it long before it runs out: it is read anew each time. Elsewhere there is none, and
 none is sent.
 """
 
+import asyncio
 import logging
 import string
 from pathlib import Path
@@ -23,9 +27,31 @@ ALLOWED = frozenset(string.ascii_letters + string.digits + "-._~+/=")
 
 class Identity:
     def __init__(self, job_id: str, token_file: Path) -> None:
-        self.client = ClientInfo(jobId=job_id, role=ROLE)
+        """`job_id`: empty: nobody says it."""
+        self._given = job_id
+        self.job_id = job_id
+        self.known = asyncio.Event()
+        """The job's id is."""
+        if job_id:
+            self.known.set()
         self._file = token_file
         self._said = ""
+
+    @property
+    def client(self) -> ClientInfo:
+        return ClientInfo(jobId=self.job_id, role=ROLE)
+
+    @property
+    def stranger(self) -> ClientInfo:
+        """As whom it introduces itself. A job that was made anew under its name has another id."""
+        return ClientInfo(jobId=self._given, role=ROLE)
+
+    def learn(self, job_id: str) -> None:
+        """Takes the id that the gateway says."""
+        if not self._given and job_id and job_id != self.job_id:
+            log.info("the job is known by the token", extra={"job": job_id})
+            self.job_id = job_id
+            self.known.set()
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """For one call."""

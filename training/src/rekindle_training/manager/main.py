@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, injection: Injection) -> int:
-    reports = Reports(environment.job_id)
+    reports = Reports()
     alone = environment.gateway is None
     ranks_per_pod = arguments.nproc_per_node
     roster, pods = Roster(arguments.nnodes * ranks_per_pod, ranks_per_pod), Pods(decides=not alone)

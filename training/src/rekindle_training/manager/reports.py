@@ -1,4 +1,6 @@
-"""What the manager tells the control plane. Made by the procedures, delivered by `gateway.py` in the order of their making."""
+"""What the manager tells the control plane. Made by the procedures, delivered by `gateway.py` in the order of their making, which
+writes the id of the job into each.
+"""
 
 import asyncio
 import logging
@@ -44,8 +46,7 @@ Types = Mapping[int, str]
 class Reports:
     """One manager's life of them."""
 
-    def __init__(self, job_id: str) -> None:
-        self._job_id = job_id
+    def __init__(self) -> None:
         self._incarnation = uuid.uuid4().hex
         self.waiting: asyncio.Queue[tuple[Report, Metadata]] = asyncio.Queue()
         self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()
@@ -58,12 +59,12 @@ class Reports:
 
     def strategies(self, *offered: str, faults: Types | None = None) -> None:
         log.info("report: strategies", extra={"offered": ",".join(offered)})
-        self._tell(RecoverStrategyRequest(jobId=self._job_id, strategies=offered, faultRanks=_fault_ranks(faults or {})))
+        self._tell(RecoverStrategyRequest(strategies=offered, faultRanks=_fault_ranks(faults or {})))
 
     def stop_complete(self, code: int, info: str, faults: Types) -> None:
         log.info("report: training has stopped", extra={"code": code, "reason": info, "ranks": sorted(faults)})
         status = Status(code=code, info=info)
-        self._tell(StopCompleteRequest(jobId=self._job_id, status=status, faultRanks=_fault_ranks(faults)))
+        self._tell(StopCompleteRequest(status=status, faultRanks=_fault_ranks(faults)))
 
     def status(self, code: int, info: str, strategy: str = MIGRATION, attempt: str = "") -> None:
         """How a strategy ended: `continue`, of a migration, when training goes on on the old pod, because the backup died.
@@ -72,12 +73,12 @@ class Reports:
         """
         log.info("report: status", extra={"code": code, "reason": info, "strategy": strategy})
         status = Status(code=code, info=info)
-        self._tell(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=strategy), _of_attempt(attempt))
+        self._tell(RecoverStatusRequest(status=status, strategy=strategy), _of_attempt(attempt))
 
     def links_switched(self, *, result: bool, info: str, attempt: str) -> None:
         """Where the result is false, all links are those of before."""
         log.info("report: links are switched", extra={"result": result, "reason": info})
-        self._tell(SwitchResult(jobId=self._job_id, result=result), (*_of_attempt(attempt), _in_words(info)))
+        self._tell(SwitchResult(result=result), (*_of_attempt(attempt), _in_words(info)))
 
     def stress_tested(self, results: Mapping[int, Mapping[str, tuple[str, str]]], info: str, attempt: str) -> None:
         """`results`: code and line of each check, by its name, of each rank."""
@@ -88,11 +89,11 @@ class Reports:
             )
             for rank, of_rank in results.items()
         }
-        self._tell(StressTestResult(jobId=self._job_id, stressResult=told), (*_of_attempt(attempt), _in_words(info)))
+        self._tell(StressTestResult(stressResult=told), (*_of_attempt(attempt), _in_words(info)))
 
     def process_fault(self, faults: Types) -> None:
         log.info("report: process fault", extra={"ranks": sorted(faults)})
-        self._tell(ProcessFaultRequest(jobId=self._job_id, faultRanks=_fault_ranks(faults)))
+        self._tell(ProcessFaultRequest(faultRanks=_fault_ranks(faults)))
 
     def _tell(self, report: Report, metadata: Metadata = ()) -> None:
         self.waiting.put_nowait((report, ((REPORT, uuid.uuid4().hex), *metadata)))
@@ -102,7 +103,6 @@ class Reports:
         if not self.progressed.done():
             log.info("report: progress", extra={"step": step, "steps_lost": steps_lost})
             report = ProgressReport(
-                job_id=self._job_id,
                 incarnation=self._incarnation,
                 step=step,
                 steps_lost=steps_lost,

@@ -195,6 +195,17 @@ class Roster:
 
     # What the service brings.
 
+    def shape_problem(self, hello: Hello) -> str:
+        """Returns what is wrong with the size of the job as a process knows it; empty: nothing, or it does not say. Its rank
+        would be another's here, and all would wait for each other without a word."""
+        said, own = (hello.world_size, hello.ranks_per_pod), (self.world_size, self._ranks_per_pod)
+        if said in (own, (0, 0)):
+            return ""
+        return (
+            f"rank {hello.rank}: its launcher has {said[0]} ranks, {said[1]} in each pod; accepted is what --nnodes and "
+            f"--nproc-per-node of rekindle-manager say: {own[0]} ranks, {own[1]} in each pod"
+        )
+
     def enroll(self, hello: Hello, generation: int) -> tuple[RankProcess, Outbox]:
         process = self._known.get(hello.process) or RankProcess(hello, self._lose, self.lives)
         self._known[hello.process] = process

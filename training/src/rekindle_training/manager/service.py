@@ -33,7 +33,7 @@ class RanksService(RanksServicer):
         first = await anext(request_iterator, None)
         if first is None:
             return
-        if problem := protocol_problem(first.hello.protocol):
+        if problem := protocol_problem(first.hello.protocol) or self._roster.shape_problem(first.hello):
             log.error("refused a process", extra={"rank": first.hello.rank, "reason": problem})
             await context.abort(StatusCode.FAILED_PRECONDITION, problem)
         if first.hello.last_words:

@@ -206,6 +206,8 @@ class Processor:
             protocol=PROTOCOL,
             maintenance=self._maintenance if paused else None,
             backup_link=self._communicator.links.on_backup,
+            world_size=environment.world_size,
+            ranks_per_pod=environment.ranks_per_pod,
         )
 
     def _speak(self, outbox: _Outbox) -> Iterator[RankMessage]:
