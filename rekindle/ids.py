@@ -119,6 +119,7 @@ class Updates:
     ATTACH = "attach"
     DETACH = "detach"
     PROGRESS = "progress"
+    TRACE = "trace"
     REPORT = "report"
     REPORT_FAULTS = "report_faults"
     RECOVER = "recover"

@@ -23,7 +23,8 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
-from rekindle.policy import cases, drains, eligibility, faulty, links, observing, requests
+from rekindle.model.trace import Trace
+from rekindle.policy import cases, drains, eligibility, faulty, links, observing, orders, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
 from workflows import again, attachments, faults, lost, memory, page, steps
@@ -439,6 +440,19 @@ class TrainingJob:
 
     # ---- people and platforms
 
+    @workflow.update(name=Updates.TRACE)
+    def trace(self, trace: Trace) -> Receipt:
+        """What ranks measure of themselves from now on. A manager that subscribes later hears of it then."""
+        self.known.state = self.state.with_(trace=trace)
+        if here := self.state.attachment:
+            self.journal.soon(steps.tell_trace(orders.trace(self.state.job.id, trace), here.queue))
+        return Receipt(info="told")
+
+    @trace.validator
+    def _measures(self, trace: Trace) -> None:
+        if problem := requests.trace_problem(self.state):
+            raise _rejected(ErrorTypes.REQUEST_REFUSED, problem)
+
     @workflow.update(name=Updates.RECOVER)
     async def recover(self, request: object) -> Verdict:
         """Runs a mode, whatever the policy, and answers with the verdict. The update's id is the request's: repeated, it is
@@ -531,6 +545,7 @@ class TrainingJob:
             introduced=self.state.introduced,
             recovering=self.incident is not None or self._has_work(),
             progress=self.state.progress,
+            trace=self.state.trace,
         )
 
     @workflow.query(name=Queries.STATUS)

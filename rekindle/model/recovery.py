@@ -13,6 +13,7 @@ from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.links import NodeLinks, OnBackup, RankLinks
 from rekindle.model.ranks import Ranks, read_ranks, written_ranks
 from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
+from rekindle.model.trace import Trace
 
 
 class Mode(StrEnum):
@@ -89,6 +90,9 @@ class Order(Value):
 
     stress: tuple[RankOps, ...] = ()
     """For the stream `SubscribeNotifyExecStressTest`, in place of a `ProcessManageSignal`: `StressTestRankParams`."""
+
+    trace: Trace | None = None
+    """For the stream `SubscribeDataTraceSwitch`, in place of a `ProcessManageSignal`: a `DataStatusRes`."""
 
     at_once: bool = False
     """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
