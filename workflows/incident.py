@@ -14,7 +14,7 @@ from rekindle.model import bounds
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
 from rekindle.model.links import OnBackup
-from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
+from rekindle.model.recovery import Incident, Mode, Outcome, Own, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
 from rekindle.policy import cases, drains, ladder, links, nodes, standbys
@@ -248,7 +248,7 @@ class IncidentRun:
         if self.case.request:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
-            known.state = memory.answered(known.state, self.case.request.id, last)
+            known.state = memory.answered(known.state, self.case.request.id, _answer(verdicts))
         self._journal.soon(self._note(last, repeated))
 
     async def _note(self, last: Verdict, repeated: Incident | None) -> None:
@@ -274,6 +274,12 @@ class IncidentRun:
         if verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.GIVEN_UP, next_mode=None)
         return verdict
+
+
+def _answer(verdicts: list[Verdict]) -> Verdict:
+    """What who asked for the first mode is told."""
+    first, last = verdicts[0], verdicts[-1]
+    return last if first is last else last.with_(asked=Own(outcome=first.outcome, reason=first.reason))
 
 
 async def pause_for_the_cluster(known: Memory) -> None:

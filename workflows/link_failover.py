@@ -186,7 +186,8 @@ class LinkFailover:
                 break
             verdict = await self._asked(moves, PATIENCE)
         if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
-            verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+            why = f"{verdict.asked.reason}; " if verdict.asked else ""
+            verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{why}{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
         if verdict.outcome is not Outcome.RECOVERED:
             raise _NotMoved(verdict.reason, ErrorTypes.LINKS_NOT_MOVED)
@@ -401,8 +402,11 @@ def _read(given: object) -> tuple[FailoverRequest, str]:
 
 
 def _was_interrupted(verdict: Verdict) -> bool:
-    """By a fault of the job, which was mended, or is none any more. What has started all pods anew would come to that again."""
+    """By a fault of the job, which was mended, or is none any more. What has started all pods anew would come to that again, and
+    a switch that failed by itself is told to have: who hears that must not find it done."""
     mended = verdict.outcome is Outcome.RECOVERED and verdict.mode not in (Mode.LINK_SWITCH, LAST.mode)
+    if verdict.asked and verdict.asked.outcome is Outcome.ESCALATE:
+        return False
     return mended or verdict.outcome is Outcome.CANCELLED
 
 

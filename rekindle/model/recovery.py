@@ -306,6 +306,13 @@ class Handled(Value):
         return cls(source=fault.source, id=fault.id, accepted_at=fault.accepted_at)
 
 
+class Own(Value):
+    """How the mode ended that somebody had asked for, beside the verdict of what followed it."""
+
+    outcome: Outcome
+    reason: Text
+
+
 class VerdictChanges(TypedDict, total=False):
     """The fields of `Verdict` that are changed behind a mode, for `with_`."""
 
@@ -322,6 +329,7 @@ class VerdictChanges(TypedDict, total=False):
     moved_links: RankLinks | None
     moved_by: str
     tested: Tested | None
+    asked: Own | None
     found: tuple[Fault, ...]
     left_behind: tuple[PodRef, ...]
     failed_on: tuple[str, ...]
@@ -336,6 +344,7 @@ FEW = (
     "moved_links",
     "moved_by",
     "tested",
+    "asked",
     "found",
     "handled",
     "left_behind",
@@ -373,6 +382,9 @@ class Verdict(Value):
 
     tested: Tested | None = None
     """Stress test: what it found. Not kept in the job's history."""
+
+    asked: Own | None = None
+    """In the answer to who asked for another mode, which this one followed; None: nobody did."""
 
     found: tuple[Fault, ...] = ()
     """Faults that nobody knew of before: the mode behind it mends them."""

@@ -25,7 +25,7 @@ from rekindle.model.recovery import Attachment, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from workflows import link_failover
 
@@ -82,6 +82,18 @@ async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: Wor
             (),
             [Outcome.RECOVERED, Outcome.RECOVERED],
         )
+
+
+async def test_a_platform_hears_of_a_failure_before_its_job_trains_again(temporal: WorkflowEnvironment) -> None:
+    """And the same when all is over: the maintenance does not try what was told to have failed."""
+    async with linked(temporal, a_mindio_job(), Script(switch_results=[False])) as (world, peer):
+        world.cluster.pods_start = False
+        assert (await nic_ops(world, ("0", True))).code == 0
+        words = "switch nic failed, the links were not switched, and training has stopped: rank 3: eth1 is down"
+        assert await told(world) == words
+        status = await world.settled(lambda now: now.running is not Mode.LINK_SWITCH)
+        assert status.state.history == ()
+        assert len(peer.lists) == 1
 
 
 async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: WorkflowEnvironment) -> None:

@@ -419,6 +419,17 @@ async def test_a_platform_hears_which_node_was_isolated(temporal: WorkflowEnviro
         assert (await told(world)).startswith("stress test find fault, isolate node:map[node-1:{}],result:{")
 
 
+async def test_a_platform_hears_what_was_found_before_all_is_mended(temporal: WorkflowEnvironment) -> None:
+    """Its ranks may take long to come back: nothing that it does with the node has to wait for them."""
+    async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
+        world.cluster.backup_starts = False
+        assert (await asked(world, {}, (0,))).code == 0
+        assert (await told(world)).startswith("stress test find fault, isolate node:map[node-1:{}],result:{")
+        status = await world.settled(lambda now: now.running is not Mode.STRESS_TEST)
+        assert (status.running, status.state.history) == (Mode.PROCESS_RESCHEDULING, ())
+        assert (await told(world)).startswith("stress test find fault")
+
+
 async def test_a_platform_hears_that_training_could_not_pause(temporal: WorkflowEnvironment) -> None:
     """In the contract's words."""
     async with listening(temporal, a_job(), Script(pause_code=499)) as (world, _):
