@@ -17,7 +17,7 @@ from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Incident, Mode, Outcome, Own, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
-from rekindle.policy import cases, drains, ladder, links, nodes, standbys
+from rekindle.policy import cases, drains, eligibility, ladder, links, nodes, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
@@ -155,7 +155,13 @@ class IncidentRun:
             return None
         left = [mode for mode in (*self._mending(), *self.case.plan.modes) if mode not in self._situation.tried]
         named = None if last.was_interrupted else last.next_mode
+        if named is Mode.ONLINE_RETRY and self._may_repeat_its_step():
+            return named
         return named if named in left else next(iter(left), None)
+
+    def _may_repeat_its_step(self) -> bool:
+        """Whether training that an operation has left standing goes on with all that it has. It is in no plan: nobody asked."""
+        return Mode.ONLINE_RETRY not in self._situation.tried and not eligibility.repeated_step(self._known.state)
 
     def _mending(self) -> tuple[Mode, ...]:
         broken = [fault for fault in cases.counting(self._known.state, workflow.now()) if not fault.backup]

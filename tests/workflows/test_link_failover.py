@@ -18,6 +18,7 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotMoved, Refused
 from rekindle.maintenances import Maintenances
 from rekindle.model.job import Job
+from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.maintenance import Maintenance, Stage
@@ -93,6 +94,20 @@ async def test_a_platform_hears_of_a_failure_before_its_job_trains_again(tempora
         assert await told(world) == words
         status = await world.settled(lambda now: now.running is not Mode.LINK_SWITCH)
         assert status.state.history == ()
+        assert len(peer.lists) == 1
+
+
+async def test_a_maintenance_whose_switch_failed_is_over_also_where_training_goes_on(temporal: WorkflowEnvironment) -> None:
+    """A platform has been told so: the devices must not be found on their backup links."""
+    job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
+    async with linked(temporal, job, Script(switch_results=[False])) as (world, peer):
+        maintenances = of(world)
+        maintenance = await maintenances.fail_over(world.job.id, OVER)
+        with pytest.raises(
+            NotMoved, match="training has stopped: rank 3: eth1 is down; online retry recovered: the step was repeated"
+        ):
+            await maintenances.settled(maintenance)
+        assert (await world.incident()).verdict is Outcome.RECOVERED
         assert len(peer.lists) == 1
 
 
