@@ -26,7 +26,6 @@ from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registra
 from rekindle.model.trace import Trace
 from rekindle.policy import cases, drains, eligibility, faulty, links, observing, orders, requests
 from rekindle.policy.cases import Case
-from rekindle.temporal import Attributes
 from workflows import again, attachments, faults, lost, memory, page, steps
 from workflows.admission import Admission
 from workflows.attachments import Standing
@@ -34,6 +33,7 @@ from workflows.broom import Broom
 from workflows.declined import Declined
 from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
 from workflows.journal import Journal
+from workflows.shown import Shown
 from workflows.standbys import Standbys
 
 LOOKS_AFTER = timedelta(hours=1)
@@ -58,6 +58,8 @@ class TrainingJob:
         self._broom = Broom(self.known)
         self._standbys = Standbys(self.known, self.journal)
         self._admission = Admission(self.known, self.journal)
+        is_new = workflow.info().continued_run_id is None
+        self._shown = Shown({} if is_new or not self._is_readable else page.job_row(self.state, None))
         self._told: tuple[Fault, ...] = ()
         self._declined = Declined(self.known, self.journal)
 
@@ -104,6 +106,7 @@ class TrainingJob:
                 await self._handle(case)
             elif self.state.incidents != incidents or self._moves_on():
                 if await self._is_at_rest():
+                    self._show()  # the next run takes it as told
                     # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
                     workflow.continue_as_new(
                         self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
@@ -266,13 +269,7 @@ class TrainingJob:
         """The job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
         recovery = self._running()
-        row = {Attributes.JOB: self.state.job.name, Attributes.PHASE: page.job_phase(self.state, running)}
-        if self.state.history:
-            row[Attributes.VERDICT] = self.state.history[-1].verdict
-        known = workflow.info().typed_search_attributes  # those of the run before, too
-        changes = [key.value_set(value) for key, value in row.items() if known.get(key) != value]
-        if changes:  # each time is an event of the history
-            workflow.upsert_search_attributes(changes)
+        self._shown.tell(page.job_row(self.state, running))
         workflow.set_current_details(page.job_page(self.state, running, recovery))
 
     # ---- the watcher: the job, its pods and nodes, its end
@@ -529,6 +526,10 @@ class TrainingJob:
     def verdict_of_a_cancelled_mode(self, verdict: Verdict) -> None:
         if self.incident:
             self.incident.verdict_told(verdict)
+
+    @workflow.signal(name=Signals.SHOW_AGAIN)
+    def show_again(self) -> None:
+        self._shown.again()
 
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:

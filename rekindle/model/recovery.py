@@ -458,6 +458,9 @@ class RecoveryContext(Value):
     front: Note = ""
     """Workflow that asked for it; empty: a client did, or nobody."""
 
+    phase: str = ""
+    """As its row in the list of workflows shows it at its start; empty: an earlier version did not say."""
+
 
 class ModeRequest(Value):
     """Argument of the update `recover`, and first argument of every mode: what somebody asks for."""
