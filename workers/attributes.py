@@ -8,8 +8,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from rekindle.absent import ABSENT
-from rekindle.ids import Signals, Workflows
+from rekindle.ids import Signals
 from rekindle.temporal import WANTED, in_words, living, register_attributes, registered_attributes
+from workers.versions import MOVES_ON
 
 LOOKED_AGAIN = 5.0
 """Seconds between two looks at the search attributes."""
@@ -17,7 +18,6 @@ LOOKED_AGAIN = 5.0
 SURE = 120.0
 """Seconds after which every part of the server knows of an attribute that was registered. Source: its cache, one minute."""
 
-LIVE_LONG = (Workflows.TRAINING_JOB, Workflows.LINK_FAILOVER, Workflows.SWITCH_UPGRADE)
 
 logger = logging.getLogger("control")
 
@@ -58,7 +58,7 @@ class SearchAttributesKept:
 
     async def _show_again(self) -> None:
         """What lives for long tells all of it: the server has lost it with the attribute."""
-        for kind in LIVE_LONG:
+        for kind in MOVES_ON:
             try:
                 async for run in self._client.list_workflows(living(kind)):
                     with suppress(RPCError):  # it has ended

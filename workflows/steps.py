@@ -403,10 +403,11 @@ def await_recovery_end(workflow_id: str) -> ActivityHandle[RecoveryEnd]:
 
 
 async def terminate(workflow_id: str, reason: str) -> None:
+    """For as long as it takes: what comes next must not join a recovery that lives."""
     await workflow.execute_activity_method(
         JobActivities.terminate_recovery,
         TerminateRequest(workflow_id=workflow_id, reason=reason),
-        **named(WRITE, f"terminate {workflow_id}"),
+        **named(PATIENT, f"terminate {workflow_id}"),
     )
 
 
