@@ -8,7 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
+from temporalio import workflow
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from rekindle import ids
 from rekindle.model.fault import FaultReport, Sighting
@@ -266,6 +268,35 @@ async def test_a_platform_that_reads_slowly_gets_the_newest_of_each_job() -> Non
     assert [one.name for one in await subscriber.news()] == ["999", "997", "998"]
     subscriber.end("over")
     assert await subscriber.news() == []
+
+
+@workflow.defn(name=ids.Workflows.TRAINING_JOB)
+class Strange:
+    """A workflow that somebody has started under the name of ours."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.query(name=ids.Queries.STATUS)
+    def status(self) -> str:
+        return "nonsense"
+
+
+async def test_a_workflow_that_answers_nonsense_keeps_no_other_job_from_being_told(temporal: WorkflowEnvironment) -> None:
+    """Who asks for it hears that it cannot be read."""
+    async with asking(temporal) as (world, peer):
+        name = f"strange-{world.job.id}"
+        async with Worker(world.client, task_queue=name, workflows=[Strange], workflow_runner=UnsandboxedWorkflowRunner()):
+            handle = await world.client.start_workflow(Strange.run, id=ids.job_workflow(name), task_queue=name)
+            with pytest.raises(grpc.aio.AioRpcError, match="cannot be read") as refused:
+                await peer.faults_now(name)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            heard = peer.jobs(await registered(peer))
+            await heard.next(lambda one: one.jobId == world.job.id)
+            await world.tell(ids.Updates.END, "the job succeeded")
+            assert (await heard.next(lambda one: one.jobId == world.job.id)).jobStatus == "complete"
+            await handle.terminate("the test is over")
 
 
 # ---- config.Config, and who may ask

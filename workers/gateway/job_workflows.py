@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
+from pydantic import ValidationError
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -153,6 +154,8 @@ class Jobs:
             raise unknown(job_id) from error
         except WorkflowQueryFailedError as error:
             raise Unavailable(f"the workflow of job {job_id} cannot be asked: {error}") from error
+        except ValidationError as error:
+            raise Unavailable(f"what the workflow of job {job_id} says cannot be read: {error.title}") from error
 
     async def report(self, job_id: str, report: Report, recovery: str, report_id: str) -> Receipt:
         """A report to the recovery that waits for it; at most one of a job is in flight, so that their order is kept.
