@@ -119,6 +119,7 @@ class Updates:
     ATTACH = "attach"
     DETACH = "detach"
     PROGRESS = "progress"
+    TRACE = "trace"
     REPORT = "report"
     REPORT_FAULTS = "report_faults"
     RECOVER = "recover"
@@ -161,6 +162,9 @@ class Signals:
 
     UPGRADED = "upgraded"
     """To what lives for long (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another control worker's version is current."""
+
+    SHOW_AGAIN = "show_again"
+    """To what lives for long: the server may have lost search attributes of it."""
 
     LINKS_RESET = "links_reset"
     """To `LinkFailover`, from `TrainingJob`: devices have other pods, which began on their first links."""

@@ -5,7 +5,7 @@ Called by `rekindle.client` and by the processes of `workers`.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from rekindle.absent import Leaving
 from rekindle.arguments import Arguments
 from rekindle.errors import BadInput, Unavailable
 
@@ -65,6 +66,11 @@ ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = tuple(
     value for value in vars(Attributes).values() if isinstance(value, SearchAttributeKey)
 )
 
+WANTED: dict[str, IndexedValueType.ValueType] = {
+    key.name: IndexedValueType.ValueType(key.indexed_value_type.value) for key in ATTRIBUTES
+}
+"""Their types, by name."""
+
 
 def living(workflow: str) -> str:
     """Query for the workflows of a type that live, where none may be missed. The list follows what happens a moment later: one
@@ -76,10 +82,11 @@ def living(workflow: str) -> str:
 
 
 def _runner(wanted: WorkflowRunner | None) -> WorkflowRunner:
-    """The sandbox, with what is passed through; a worker that asks for another runner gets that."""
+    """The sandbox, with what is passed through; a worker that asks for another runner gets that. What the server does not have is
+    left out of what workflows tell."""
     if wanted is not None and not isinstance(wanted, SandboxedWorkflowRunner):
-        return wanted
-    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
+        return Leaving(wanted)
+    return Leaving(SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)))
 
 
 def plugin() -> SimplePlugin:
@@ -153,24 +160,34 @@ async def ensure_search_attributes(client: Client) -> None:
     Raises:
         Unavailable: an attribute exists with another type; the message names both types.
     """
-    wanted = {key.name: key.indexed_value_type.value for key in ATTRIBUTES}
-    operator = client.operator_service
-    listing = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
-    missing = {name: IndexedValueType.ValueType(kind) for name, kind in wanted.items() if name not in listing.custom_attributes}
-    if missing:
-        try:
-            await operator.add_search_attributes(
-                AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
-            )
-        except RPCError as error:
-            if error.status is not RPCStatusCode.ALREADY_EXISTS:
-                raise
-    for name, kind in listing.custom_attributes.items():
-        if name in wanted and kind != wanted[name]:
+    known = await registered_attributes(client)
+    await register_attributes(client, WANTED.keys() - known.keys())
+    for name, kind in known.items():
+        if kind != WANTED[name]:
             raise Unavailable(
                 f"search attribute {name} has type {IndexedValueType.Name(kind)} in namespace {client.namespace}, "
-                f"expected {IndexedValueType.Name(IndexedValueType.ValueType(wanted[name]))}: remove it or use another namespace"
+                f"expected {IndexedValueType.Name(WANTED[name])}: remove it or use another namespace"
             )
+
+
+async def registered_attributes(client: Client) -> dict[str, IndexedValueType.ValueType]:
+    """Types of those of our search attributes that the server has."""
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    listing = await client.operator_service.list_search_attributes(request)
+    return {name: kind for name, kind in listing.custom_attributes.items() if name in WANTED}
+
+
+async def register_attributes(client: Client, missing: Collection[str]) -> None:
+    if not missing:
+        return
+    request = AddSearchAttributesRequest(
+        namespace=client.namespace, search_attributes={name: WANTED[name] for name in sorted(missing)}
+    )
+    try:
+        await client.operator_service.add_search_attributes(request)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:
+            raise
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The control worker: workflows, and the activities over the cluster. `python -P -m workers.control`; any number may run."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -20,6 +21,7 @@ from rekindle.policy.modes import MODES as ROWS
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes, identity_of
+from workers.attributes import SearchAttributesKept
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
 from workers.sticky import leave_sticky_queues
@@ -154,7 +156,9 @@ async def main() -> None:
             upgrades = Upgrades(client, build_id, alone=settings.only_worker)
             await upgrades.take_over()
             process.ready("control", temporal_answers(client))
+            keeping = asyncio.create_task(SearchAttributesKept(client).keep())
             await process.until_stopped(upgrades.keep())
+            keeping.cancel()
             await upgrades.drain()
     logger.info("stopped")
 

@@ -22,7 +22,7 @@ from rekindle.deployment import Version
 from rekindle.errors import Unavailable
 from rekindle.ids import DEPLOYMENT, Signals, Workflows
 
-RUN_BY_WORKFLOWS = ("arguments.py", "errors.py", "ids.py", "temporal.py", "model", "policy")
+RUN_BY_WORKFLOWS = ("absent.py", "arguments.py", "errors.py", "ids.py", "temporal.py", "model", "policy")
 """Beside the folder `workflows`: what of `rekindle` decides what a workflow does next."""
 
 MOVES_ON = (Workflows.TRAINING_JOB, Workflows.LINK_FAILOVER, Workflows.SWITCH_UPGRADE)

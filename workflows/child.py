@@ -53,6 +53,7 @@ class Child:
     # ---- its start
 
     async def start(self, context: RecoveryContext) -> None:
+        context = context.model_copy(update={"phase": self._row.first_phase(self._job.training_side)})
         for _ in range(CONFLICTS):
             try:
                 self._handle = await workflow.start_child_workflow(

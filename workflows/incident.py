@@ -14,10 +14,10 @@ from rekindle.model import bounds
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
 from rekindle.model.links import OnBackup
-from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
+from rekindle.model.recovery import Incident, Mode, Outcome, Own, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
-from rekindle.policy import cases, drains, ladder, links, nodes, standbys
+from rekindle.policy import cases, drains, eligibility, ladder, links, nodes, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
@@ -155,7 +155,13 @@ class IncidentRun:
             return None
         left = [mode for mode in (*self._mending(), *self.case.plan.modes) if mode not in self._situation.tried]
         named = None if last.was_interrupted else last.next_mode
+        if named is Mode.ONLINE_RETRY and self._may_repeat_its_step():
+            return named
         return named if named in left else next(iter(left), None)
+
+    def _may_repeat_its_step(self) -> bool:
+        """Whether training that an operation has left standing goes on with all that it has. It is in no plan: nobody asked."""
+        return Mode.ONLINE_RETRY not in self._situation.tried and not eligibility.repeated_step(self._known.state)
 
     def _mending(self) -> tuple[Mode, ...]:
         broken = [fault for fault in cases.counting(self._known.state, workflow.now()) if not fault.backup]
@@ -248,7 +254,7 @@ class IncidentRun:
         if self.case.request:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
-            known.state = memory.answered(known.state, self.case.request.id, last)
+            known.state = memory.answered(known.state, self.case.request.id, _answer(verdicts))
         self._journal.soon(self._note(last, repeated))
 
     async def _note(self, last: Verdict, repeated: Incident | None) -> None:
@@ -274,6 +280,12 @@ class IncidentRun:
         if verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.GIVEN_UP, next_mode=None)
         return verdict
+
+
+def _answer(verdicts: list[Verdict]) -> Verdict:
+    """What who asked for the first mode is told."""
+    first, last = verdicts[0], verdicts[-1]
+    return last if first is last else last.with_(asked=Own(outcome=first.outcome, reason=first.reason))
 
 
 async def pause_for_the_cluster(known: Memory) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from rekindle.errors import BadInput, NotFound
@@ -24,6 +25,7 @@ from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import finished
+from workflows.shown import Shown
 
 EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
@@ -67,6 +69,7 @@ class LinkFailover:
         self.request, self._misread = _read(given)
         request = self.request
         self.known = request.known or Maintenance(job=request.name or request.job)
+        self._shown = Shown(_row(request.known) if request.known else {})
         self._began = request.known is not None
         """The job does it, or has done it."""
         self._refusal: _NotMoved | None = None
@@ -186,7 +189,8 @@ class LinkFailover:
                 break
             verdict = await self._asked(moves, PATIENCE)
         if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
-            verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+            why = f"{verdict.asked.reason}; " if verdict.asked else ""
+            verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{why}{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
         if verdict.outcome is not Outcome.RECOVERED:
             raise _NotMoved(verdict.reason, ErrorTypes.LINKS_NOT_MOVED)
@@ -342,6 +346,10 @@ class LinkFailover:
         self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()
 
+    @workflow.signal(name=Signals.SHOW_AGAIN)
+    def show_again(self) -> None:
+        self._shown.again()
+
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:
         """Wakes it: with its next task the server says whether another version is current."""
@@ -371,11 +379,7 @@ class LinkFailover:
         self._show()
 
     def _show(self) -> None:
-        row = {Attributes.JOB: bounds.keyword(self.known.job), Attributes.PHASE: self.known.stage.value}
-        known = workflow.info().typed_search_attributes
-        changes = [key.value_set(value) for key, value in row.items() if value and known.get(key) != value]
-        if changes:
-            workflow.upsert_search_attributes(changes)
+        self._shown.tell(_row(self.known))
         lines = [f"**{self.known.job}**: {self.known.stage}", ""]
         if self.known.on_backup:
             since = f", since {self.known.since:%Y-%m-%d %H:%M:%S}" if self.known.since else ""
@@ -385,6 +389,12 @@ class LinkFailover:
         lines.append(f"- asked for: {describe(self.request.links)}")
         lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {_words(one)}" for one in reversed(self.known.moves)]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _row(known: Maintenance) -> dict[SearchAttributeKey[str], str]:
+    """What the list of workflows shows of it."""
+    row = {Attributes.JOB: bounds.keyword(known.job), Attributes.PHASE: known.stage.value}
+    return {key: value for key, value in row.items() if value}
 
 
 def _words(one: Move) -> str:
@@ -401,8 +411,11 @@ def _read(given: object) -> tuple[FailoverRequest, str]:
 
 
 def _was_interrupted(verdict: Verdict) -> bool:
-    """By a fault of the job, which was mended, or is none any more. What has started all pods anew would come to that again."""
+    """By a fault of the job, which was mended, or is none any more. What has started all pods anew would come to that again, and
+    a switch that failed by itself is told to have: who hears that must not find it done."""
     mended = verdict.outcome is Outcome.RECOVERED and verdict.mode not in (Mode.LINK_SWITCH, LAST.mode)
+    if verdict.asked and verdict.asked.outcome is Outcome.ESCALATE:
+        return False
     return mended or verdict.outcome is Outcome.CANCELLED
 
 

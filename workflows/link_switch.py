@@ -1,8 +1,8 @@
 """Moves devices to their other link while training pauses. Child of `TrainingJob`, or a front of a client.
 
 Training pauses at a step boundary, every device that is named is switched, all of them are waited for, and training goes on. Ours
-undoes a switch that fails on one rank, and goes on with the links of before. Of MindIO nobody knows then where its ranks stand:
-training has stopped, and the ladder takes over. A real fault meanwhile comes first.
+undoes a switch that fails on one rank, and goes on with the links of before. Of MindIO nobody knows then on which links its ranks
+are: it repeats its step where its owner allows that, and otherwise the ladder takes over. A real fault meanwhile comes first.
 """
 
 from temporalio import workflow
@@ -82,7 +82,7 @@ class LinkSwitch(Operation):
     def undone(self, why: str) -> str:
         """Ours is on the links of before then, and says in its next answer whether it can go on."""
         if self._speaks_mindio:
-            raise Ends(Outcome.ESCALATE, f"the links were not switched, and training has stopped: {why}")
+            raise self.stands(f"the links were not switched, and training has stopped: {why}")
         return why
 
     def recovered(self, reason: str) -> Verdict:

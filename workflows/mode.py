@@ -28,6 +28,7 @@ from rekindle.model.recovery import (
 )
 from rekindle.temporal import Attributes
 from workflows.dialogue import Dialogue
+from workflows.shown import Shown
 
 T = TypeVar("T")
 
@@ -73,6 +74,8 @@ class ModeWorkflow(Dialogue):
         """Tells whether a fault is over if training goes on, whoever shows it still."""
         self.went_on_at: datetime | None = None  # by the training side's last word that it goes on
         self.progress: Progress | None = None
+        first = (context and context.phase) or workflow.info().typed_search_attributes.get(Attributes.PHASE)
+        self._shown = Shown({Attributes.PHASE: first})
         self.phases: list[Phase] = []
         self.current = ""
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
@@ -107,8 +110,7 @@ class ModeWorkflow(Dialogue):
         """One line of the procedure: shown while it runs, and with its seconds in the post-mortem."""
         began = workflow.now()
         self.current = name
-        if workflow.info().typed_search_attributes.get(Attributes.PHASE) != name:  # the first one was given at the start
-            workflow.upsert_search_attributes([Attributes.PHASE.value_set(name)])
+        self._shown.tell({Attributes.PHASE: name})
         self._show()
         try:
             yield

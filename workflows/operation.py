@@ -115,6 +115,12 @@ class Operation(Concluding):
         if self.has_been_cancelled() and not done:
             raise Ends(Outcome.CANCELLED, f"{CANCELLED}; training goes on as before")
 
+    def stands(self, reason: str) -> Ends:
+        """Training of MindIO is paused, and nobody knows whether it may be told to continue. In a pause it takes the order to
+        stop, and repeats its step then, with all that it has. Source: the states of its controller; the repetition was tried."""
+        workflow.logger.warning("training stands", extra={"reason": reason})
+        return Ends(Outcome.ESCALATE, reason, next_mode=Mode.ONLINE_RETRY)
+
     def cannot_go_on(self, reason: str) -> Ends:
         """Nobody knows where training stands: what is faulty is mended, and if nothing is, the job starts again."""
         workflow.logger.warning("training does not go on", extra={"reason": reason})

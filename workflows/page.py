@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from temporalio.common import SearchAttributeKey
+
 from rekindle.model import bounds
 from rekindle.model.fault import Fault
 from rekindle.model.job import Job
@@ -11,6 +13,7 @@ from rekindle.policy import cases, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.clients import doubts
 from rekindle.policy.phases import phase
+from rekindle.temporal import Attributes
 
 SHOWN_INCIDENTS = 5
 SHOWN_FAULTS = 20
@@ -23,6 +26,12 @@ def job_phase(state: JobState, running: Mode | None) -> str:
     if state.job.observe:
         return "observed"
     return "sub-health ignored" if state.downgrade else phase(state, running)
+
+
+def job_row(state: JobState, running: Mode | None) -> dict[SearchAttributeKey[str], str]:
+    """What the list of workflows shows of the job."""
+    row = {Attributes.JOB: state.job.name, Attributes.PHASE: job_phase(state, running)}
+    return {**row, Attributes.VERDICT: state.history[-1].verdict} if state.history else row
 
 
 def job_page(state: JobState, running: Mode | None, recovery: str) -> str:

@@ -176,6 +176,11 @@ async def end_session(queue: str, request: EndSession) -> None:
     )
 
 
+async def tell_trace(order: Order, queue: str) -> None:
+    """Puts what ranks are to measure on the stream that waits for it; who subscribes later hears of it then."""
+    await _journal_write(deliver(order, queue, MARGIN))
+
+
 async def ensure_backup(request: BackupRequest) -> Backup:
     return await workflow.execute_activity_method(
         PodActivities.ensure_backup, request, **named(MAKE, f"start backup pod for pod rank {request.pod_rank}")
@@ -398,10 +403,11 @@ def await_recovery_end(workflow_id: str) -> ActivityHandle[RecoveryEnd]:
 
 
 async def terminate(workflow_id: str, reason: str) -> None:
+    """For as long as it takes: what comes next must not join a recovery that lives."""
     await workflow.execute_activity_method(
         JobActivities.terminate_recovery,
         TerminateRequest(workflow_id=workflow_id, reason=reason),
-        **named(WRITE, f"terminate {workflow_id}"),
+        **named(PATIENT, f"terminate {workflow_id}"),
     )
 
 

@@ -111,7 +111,7 @@ class StressTest(Operation):
     def untested(self, why: str) -> str:
         """Ours stands, and says in its next answer whether it can go on."""
         if self._speaks_mindio:
-            raise self.cannot_go_on(f"nothing was tested, and training has stopped: {why}")
+            raise self.stands(f"nothing was tested, and training has stopped: {why}")
         return why
 
     # ---- what it found

@@ -37,6 +37,7 @@ from rekindle.policy import plans, requests
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import finished
+from workflows.shown import Shown
 
 EXAMPLE = '{"plan": {"switch": "tor-7", "carries": [...], "leaves": [{"name": "leaf-1", "links": [...]}]}}'
 
@@ -67,6 +68,7 @@ class SwitchUpgrade:
         request = self.request
         self.plan = request.plan
         self.known = request.known or Upgrade(switch=request.plan.switch)
+        self._shown = Shown({Attributes.PHASE: request.known.stage.value} if request.known else {})
         self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
         """None: it is not known yet."""
         self._returned = request.known is not None
@@ -293,6 +295,10 @@ class SwitchUpgrade:
         """Whoever switched them back, or gave them other pods: they may be on the leaf."""
         self._returned = True
 
+    @workflow.signal(name=Signals.SHOW_AGAIN)
+    def show_again(self) -> None:
+        self._shown.again()
+
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:
         """Wakes it: with its next task the server says whether another version is current."""
@@ -316,9 +322,7 @@ class SwitchUpgrade:
         self._show()
 
     def _show(self) -> None:
-        known, phase = workflow.info().typed_search_attributes, self.known.stage.value
-        if known.get(Attributes.PHASE) != phase:
-            workflow.upsert_search_attributes([Attributes.PHASE.value_set(phase)])
+        self._shown.tell({Attributes.PHASE: self.known.stage.value})
         lines = [f"**{self.known.switch}**: {plans.now(self.known)}"]
         lines += [
             f"- leaf {one.name}: {one.returned} jobs moved and back, {one.skipped + one.left} left" for one in self.known.done

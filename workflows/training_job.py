@@ -23,9 +23,9 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
-from rekindle.policy import cases, drains, eligibility, faulty, links, observing, requests
+from rekindle.model.trace import Trace
+from rekindle.policy import cases, drains, eligibility, faulty, links, observing, orders, requests
 from rekindle.policy.cases import Case
-from rekindle.temporal import Attributes
 from workflows import again, attachments, faults, lost, memory, page, steps
 from workflows.admission import Admission
 from workflows.attachments import Standing
@@ -33,6 +33,7 @@ from workflows.broom import Broom
 from workflows.declined import Declined
 from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
 from workflows.journal import Journal
+from workflows.shown import Shown
 from workflows.standbys import Standbys
 
 LOOKS_AFTER = timedelta(hours=1)
@@ -57,6 +58,8 @@ class TrainingJob:
         self._broom = Broom(self.known)
         self._standbys = Standbys(self.known, self.journal)
         self._admission = Admission(self.known, self.journal)
+        is_new = workflow.info().continued_run_id is None
+        self._shown = Shown({} if is_new or not self._is_readable else page.job_row(self.state, None))
         self._told: tuple[Fault, ...] = ()
         self._declined = Declined(self.known, self.journal)
 
@@ -103,6 +106,7 @@ class TrainingJob:
                 await self._handle(case)
             elif self.state.incidents != incidents or self._moves_on():
                 if await self._is_at_rest():
+                    self._show()  # the next run takes it as told
                     # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
                     workflow.continue_as_new(
                         self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
@@ -265,13 +269,7 @@ class TrainingJob:
         """The job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
         recovery = self._running()
-        row = {Attributes.JOB: self.state.job.name, Attributes.PHASE: page.job_phase(self.state, running)}
-        if self.state.history:
-            row[Attributes.VERDICT] = self.state.history[-1].verdict
-        known = workflow.info().typed_search_attributes  # those of the run before, too
-        changes = [key.value_set(value) for key, value in row.items() if known.get(key) != value]
-        if changes:  # each time is an event of the history
-            workflow.upsert_search_attributes(changes)
+        self._shown.tell(page.job_row(self.state, running))
         workflow.set_current_details(page.job_page(self.state, running, recovery))
 
     # ---- the watcher: the job, its pods and nodes, its end
@@ -439,6 +437,19 @@ class TrainingJob:
 
     # ---- people and platforms
 
+    @workflow.update(name=Updates.TRACE)
+    def trace(self, trace: Trace) -> Receipt:
+        """What ranks measure of themselves from now on. A manager that subscribes later hears of it then."""
+        self.known.state = self.state.with_(trace=trace)
+        if here := self.state.attachment:
+            self.journal.soon(steps.tell_trace(orders.trace(self.state.job.id, trace), here.queue))
+        return Receipt(info="told")
+
+    @trace.validator
+    def _measures(self, trace: Trace) -> None:
+        if problem := requests.trace_problem(self.state):
+            raise _rejected(ErrorTypes.REQUEST_REFUSED, problem)
+
     @workflow.update(name=Updates.RECOVER)
     async def recover(self, request: object) -> Verdict:
         """Runs a mode, whatever the policy, and answers with the verdict. The update's id is the request's: repeated, it is
@@ -516,6 +527,10 @@ class TrainingJob:
         if self.incident:
             self.incident.verdict_told(verdict)
 
+    @workflow.signal(name=Signals.SHOW_AGAIN)
+    def show_again(self) -> None:
+        self._shown.again()
+
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:
         """Wakes a job that nothing happens to: with its next task the server says whether another version is current."""
@@ -531,6 +546,7 @@ class TrainingJob:
             introduced=self.state.introduced,
             recovering=self.incident is not None or self._has_work(),
             progress=self.state.progress,
+            trace=self.state.trace,
         )
 
     @workflow.query(name=Queries.STATUS)

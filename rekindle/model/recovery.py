@@ -13,6 +13,7 @@ from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.links import NodeLinks, OnBackup, RankLinks
 from rekindle.model.ranks import Ranks, read_ranks, written_ranks
 from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
+from rekindle.model.trace import Trace
 
 
 class Mode(StrEnum):
@@ -89,6 +90,9 @@ class Order(Value):
 
     stress: tuple[RankOps, ...] = ()
     """For the stream `SubscribeNotifyExecStressTest`, in place of a `ProcessManageSignal`: `StressTestRankParams`."""
+
+    trace: Trace | None = None
+    """For the stream `SubscribeDataTraceSwitch`, in place of a `ProcessManageSignal`: a `DataStatusRes`."""
 
     at_once: bool = False
     """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
@@ -302,6 +306,13 @@ class Handled(Value):
         return cls(source=fault.source, id=fault.id, accepted_at=fault.accepted_at)
 
 
+class Own(Value):
+    """How the mode ended that somebody had asked for, beside the verdict of what followed it."""
+
+    outcome: Outcome
+    reason: Text
+
+
 class VerdictChanges(TypedDict, total=False):
     """The fields of `Verdict` that are changed behind a mode, for `with_`."""
 
@@ -318,6 +329,7 @@ class VerdictChanges(TypedDict, total=False):
     moved_links: RankLinks | None
     moved_by: str
     tested: Tested | None
+    asked: Own | None
     found: tuple[Fault, ...]
     left_behind: tuple[PodRef, ...]
     failed_on: tuple[str, ...]
@@ -332,6 +344,7 @@ FEW = (
     "moved_links",
     "moved_by",
     "tested",
+    "asked",
     "found",
     "handled",
     "left_behind",
@@ -369,6 +382,9 @@ class Verdict(Value):
 
     tested: Tested | None = None
     """Stress test: what it found. Not kept in the job's history."""
+
+    asked: Own | None = None
+    """In the answer to who asked for another mode, which this one followed; None: nobody did."""
 
     found: tuple[Fault, ...] = ()
     """Faults that nobody knew of before: the mode behind it mends them."""
@@ -441,6 +457,9 @@ class RecoveryContext(Value):
 
     front: Note = ""
     """Workflow that asked for it; empty: a client did, or nobody."""
+
+    phase: str = ""
+    """As its row in the list of workflows shows it at its start; empty: an earlier version did not say."""
 
 
 class ModeRequest(Value):

@@ -13,6 +13,7 @@ from rekindle.model.links import OnBackup
 from rekindle.model.ranks import Ranks
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
 from rekindle.model.standby import Standby, Upkeep
+from rekindle.model.trace import Trace
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
@@ -158,6 +159,7 @@ class JobStateChanges(TypedDict, total=False):
     links: tuple[OnBackup, ...]
     standbys: tuple[Standby, ...]
     upkeep: Upkeep
+    trace: Trace | None
     asked: bool
     lost_recovery: str
     ended: str
@@ -241,6 +243,9 @@ class JobState(Value):
 
     upkeep: Upkeep = Upkeep()
 
+    trace: Trace | None = None
+    """What its ranks are to measure of themselves; None: nobody has said."""
+
     asked: bool = False
     """The cluster was asked whether it would admit a backup pod, in this life of the job's pods."""
 
@@ -277,6 +282,7 @@ class Contact(Value):
     """An incident is under way, or about to be: its manager is waited for."""
 
     progress: Progress | None = None
+    trace: Trace | None = None
 
 
 class JobStatus(Value):

@@ -174,6 +174,12 @@ def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     return (*_process_level(state, Strategy.RETRY), *(reason for reason, holds in reasons.items() if holds))
 
 
+def repeated_step(state: JobState) -> tuple[str, ...]:
+    """Why training that was paused, and cannot be told to continue, cannot just repeat its step; empty: it can."""
+    broken = ("something of it is broken, which is mended",) if real_faults(state) else ()
+    return (*_process_level(state, Strategy.RETRY, stands=True), *broken)
+
+
 def _comes_back(state: JobState) -> bool:
     """Whether the faults that stand follow many that a retry has mended."""
     retried = [one.started_at for one in state.history if one.ladder[-1].mode is Mode.ONLINE_RETRY]
@@ -219,13 +225,17 @@ def _is_nobodys(job: Job) -> bool:
     return job.training_side is TrainingSide.MINDIO and not job.has(Trait.MINDIO)
 
 
-def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:
-    """Its stream may be away for a moment: the opening waits for it."""
+def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> tuple[str, ...]:
+    """Its stream may be away for a moment: the opening waits for it.
+
+    Args:
+        stands: training was paused, which is a reason of its own.
+    """
     job, ready = state.job, readiness(state)
     checks = {
         RECOVERY_OFF: not recovery_is_on(job),
         f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": not faulty.allows(job, strategy),
-        "nothing of it is known to be faulty": not (_faulty(state) or _is_to_be_asked(state, strategy)),
+        "nothing of it is known to be faulty": not (stands or _faulty(state) or _is_to_be_asked(state, strategy)),
         "every pod is lost": faulty.is_nobody_left(job, real_faults(state)),
         "its training side has never attached to a gateway": not state.introduced,
         "no training step was completed yet": not ready.completed_a_step,

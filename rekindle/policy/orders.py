@@ -8,6 +8,7 @@ from rekindle.model.fault import FaultType
 from rekindle.model.links import RankLinks
 from rekindle.model.recovery import FaultRank, Order, Strategy
 from rekindle.model.stress import RankOps
+from rekindle.model.trace import Trace
 
 MINDIO_PACE = timedelta(seconds=1)
 """Between two orders to a MindIO client, the first of which has no answer: its manager takes one order in 100 ms or more, and
@@ -75,6 +76,11 @@ def pause_train(job_id: str, uuid: str, timeout: int = 0) -> Order:
 def switch_links(job_id: str, uuid: str, links: RankLinks) -> Order:
     """Which ranks use which link from now on: a `SwitchRankList` on a stream of its own."""
     return Order(job_id=job_id, uuid=uuid, signal_type="switchNic", actions=("switch links",), links=links)
+
+
+def trace(job_id: str, trace: Trace) -> Order:
+    """What ranks measure of themselves: a `DataStatusRes` on a stream of its own, which nobody answers."""
+    return Order(job_id=job_id, uuid="", signal_type="dataTrace", actions=("trace",), trace=trace)
 
 
 def stress_test(job_id: str, uuid: str, asked: tuple[RankOps, ...]) -> Order:

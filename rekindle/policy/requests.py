@@ -10,7 +10,7 @@ from rekindle.errors import BadInput
 from rekindle.model.base import Value
 from rekindle.model.bounds import cut, few
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Job
+from rekindle.model.job import Job, TrainingSide
 from rekindle.model.links import MOST_NODES, NodeLinks
 from rekindle.model.problems import did_you_mean, problems
 from rekindle.model.recovery import Mode, ModeRequest
@@ -150,6 +150,13 @@ def links_problem(links: Sequence[NodeLinks]) -> str:
 def withdrawal_problem(request_id: str) -> str:
     """Why there can be no request of this id; empty: there can. It is remembered, as it may come before what it withdraws."""
     return "" if len(request_id.encode()) <= LONGEST_ID else f"the id of a request has at most {LONGEST_ID} bytes"
+
+
+def trace_problem(state: JobState) -> str:
+    """Why nobody can switch what the job's ranks measure; empty: somebody can."""
+    if state.job.training_side is TrainingSide.MINDIO:
+        return ""
+    return f"job {state.job.name} trains with Rekindle's own training side, which has no switches of tracing: MindIO's has"
 
 
 def refused(state: JobState, request: ModeRequest) -> str:

@@ -45,6 +45,9 @@ from rekindle.policy.filters import filters
 from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
 from rekindle.policy.rules import Finding, of_node, of_pod, said_of
 
+SUCCEEDED, FAILED = "the job succeeded", "the job failed for good"
+"""Reasons why a job is over; behind the second one stand somebody else's words."""
+
 READY = "Ready"
 """Type of the condition of a node that no rule decides about."""
 
@@ -77,9 +80,9 @@ def end_of(job: JobObject | None) -> str:
     if not job.managed:
         return "nothing on the job asks for recoveries any more"
     if job.status.phase is JobPhase.SUCCEEDED:
-        return "the job succeeded"
+        return SUCCEEDED
     if job.failure:
-        return f"the job failed for good: {note(job.failure)}"
+        return f"{FAILED}: {note(job.failure)}"
     return "the job was suspended" if job.suspended else ""
 
 

@@ -10,6 +10,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.support.harness import GatewayProcess, a_job, harness
 from tests.support.peer import ScriptedPeer
+from tests.support.platform_peer import platform
 from tests.support.proxy import Dropped, Proxy
 from workers.gateway import cut_off
 
@@ -60,6 +61,16 @@ async def test_a_gateway_that_is_cut_off_sends_its_clients_to_the_others(tempora
         assert cut_off.WORDS in peer.ended[0]
         cable.pulled = False
         await asyncio.wait_for(peer.attached.wait(), 30)
+
+
+async def test_a_gateway_that_is_cut_off_sends_platforms_to_the_others(temporal: WorkflowEnvironment) -> None:
+    """They would hear nothing of what changes."""
+    async with _attached(temporal, gateways=2) as (cable, peer), platform(peer.address) as listener:
+        await listener.register_for_faults(peer.job_id)
+        heard = listener.faults(peer.job_id)
+        await heard.next()
+        cable.pulled = True
+        assert await heard.end() == f"ABORTED: {cut_off.WORDS}"
 
 
 async def test_a_gateway_that_is_alone_keeps_its_clients(temporal: WorkflowEnvironment) -> None:

@@ -30,6 +30,7 @@ from rekindle.model.recovery import (
 )
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import Again, Answered, Downgrade, JobState, Pending, Refusing, Remembered, Standing, Told
+from rekindle.model.trace import Trace
 
 FOLDER = Path(__file__).with_name("golden")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -118,6 +119,7 @@ STATE = JobState(
     links=REMEMBERED.links,
     standbys=(Standby(name="gpt-standby-0", uid="standby", node="node-2", runs=True),),
     upkeep=Upkeep(tried_at=NOW, tries=1),
+    trace=Trace(step=True),
 )
 
 MAINTENANCE = Maintenance(

@@ -137,6 +137,8 @@ class GatewayProcess:
     keep_alive: float = KEEP_ALIVE
     offer_again: float = ROUND
     gateways: int = 1
+    settings: Settings | None = None
+    """Those of a gateway on another cluster; None: the usual ones."""
     address: str = ""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: asyncio.Task[None] | None = None
@@ -154,7 +156,8 @@ class GatewayProcess:
 
     async def start(self) -> "GatewayProcess":
         port = int(self.address.rsplit(":", 1)[1]) if self.address else 0
-        settings = Settings(gateway_port=port, gateway_instance=self.name, gateways=self.gateways)
+        own = {"gateway_port": port, "gateway_instance": self.name, "gateways": self.gateways}
+        settings = (self.settings or Settings()).model_copy(update=own)
         self._gateway = gateway = Gateway(self.client, settings, self.keep_alive, offer_again=self.offer_again)
         self.address = f"127.0.0.1:{await gateway.start()}"
         self._stop = asyncio.Event()

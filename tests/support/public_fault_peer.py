@@ -3,11 +3,12 @@
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import json_format
+
+from tests.support.contract import messages
 
 NOW = 1_760_000_000_000
 
-_TYPES = {"string": 9, "int32": 5, "int64": 3}
 _FIELDS: dict[str, tuple[str, ...]] = {
     "RespStatus": ("int32 code", "string info"),
     "PubFaultInfo": ("string nodeName", "string nodeSN", "repeated int32 deviceIds"),
@@ -25,24 +26,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "PublicFaultRequest": ("string id", "int64 timestamp", "string version", "string resource", "repeated Fault faults"),
 }
 
-
-def _messages() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="contract.proto", package="contract", syntax="proto3")
-    for name, fields in _FIELDS.items():
-        message = file.message_type.add(name=name)
-        for number, words in enumerate(fields, 1):
-            *repeated, kind, field = words.split()
-            label = 3 if repeated else 1
-            if kind in _TYPES:
-                message.field.add(name=field, number=number, type=_TYPES[kind], label=label, json_name=field)
-            else:
-                message.field.add(name=field, number=number, type=11, type_name=f".contract.{kind}", label=label, json_name=field)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"contract.{name}")) for name in _FIELDS}
-
-
-MESSAGES = _messages()
+MESSAGES = messages(_FIELDS)
 
 
 def fault(code: str = "220001001", assertion: str = "occur", **more: Any) -> dict[str, Any]:

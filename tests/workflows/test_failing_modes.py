@@ -1,9 +1,12 @@
 """What the entity does about a mode that fails by itself, is ended from outside, or does not end."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
@@ -14,6 +17,7 @@ from rekindle.policy.modes import row_of
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health, training
 from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
 from tests.support.peer import Script
+from workflows import steps
 from workflows.rescheduling import JobRescheduling
 
 
@@ -93,6 +97,34 @@ async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: Workflow
         await world.first_step()
         await world.fault(sub_health())
         deaf = await _hot_switch(world)
+        incident = await world.restarted()
+        assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert (await deaf.describe()).status is WorkflowExecutionStatus.TERMINATED
+
+
+async def test_a_mode_that_cannot_be_terminated_is_not_joined_by_the_next(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two recoveries of a job would fight: whatever refuses the termination is waited for."""
+    terminate, refused, may_end = WorkflowHandle.terminate, asyncio.Semaphore(0), asyncio.Event()
+
+    async def refusing(handle: WorkflowHandle[Any, Any], *args: Any, **more: Any) -> None:
+        if args and "did not end" in str(args[0]) and not may_end.is_set():
+            refused.release()
+            raise RPCError("unavailable", RPCStatusCode.UNAVAILABLE, b"")
+        await terminate(handle, *args, **more)
+
+    monkeypatch.setattr(WorkflowHandle, "terminate", refusing)
+    monkeypatch.setitem(steps.WRITE, "schedule_to_close_timeout", timedelta(seconds=0.5))  # two minutes, otherwise
+    async with harness(temporal, _hurried(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
+        await world.first_step()
+        await world.fault(sub_health())
+        deaf = await _hot_switch(world)
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                await refused.acquire()
+        assert (await world.status()).running is Mode.HOT_SWITCH
+        may_end.set()
         incident = await world.restarted()
         assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
         assert (await deaf.describe()).status is WorkflowExecutionStatus.TERMINATED

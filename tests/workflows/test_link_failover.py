@@ -18,6 +18,7 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotMoved, Refused
 from rekindle.maintenances import Maintenances
 from rekindle.model.job import Job
+from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.maintenance import Maintenance, Stage
@@ -25,7 +26,7 @@ from rekindle.model.recovery import Attachment, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from workflows import link_failover
 
@@ -82,6 +83,32 @@ async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: Wor
             (),
             [Outcome.RECOVERED, Outcome.RECOVERED],
         )
+
+
+async def test_a_platform_hears_of_a_failure_before_its_job_trains_again(temporal: WorkflowEnvironment) -> None:
+    """And the same when all is over: the maintenance does not try what was told to have failed."""
+    async with linked(temporal, a_mindio_job(), Script(switch_results=[False])) as (world, peer):
+        world.cluster.pods_start = False
+        assert (await nic_ops(world, ("0", True))).code == 0
+        words = "switch nic failed, the links were not switched, and training has stopped: rank 3: eth1 is down"
+        assert await told(world) == words
+        status = await world.settled(lambda now: now.running is not Mode.LINK_SWITCH)
+        assert status.state.history == ()
+        assert len(peer.lists) == 1
+
+
+async def test_a_maintenance_whose_switch_failed_is_over_also_where_training_goes_on(temporal: WorkflowEnvironment) -> None:
+    """A platform has been told so: the devices must not be found on their backup links."""
+    job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
+    async with linked(temporal, job, Script(switch_results=[False])) as (world, peer):
+        maintenances = of(world)
+        maintenance = await maintenances.fail_over(world.job.id, OVER)
+        with pytest.raises(
+            NotMoved, match="training has stopped: rank 3: eth1 is down; online retry recovered: the step was repeated"
+        ):
+            await maintenances.settled(maintenance)
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert len(peer.lists) == 1
 
 
 async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: WorkflowEnvironment) -> None:

@@ -10,10 +10,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.model.fault import WATCHER
 from rekindle.model.job import Framework, Job
+from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
-from tests.support.harness import Harness, a_job, a_mindio_job, training
+from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, training
 from tests.support.peer import Script, ScriptedPeer
 
 OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
@@ -194,13 +196,57 @@ async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -
 
 
 async def test_with_mindio_a_switch_that_fails_has_stopped_training(temporal: WorkflowEnvironment) -> None:
-    """Nobody knows on which links its ranks are: it is not told to continue."""
+    """Nobody knows on which links its ranks are: it is not told to continue; its owner allows no retry."""
     job = a_mindio_job()
     async with training(temporal, job, Script(switch_results=[False])) as (world, peer):
         await peer.with_links()
         await begun(world)
         await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
         assert "continue" not in peer.carried_out
+
+
+async def test_with_mindio_a_switch_that_fails_costs_no_memory_where_a_step_may_be_repeated(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Training is stopped in its pause, is told that nothing is faulty, and repeats the step; no pod starts anew."""
+    job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
+    async with training(temporal, job, Script(switch_results=[False])) as (world, peer):
+        await peer.with_links()
+        pods = set(world.cluster.pods_by_name)
+        await begun(world)
+        incident = await world.incident()
+        assert [(verdict.mode, verdict.outcome) for verdict in incident.ladder] == [
+            (Mode.LINK_SWITCH, Outcome.ESCALATE),
+            (Mode.ONLINE_RETRY, Outcome.RECOVERED),
+        ]
+        assert peer.carried_out == ["pause_train", "stop_train", "on_global_rank", "retry"]
+        announced = next(order for order in peer.received if "on_global_rank" in order.actions)
+        assert [(one.rankId, one.faultType) for one in announced.faultRanks] == [("0", "2")]
+        assert set(world.cluster.pods_by_name) == pods
+        assert (await world.status()).state.faults == ()
+
+
+async def test_with_mindio_the_job_is_restarted_where_its_step_cannot_be_repeated(temporal: WorkflowEnvironment) -> None:
+    """It does not help behind a switch that has left ranks without links."""
+    job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
+    async with training(temporal, job, Script(switch_results=[False], statuses=[499])) as (world, peer):
+        await peer.with_links()
+        await begun(world)
+        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
+        assert peer.carried_out[-1] == "retry"
+
+
+async def test_with_mindio_a_fault_behind_a_switch_that_failed_is_mended_first(temporal: WorkflowEnvironment) -> None:
+    """What is faulty by then is no matter of one step."""
+    job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
+    async with training(temporal, job, Script(switches=False)) as (world, peer):
+        await peer.with_links()
+        await begun(world)
+        await peer.until(lambda: bool(peer.lists))
+        await world.fault(node_fault("node-1").model_copy(update={"source": WATCHER}))  # which is given time
+        await peer.report_switched(result=False)
+        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
+        assert "retry" not in peer.carried_out
 
 
 @pytest.mark.parametrize("job", [a_job, a_mindio_job], ids=["ours", "mindio"])

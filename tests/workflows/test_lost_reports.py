@@ -46,6 +46,9 @@ def _ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
     return [(verdict.mode, verdict.outcome) for verdict in incident.ladder]
 
 
+ABSENCE = timedelta(seconds=170)
+"""Unlike every other limit."""
+
 CASES = [
     ("0", "retry", "the step is repeated", Mode.ONLINE_RETRY),
     ("1", "recover", "faulty processes start again", Mode.IN_PLACE),
@@ -66,6 +69,39 @@ async def test_training_is_asked_whether_it_goes_on(
         assert "training was asked, and repeated a step" in incident.ladder[0].reason
         assert peer.carried_out[-3:] == ASKED
         assert (await world.status()).state.faults == ()
+
+
+@pytest.mark.parametrize(("kind", "strategy", "phase", "mode"), CASES)
+async def test_a_client_that_is_away_at_the_limit_is_waited_for_and_asked(
+    temporal: WorkflowEnvironment, kind: str, strategy: str, phase: str, mode: Mode
+) -> None:
+    """It may train: its job was restarted when the limit passed, although nobody could have said so."""
+    job = _job()
+    job = job.model_copy(update={"limits": job.limits.model_copy(update={"absence": ABSENCE})})
+    async with training(temporal, job, Script(loses={"status"})) as (world, peer):
+        await peer.report_fault(3, kind=kind)
+        await peer.until(lambda: strategy in peer.carried_out)
+        await world.phase(phase)
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await world.skip(job.limits.retry if mode is Mode.ONLINE_RETRY else job.limits.repair)
+        await _waits_for(world, ABSENCE)
+        peer.script.loses.clear()
+        await peer.attach()
+        incident = await world.incident()
+        assert _ladder(incident) == [(mode, Outcome.RECOVERED)]
+        assert "training was asked, and repeated a step" in incident.ladder[0].reason
+
+
+async def _waits_for(world: Harness, within: timedelta) -> None:
+    """Returns when the running recovery has begun such a wait."""
+    recovery = await world.running()
+    async with asyncio.timeout(40):
+        while True:
+            timers = [event.timer_started_event_attributes async for event in recovery.fetch_history_events()]
+            if any(timer.start_to_fire_timeout.ToTimedelta() == within for timer in timers):
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_training_that_repeats_no_step_is_restarted(temporal: WorkflowEnvironment) -> None:
@@ -108,6 +144,31 @@ async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
         incident = await world.incident()
         assert _ladder(incident) == [(Mode.LINK_SWITCH, outcome)], incident.ladder[0].reason
         assert (await world.status()).state.repairs == ()  # of which a job has so many
+        assert "training was asked, and repeated a step" in incident.ladder[0].reason
+
+
+@pytest.mark.parametrize(
+    ("lost", "order", "outcome"),
+    [("stop complete", "pause_train", Outcome.IGNORED), ("status", "continue", Outcome.RECOVERED)],
+)
+async def test_a_paused_client_that_is_away_at_the_limit_is_waited_for_and_asked(
+    temporal: WorkflowEnvironment, lost: str, order: str, outcome: Outcome
+) -> None:
+    """As one that repairs."""
+    job = _job()
+    job = job.model_copy(update={"limits": job.limits.model_copy(update={"absence": ABSENCE})})
+    async with training(temporal, job, Script(loses={lost})) as (world, peer):
+        await _switches_links(world, peer)
+        await peer.until(lambda: order in peer.carried_out)
+        await world.phase("training pauses" if order == "pause_train" else "training goes on")
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await world.skip(job.limits.pause_train if order == "pause_train" else job.limits.continue_train)
+        await _waits_for(world, ABSENCE)
+        peer.script.loses.clear()
+        await peer.attach()
+        incident = await world.incident()
+        assert _ladder(incident) == [(Mode.LINK_SWITCH, outcome)], incident.ladder[0].reason
         assert "training was asked, and repeated a step" in incident.ladder[0].reason
 
 

@@ -16,7 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.model.job import Job
-from rekindle.model.keys import ISOLATED, NODE_HEALTHY
+from rekindle.model.keys import ISOLATED, NODE_HEALTHY, RECOVER_STRATEGY
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.stress import StressRequest
 from rekindle_wire import recover_pb2 as wire
@@ -378,6 +378,24 @@ async def test_a_control_plane_that_restarts_in_the_middle_goes_on(temporal: Wor
         assert world.cluster.writes.count("annotate node-1") == 1
 
 
+async def test_with_mindio_a_step_is_repeated_behind_a_test_without_results(temporal: WorkflowEnvironment) -> None:
+    """No pod starts anew for it; agents that were held start processes again before."""
+    job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
+    async with listening(temporal, job, Script(tests=False)) as (world, peer):
+        pods = set(world.cluster.pods_by_name)
+        await begun(world)
+        await peer.until(lambda: bool(peer.tests))
+        await peer.report_tested({})
+        incident = await world.incident()
+        assert [(verdict.mode, verdict.outcome) for verdict in incident.ladder] == [
+            (Mode.STRESS_TEST, Outcome.ESCALATE),
+            (Mode.ONLINE_RETRY, Outcome.RECOVERED),
+        ]
+        agents = ["pause_train", "pause_start_agent", "continue_start_agent"]
+        assert peer.carried_out == [*agents, "stop_train", "on_global_rank", "retry"]
+        assert set(world.cluster.pods_by_name) == pods
+
+
 # ---- the wire
 
 
@@ -417,6 +435,17 @@ async def test_a_platform_hears_which_node_was_isolated(temporal: WorkflowEnviro
     async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
         assert (await asked(world, {}, (0,))).code == 0
         assert (await told(world)).startswith("stress test find fault, isolate node:map[node-1:{}],result:{")
+
+
+async def test_a_platform_hears_what_was_found_before_all_is_mended(temporal: WorkflowEnvironment) -> None:
+    """Its ranks may take long to come back: nothing that it does with the node has to wait for them."""
+    async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
+        world.cluster.backup_starts = False
+        assert (await asked(world, {}, (0,))).code == 0
+        assert (await told(world)).startswith("stress test find fault, isolate node:map[node-1:{}],result:{")
+        status = await world.settled(lambda now: now.running is not Mode.STRESS_TEST)
+        assert (status.running, status.state.history) == (Mode.PROCESS_RESCHEDULING, ())
+        assert (await told(world)).startswith("stress test find fault")
 
 
 async def test_a_platform_hears_that_training_could_not_pause(temporal: WorkflowEnvironment) -> None:

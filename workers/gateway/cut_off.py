@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from workers.gateway.streams import Streams
+from workers.gateway.watch import Watch
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks, and for each of them."""
@@ -26,8 +27,8 @@ logger = logging.getLogger("gateway")
 
 
 class CutOff:
-    def __init__(self, client: Client, streams: Streams, status: health.aio.HealthServicer) -> None:
-        self._client, self._streams, self._status = client, streams, status
+    def __init__(self, client: Client, streams: Streams, watch: Watch, status: health.aio.HealthServicer) -> None:
+        self._client, self._streams, self._watch, self._status = client, streams, watch, status
         self._since: float | None = None
         """Moment at which Temporal was first not reached; None: it answers."""
         self._is_cut_off = False
@@ -56,6 +57,7 @@ class CutOff:
         logger.warning("Temporal not reached, clients sent away", extra={"streams": len(self._streams.all())})
         await self._status.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         self._streams.end_all(WORDS)
+        self._watch.end_present(WORDS)
 
     async def _answers(self) -> bool:
         try:

@@ -9,9 +9,11 @@ from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes
 from rekindle.model.recovery import Progress, Receipt
 from rekindle.model.state import Contact
+from rekindle.model.trace import Trace
 from rekindle.policy.eligibility import RECOVERY_OFF
 from workers.gateway.job_workflows import Jobs, Rejected
 from workers.gateway.lanes import Admission
@@ -103,6 +105,14 @@ class Introductions:
         if not (known.registered or contact.introduced):
             raise Rejected(ErrorTypes.NOT_REGISTERED, f"jobId={job_id} not registed")
         return contact
+
+    async def trace(self, job_id: str) -> Trace | None:
+        """What the ranks of a job are to measure now; None: nobody has said, or nobody answers."""
+        try:
+            async with self._questions.place(job_id):
+                return (await self._jobs.contact(job_id)).trace
+        except (Rejected, Unavailable):
+            return None
 
     def forget(self, job_id: str) -> None:
         """The job's workflow says something else than it said: it is asked again."""

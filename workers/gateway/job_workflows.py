@@ -5,11 +5,13 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from datetime import timedelta
-from typing import TypeVar
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeVar
 
+from pydantic import ValidationError
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
@@ -24,8 +26,9 @@ from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow
 from rekindle.model.base import Value
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Receipt, Report
-from rekindle.model.state import Contact
+from rekindle.model.state import Contact, JobStatus
 from rekindle.policy import phases
+from rekindle.temporal import Attributes, in_words, living
 from workers.gateway.lanes import Lanes
 
 RPC_TIMEOUT = timedelta(seconds=3)
@@ -69,6 +72,15 @@ class Rejected(Exception):
         self.kind = kind
 
 
+class Row(NamedTuple):
+    """A job in Temporal's list. Another one: something has changed."""
+
+    run: str
+    phase: str
+    verdict: str
+    since: datetime
+
+
 class Jobs:
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -100,26 +112,50 @@ class Jobs:
         Raises:
             Rejected: `job.unknown`. Unavailable: Temporal did not answer in time.
         """
+        contact = await self._query(job_id, Queries.CONTACT, Contact, QueryRejectCondition.NOT_OPEN)
+        if contact.ended:
+            raise unknown(job_id)
+        return contact
+
+    async def status(self, job_id: str) -> JobStatus:
+        """The whole state of a job, also of one that has ended; not where its workflow was terminated.
+
+        Raises what `contact` does.
+        """
+        return await self._query(job_id, Queries.STATUS, JobStatus, QueryRejectCondition.NOT_COMPLETED_CLEANLY)
+
+    async def rows(self) -> dict[str, Row]:
+        """The jobs that live, by id, as Temporal lists them: a moment late.
+
+        Raises:
+            Unavailable: Temporal does not answer.
+        """
+        found: dict[str, Row] = {}
+        try:
+            async for run in self._client.list_workflows(living(Workflows.TRAINING_JOB), rpc_timeout=RPC_TIMEOUT):
+                said, job_id = run.typed_search_attributes, run.id.removeprefix(job_workflow(""))
+                if job_id not in found or run.status is WorkflowExecutionStatus.RUNNING:
+                    phase, verdict = said.get(Attributes.PHASE) or "", said.get(Attributes.VERDICT) or ""
+                    found[job_id] = Row(run.run_id, phase, verdict, run.start_time)
+        except RPCError as error:
+            raise Unavailable(f"Temporal does not list the jobs: {in_words(error)}") from error
+        return found
+
+    async def _query(self, job_id: str, query: str, kind: type[Answer], reject: QueryRejectCondition) -> Answer:
         handle = self._client.get_workflow_handle(job_workflow(job_id))
 
-        async def ask() -> Contact:
-            contact: Contact = await handle.query(
-                Queries.CONTACT,
-                result_type=Contact,
-                reject_condition=QueryRejectCondition.NOT_OPEN,
-                rpc_timeout=RPC_TIMEOUT,
-            )
-            return contact
+        async def ask() -> Answer:
+            answer: Answer = await handle.query(query, result_type=kind, reject_condition=reject, rpc_timeout=RPC_TIMEOUT)
+            return answer
 
         try:
-            contact = await self._answered(ask, job_id)
+            return await self._answered(ask, job_id)
         except WorkflowQueryRejectedError as error:
-            raise _unknown(job_id) from error
+            raise unknown(job_id) from error
         except WorkflowQueryFailedError as error:
             raise Unavailable(f"the workflow of job {job_id} cannot be asked: {error}") from error
-        if contact.ended:
-            raise _unknown(job_id)
-        return contact
+        except ValidationError as error:
+            raise Unavailable(f"what the workflow of job {job_id} says cannot be read: {error.title}") from error
 
     async def report(self, job_id: str, report: Report, recovery: str, report_id: str) -> Receipt:
         """A report to the recovery that waits for it; at most one of a job is in flight, so that their order is kept.
@@ -252,7 +288,7 @@ class Jobs:
     def _raise_if_refused(error: Exception, job_id: str) -> None:
         status = error.status if isinstance(error, RPCError) else None
         if status is RPCStatusCode.NOT_FOUND:
-            raise _unknown(job_id) from error
+            raise unknown(job_id) from error
         if status is RPCStatusCode.INVALID_ARGUMENT:
             raise Rejected(ErrorTypes.REQUEST_INVALID, f"the message cannot be stored: {error}") from error
 
@@ -264,5 +300,5 @@ class Jobs:
         logger.warning("Temporal does not answer, trying again", extra={"error": str(error)})
 
 
-def _unknown(job_id: str) -> Rejected:
+def unknown(job_id: str) -> Rejected:
     return Rejected(ErrorTypes.JOB_UNKNOWN, f"jobId={job_id} is not a registered job")

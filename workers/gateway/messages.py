@@ -11,7 +11,9 @@ from rekindle.model.links import MOST_DEVICES, MOST_NODES, NodeLinks, RankLinks
 from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
 from rekindle.model.sizes import MOST_RANKS
 from rekindle.model.stress import OpResult, RankOps, StressRequest
+from rekindle.model.trace import Trace
 from rekindle.policy.stress import told
+from rekindle_wire import profiling_pb2
 from rekindle_wire import recover_pb2 as wire
 
 T = TypeVar("T")
@@ -28,6 +30,18 @@ NOT_SWITCHED = 1
 
 MAX_NODE, MAX_DEVICE = 253, 16
 """Characters of the name of a node, and of the id of a device."""
+
+SWITCHES = {
+    "CommunicationOperator": "communication",
+    "Step": "step",
+    "SaveCheckpoint": "checkpoint",
+    "FP": "forward",
+    "DataLoader": "loader",
+}
+"""Fields of `ProfilingSwitch`, and those of a `Trace`."""
+
+TRACED = 200
+"""Code of what is told of a switch. Source: ClusterD."""
 
 MAX_STRATEGIES = 32
 MAX_STRATEGY = 64
@@ -72,6 +86,16 @@ def stress_list(job: str, asked: Iterable[RankOps]) -> wire.StressTestRankParams
     """Ranks and the checks that they make, as it goes onto the stream of stress tests."""
     lists = {str(rank): wire.StressOpList(ops=one.ops) for one in asked for rank in one.ranks}
     return wire.StressTestRankParams(jobId=job, stressParam=lists)
+
+
+def switches(trace: Trace, words: str = "") -> profiling_pb2.DataStatusRes:
+    """What ranks measure, as it goes onto the stream of tracing, and as it is answered."""
+    said = {field: "on" if getattr(trace, name) else "off" for field, name in SWITCHES.items()}
+    return profiling_pb2.DataStatusRes(message=words, profilingSwitch=profiling_pb2.ProfilingSwitch(**said), code=TRACED)
+
+
+def switched_on(trace: Trace) -> list[str]:
+    return [field for field, name in SWITCHES.items() if getattr(trace, name)]
 
 
 def keep_alive(job: str, uuid: str) -> wire.ProcessManageSignal:

@@ -13,9 +13,10 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotMoved, Refused, RekindleError, Unavailable
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
-from rekindle.model.maintenance import Stage
-from rekindle.model.recovery import Receipt
+from rekindle.model.maintenance import Maintenance, Stage
+from rekindle.model.recovery import Mode, Outcome, Receipt, Verdict
 from rekindle.model.stress import StressRequest
+from rekindle.own_verdicts import first_word, own_verdicts
 from rekindle.policy.stress import message
 from rekindle.settings import Settings
 from rekindle.stress_tests import StressTests
@@ -105,7 +106,7 @@ class Operations:
         maintenances = await self._asked_for(context, job_id, self._newest, "swtiching nic")
         try:
             async with asyncio.timeout(ANSWER.total_seconds()):
-                known = [await self._maintenances.settled(maintenance) for maintenance in maintenances]
+                known = [await self._settled(job_id, maintenance) for maintenance in maintenances]
         except TimeoutError:
             return "report switch nic result timeout, please check manually"
         except (BadInput, Refused, NotMoved) as error:
@@ -115,6 +116,14 @@ class Operations:
             raise
         failed = [one.last.reason for one in known if one.last and not one.last.succeeded]
         return f"switch nic failed, {'; '.join(failed)}" if failed else FINISHED
+
+    async def _settled(self, job_id: str, maintenance: str) -> Maintenance:
+        """Raises NotMoved as soon as the switch has failed, whatever is done for the job then."""
+        own = own_verdicts(self._rekindle, job_id, maintenance, Mode.LINK_SWITCH)
+        word = await first_word(own, self._maintenances.settled(maintenance), lambda one: one.outcome is Outcome.ESCALATE)
+        if isinstance(word, Verdict):
+            raise NotMoved(word.reason)
+        return word
 
     async def _asked_for(self, context: Context, job_id: str, find: Callable[[str], Awaitable[Found]], doing: str) -> Found:
         """The workflow that does it. Who asked for nothing, or for no job, gets a gRPC error. Source: the wire contract."""
@@ -145,10 +154,11 @@ class Operations:
         return await self._answered(context, job_id, ask)
 
     async def tested(self, context: Context, job_id: str) -> str:
-        """What the test that was asked for last has found, in the contract's words; waits for its end."""
+        """What the test that was asked for last has found, in the contract's words; waits for its end alone."""
         test = await self._asked_for(context, job_id, self._newest_test, "stress testing")
         try:
-            verdict = await self._tests.verdict(test)
+            own = own_verdicts(self._rekindle, job_id, test, Mode.STRESS_TEST)
+            verdict = await first_word(own, self._tests.verdict(test), lambda one: one.tested is not None)
         except (BadInput, Refused) as error:
             return f"stress test failed, {error}"
         except RekindleError as error:

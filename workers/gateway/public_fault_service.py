@@ -6,6 +6,7 @@ fault does not keep the good ones beside it from being taken.
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,7 @@ from rekindle.settings import Settings
 from rekindle_wire import pubfault_pb2 as wire
 from rekindle_wire import pubfault_pb2_grpc
 from workers.gateway.desk import INVALID_PARAMETER, OK, Context
+from workers.gateway.limits import Bucket
 from workers.gateway.platforms import Platforms
 
 if TYPE_CHECKING:
@@ -56,8 +58,8 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         self._platforms = platforms
         self.kept: Kept | None = None
         """None: the cluster, or its rules, know no public faults."""
-        self._left: dict[str, tuple[float, float]] = {}
-        """Requests that a sender may send, and when that was counted."""
+        self._requests: defaultdict[str, Bucket] = defaultdict(lambda: Bucket(REFILL, BURST))
+        """By sender."""
         self._reading = asyncio.Lock()
         """One request is read at a time, between what all streams have to say: the largest takes more than a second."""
 
@@ -68,7 +70,7 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
             words = "no rule of this installation looks at public faults (REKINDLE_RULES=ascend has such rules, on Kubernetes)"
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, words)
             raise AssertionError
-        if problem := self._limited(request.resource, kept.rules):
+        if problem := await self._limited(request.resource, kept.rules):
             return wire.RespStatus(code=INVALID_RATE, info=problem)
         try:
             async with self._reading:
@@ -86,16 +88,13 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         logger.info("public faults", extra={"sender": envelope.resource, "faults": taken, "left_out": len(left_out)})
         return wire.RespStatus(code=OK, info=_answer(len(request.faults), left_out))
 
-    def _limited(self, sender: str, rules: Rules) -> str:
+    async def _limited(self, sender: str, rules: Rules) -> str:
         """Why it may not send now; empty: it may."""
         known = senders(rules)
         if sender not in known:
             return f"resource: {sender[:40]!r} is no sender of public faults (accepted: {', '.join(sorted(known))})"
-        now = asyncio.get_running_loop().time()
-        left, counted = self._left.get(sender, (BURST, now))
-        left = min(BURST, left + (now - counted) * REFILL)
-        self._left[sender] = (max(0.0, left - 1), now)
-        return "" if left >= 1 else f"resource: {sender} sends too much: {BURST} requests at once, then {REFILL:g} a second"
+        may = await self._requests[sender].take()
+        return "" if may else f"resource: {sender} sends too much: {BURST} requests at once, then {REFILL:g} a second"
 
 
 async def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelope, list[PublicFault], Sequence[str]]:

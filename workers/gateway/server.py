@@ -17,21 +17,44 @@ from activities.training import OrderActivities
 from rekindle.errors import Unavailable
 from rekindle.ids import gateway_queue
 from rekindle.settings import Settings
-from rekindle_wire import pubfault_pb2, pubfault_pb2_grpc, recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle_wire import (
+    config_pb2,
+    config_pb2_grpc,
+    fault_pb2,
+    fault_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
+    profiling_pb2,
+    profiling_pb2_grpc,
+    pubfault_pb2,
+    pubfault_pb2_grpc,
+    recover_pb2,
+    recover_pb2_grpc,
+    training_pb2,
+    training_pb2_grpc,
+)
 from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
+from workers.gateway.config_service import ConfigService
 from workers.gateway.cut_off import CutOff
 from workers.gateway.desk import Desk
+from workers.gateway.fault_service import FaultService
 from workers.gateway.introductions import Introductions
+from workers.gateway.job_service import JobService
 from workers.gateway.job_workflows import Jobs
 from workers.gateway.operations import Operations
+from workers.gateway.platforms import Platforms
 from workers.gateway.public_fault_service import PublicFaultService
 from workers.gateway.recover_service import ProgressService, RecoverService
 from workers.gateway.senders import Senders
-from workers.gateway.side_streams import DATA_TRACE, SideStreams, data_trace
+from workers.gateway.side_streams import SideStreams
 from workers.gateway.streams import KEEP_ALIVE, Streams
+from workers.gateway.trace_service import TraceService
+from workers.gateway.watch import Watch
 
 MAX_STREAMS = 10_000
 """Jobs that may be attached to one gateway. Source: ClusterD's MaxServeJobs."""
+
+SERVED = (recover_pb2, training_pb2, pubfault_pb2, fault_pb2, job_pb2, config_pb2, profiling_pb2)
 
 GRACE = 3.0
 """Seconds for calls in flight at shutdown."""
@@ -82,10 +105,10 @@ class Gateway:
         )
         self.public_faults = PublicFaultService(operations.platforms)
         pubfault_pb2_grpc.add_PubFaultServicer_to_server(self.public_faults, self._server)
-        self._server.add_generic_rpc_handlers((data_trace(self._sides),))
+        self._serve_platforms(jobs, introductions, operations.platforms)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        described = [module.DESCRIPTOR.services_by_name.values() for module in (recover_pb2, training_pb2, pubfault_pb2)]
-        names = [*(service.full_name for of in described for service in of), DATA_TRACE, reflection.SERVICE_NAME]
+        described = [module.DESCRIPTOR.services_by_name.values() for module in SERVED]
+        names = [*(service.full_name for of in described for service in of), reflection.SERVICE_NAME]
         reflection.enable_server_reflection(names, self._server)
         orders = OrderActivities(self._streams)
         self._worker = Worker(
@@ -95,6 +118,15 @@ class Gateway:
             max_concurrent_activities=1000,
             graceful_shutdown_timeout=timedelta(seconds=1),
         )
+
+    def _serve_platforms(self, jobs: Jobs, introductions: Introductions, platforms: Platforms) -> None:
+        """What platforms may hear and switch besides recoveries."""
+        server, self._watch = self._server, Watch(jobs)
+        fault_pb2_grpc.add_FaultServicer_to_server(FaultService(self._watch, platforms), server)
+        job_pb2_grpc.add_JobServicer_to_server(JobService(self._watch, platforms), server)
+        config_pb2_grpc.add_ConfigServicer_to_server(ConfigService(), server)
+        trace = TraceService(self._client, jobs, introductions, self._sides, platforms)
+        profiling_pb2_grpc.add_TrainingDataTraceServicer_to_server(trace, server)
 
     async def start(self) -> int:
         """Serves; answers the port.
@@ -114,9 +146,9 @@ class Gateway:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Carries out orders until told to stop; then clients are sent away, and calls in flight end."""
-        works = [self._streams.keep_alive(), self._attachments.keep_told()]
+        works = [self._streams.keep_alive(), self._attachments.keep_told(), self._watch.keep()]
         if self._settings.gateways > 1:
-            works.append(CutOff(self._client, self._streams, self._health).watch())
+            works.append(CutOff(self._client, self._streams, self._watch, self._health).watch())
         regularly = [asyncio.create_task(work) for work in works]
         async with self._worker:
             await stop.wait()
@@ -126,5 +158,6 @@ class Gateway:
             self._attachments.stop()
             self._streams.end_all(SHUTDOWN)
             self._sides.end_all(SHUTDOWN)
+            self._watch.end_all(SHUTDOWN)
             await self._server.stop(GRACE)
             await self._jobs.settle(GRACE)

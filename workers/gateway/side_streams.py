@@ -5,25 +5,23 @@ not hold them would ask for them again every other second. At most one a job and
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
 from rekindle.errors import NotAttached
-from rekindle_wire import recover_pb2 as wire
 from workers.gateway.desk import Context, Desk
 
-DATA_TRACE = "TrainingDataTrace"
+Now = Callable[[], Awaitable[Message | None]]
 
 
 class Side(StrEnum):
     LINKS = "links"
     STRESS_TEST = "stress test"
     DATA_TRACE = "data trace"
-    """Nothing is ever sent on it."""
 
 
 @dataclass(eq=False)
@@ -68,8 +66,12 @@ class SideStreams:
         self._held: dict[tuple[str, Side], _Held] = {}
         self._over = ""
 
-    async def hold(self, context: Context, job_id: str, side: Side) -> None:
-        """Keeps a stream open. Who subscribes need not be registered yet: managers come here before Init."""
+    async def hold(self, context: Context, job_id: str, side: Side, now: Now | None = None) -> None:
+        """Keeps a stream open. Who subscribes need not be registered yet: managers come here before Init.
+
+        Args:
+            now: what holds at its beginning, if anything.
+        """
         async with self._desk.subscription(context, job_id):
             key, held = (job_id, side), _Held()
             if older := self._held.get(key):
@@ -79,6 +81,8 @@ class SideStreams:
                 held.end(self._over)
             try:
                 await context.send_initial_metadata(())
+                if now and (message := await now()) and held.outbox.empty():  # else something newer was told meanwhile
+                    await context.write(message)
                 await held.serve(context)
             finally:
                 if self._held.get(key) is held:
@@ -102,16 +106,3 @@ class SideStreams:
         self._over = reason
         for held in self._held.values():
             held.end(reason)
-
-
-def data_trace(sides: SideStreams) -> grpc.GenericRpcHandler:
-    """The method of ClusterD's service `TrainingDataTrace` that managers call. Its request is a `ClientInfo` on the wire."""
-
-    async def subscribe(request: wire.ClientInfo, context: Context) -> None:
-        await sides.hold(context, request.jobId, Side.DATA_TRACE)
-
-    behaviour: Any = subscribe  # writes through its context, which grpc.aio allows and its types do not know
-    handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
-        behaviour, request_deserializer=wire.ClientInfo.FromString
-    )
-    return grpc.method_handlers_generic_handler(DATA_TRACE, {"SubscribeDataTraceSwitch": handler})

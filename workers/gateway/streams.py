@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from rekindle.errors import NotAttached
 from rekindle.model.recovery import Order
 from rekindle_wire import recover_pb2 as wire
-from workers.gateway.messages import keep_alive, signal_of, stress_list, switch_list
+from workers.gateway.messages import keep_alive, signal_of, stress_list, switch_list, switches
 from workers.gateway.side_streams import Side, SideStreams
 
 KEEP_ALIVE = 5.0
@@ -170,7 +170,7 @@ class Streams:
         if order.session and order.session != stream.session:
             raise NotAttached(f"job {order.job_id} has subscribed anew, and is told all that it lacks")
         if self._sides and (aside := _aside(order)):
-            stream.recovery = recovery
+            stream.recovery = stream.recovery if order.trace else recovery  # which nobody answers
             await self._sides.deliver(order.job_id, *aside)
             logger.info("order", extra={"job": order.job_id, "order": order.name, "uuid": order.uuid})
             return
@@ -183,4 +183,6 @@ def _aside(order: Order) -> tuple[Side, Message] | None:
     """What goes onto a stream beside the main one, and which; None: it does not."""
     if order.links is not None:
         return Side.LINKS, switch_list(order.job_id, order.links)
+    if order.trace is not None:
+        return Side.DATA_TRACE, switches(order.trace)
     return (Side.STRESS_TEST, stress_list(order.job_id, order.stress)) if order.stress else None

@@ -1,0 +1,45 @@
+"""How often something may be asked for. Used by the services of platforms."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Bucket:
+    """Tokens that come back by and by."""
+
+    rate: float
+    """Tokens a second."""
+
+    burst: float
+    queue: int = 0
+    """Callers that may wait for a token."""
+
+    _left: float | None = None
+    """None: nobody has asked yet."""
+    _counted: float = 0.0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _waiting: int = 0
+
+    async def take(self) -> bool:
+        """Whether the caller has a token, perhaps after others who wait for one; False: too many wait already."""
+        if self._turn.locked() or self._count() < 1:
+            if self._waiting >= self.queue:
+                return False
+            self._waiting += 1
+            try:
+                await self._wait()
+            finally:
+                self._waiting -= 1
+        self._left = self._count() - 1
+        return True
+
+    async def _wait(self) -> None:
+        async with self._turn:
+            await asyncio.sleep((1 - self._count()) / self.rate)
+
+    def _count(self) -> float:
+        now = asyncio.get_running_loop().time()
+        self._left = self.burst if self._left is None else min(self.burst, self._left + (now - self._counted) * self.rate)
+        self._counted = now
+        return self._left

@@ -1,0 +1,107 @@
+"""Service `TrainingDataTrace` of the wire contract: platforms switch what a job's ranks measure of themselves.
+
+The job's workflow keeps the switch, and tells it on the stream on which the job's manager waits for it.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import grpc
+from temporalio.client import Client
+
+from rekindle.client import Rekindle
+from rekindle.errors import BadInput, Unavailable
+from rekindle.ids import Updates
+from rekindle.model.state import JobState
+from rekindle.model.trace import Trace
+from rekindle_wire import profiling_pb2 as wire
+from rekindle_wire import profiling_pb2_grpc
+from workers.gateway.desk import Context
+from workers.gateway.introductions import Introductions
+from workers.gateway.job_workflows import Jobs, Rejected
+from workers.gateway.messages import SWITCHES, switched_on, switches
+from workers.gateway.platforms import Platforms
+from workers.gateway.side_streams import Side, SideStreams
+
+DONE, INVALID, UNKNOWN, REFUSED = 200, 300, 404, 500
+
+LONGEST_NAME = 253
+
+Answer = TypeVar("Answer", wire.DataTypeRes, wire.DataStatusRes)
+
+logger = logging.getLogger("gateway")
+
+
+class NotFound(Exception):
+    """There is no such job, or it has no switch."""
+
+
+class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
+    def __init__(
+        self, client: Client, jobs: Jobs, introductions: Introductions, sides: SideStreams, platforms: Platforms
+    ) -> None:
+        self._rekindle, self._jobs, self._introductions = Rekindle(client), jobs, introductions
+        self._sides, self._platforms = sides, platforms
+
+    async def ModifyTrainingDataTraceSwitch(self, request: wire.DataTypeReq, context: Context) -> wire.DataTypeRes:
+        async def modified() -> wire.DataTypeRes:
+            trace = _read(request)
+            state = await self._job(request.jobNsName)
+            await self._jobs.ask(state.job.id, Updates.TRACE, trace)
+            logger.info("tracing switched", extra={"job": state.job.id, "on": sorted(switched_on(trace))})
+            return wire.DataTypeRes(message="successfully changed profiling marker enable status", code=DONE)
+
+        return await self._answered(context, modified, wire.DataTypeRes)
+
+    async def GetTrainingDataTraceSwitch(self, request: wire.DataStatusReq, context: Context) -> wire.DataStatusRes:
+        async def found() -> wire.DataStatusRes:
+            state = await self._job(request.jobNsName)
+            if state.trace is None:
+                raise NotFound(f"nobody has switched the tracing of job {request.jobNsName}")
+            return switches(state.trace, f"successfully get the status of job[{request.jobNsName}]")
+
+        return await self._answered(context, found, wire.DataStatusRes)
+
+    async def SubscribeDataTraceSwitch(self, request: wire.ProfilingClientInfo, context: Context) -> None:  # type: ignore[override]
+        """For the job's manager, which hears how it is switched, if it is, and each change."""
+
+        async def now() -> wire.DataStatusRes | None:
+            trace = await self._introductions.trace(request.jobId)
+            return switches(trace) if trace else None
+
+        await self._sides.hold(context, request.jobId, Side.DATA_TRACE, now)
+
+    async def _answered(self, context: Context, work: Callable[[], Awaitable[Answer]], kind: type[Answer]) -> Answer:
+        await self._platforms.admit(context)
+        try:
+            return await work()
+        except BadInput as error:
+            return kind(message=str(error), code=INVALID)
+        except NotFound as error:
+            return kind(message=str(error), code=UNKNOWN)
+        except Rejected as error:
+            return kind(message=str(error), code=REFUSED)
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
+
+    async def _job(self, named: str) -> JobState:
+        """Raises NotFound: no job of this namespace and name lives."""
+        namespace, _, name = named.partition("/")
+        if not namespace or not name or "/" in name or len(named) > 2 * LONGEST_NAME:
+            raise BadInput(f"jobNsName: {named[:80]!r} is not accepted: namespace/name, such as default/gpt")
+        for row in await self._rekindle.jobs(name=name):
+            state = (await self._jobs.status(row.id)).state
+            if (state.job.namespace, state.job.name) == (namespace, name) and not state.ended:
+                return state
+        raise NotFound(f"no job {named} is registered")
+
+
+def _read(request: wire.DataTypeReq) -> Trace:
+    if not request.HasField("profilingSwitch"):
+        raise BadInput(f"profilingSwitch: missing, accepted are {', '.join(SWITCHES)}, each on or off")
+    said = {field: getattr(request.profilingSwitch, field) for field in SWITCHES}
+    if wrong := next((field for field, word in said.items() if word not in ("on", "off", "")), None):
+        raise BadInput(f"profilingSwitch.{wrong}: {said[wrong][:40]!r} is not accepted: on or off")
+    return Trace.model_validate({name: said[field] == "on" for field, name in SWITCHES.items()})

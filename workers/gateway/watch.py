@@ -1,0 +1,237 @@
+"""What platforms are told of jobs: asked of the jobs' workflows while somebody wants to hear it, and pushed when it changes.
+
+A job that a platform watches is asked every second. Of all jobs those come first whose row in Temporal's list has changed; the
+others are asked by turns, so that a change that no list shows is seen within a round: a second with twenty jobs, minutes with
+thousands. Who reads slowly gets the newest of each job.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rekindle.errors import Unavailable
+from rekindle.policy.platforms import View, view_of
+from workers.gateway.job_workflows import Jobs, Rejected, Row, unknown
+
+LOOK = 1.0
+"""Seconds between two rounds."""
+
+BY_TURNS = 20
+"""Jobs that are asked in a round although nothing shows that they have changed."""
+
+AT_ONCE = 8
+"""Questions in flight: each is a query, which a control worker answers."""
+
+LISTED = 1_000
+"""Jobs that a list of one round may have; of more it is made in as many more rounds."""
+
+LINGERS = 60.0
+"""Seconds for which all jobs are watched on, behind the last who wanted to hear of them: who asks again is answered at once."""
+
+PATIENCE = 60.0
+"""Seconds in which all jobs have to be known; who waits for longer is told to come back."""
+
+ALL = ""
+"""In place of a job's id."""
+
+logger = logging.getLogger("gateway")
+
+
+@dataclass(eq=False)
+class Subscriber:
+    """Somebody who hears of a job, or of all of them."""
+
+    job_id: str
+    ended: str = ""
+    """Why the gateway ended it; empty: it lives."""
+    _news: dict[str, View] = field(default_factory=dict)
+    """By job, what was not read yet: as many as there are jobs, however slowly it reads."""
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, view: View) -> None:
+        if self.job_id in (ALL, view.id):
+            self._news[view.id] = view
+            self._woken.set()
+
+    def end(self, reason: str) -> None:
+        self.ended = self.ended or reason
+        self._woken.set()
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._news)
+
+    async def news(self) -> list[View]:
+        """Waits for the newest of each job that has changed; nothing: it was ended."""
+        while not self._news and not self.ended:
+            self._woken.clear()
+            await self._woken.wait()
+        news, self._news = list(self._news.values()), {}
+        return news
+
+
+class Watch:
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._subscribers: set[Subscriber] = set()
+        self._views: dict[str, View] = {}
+        self._since: dict[str, datetime] = {}
+        self._rows: dict[str, Row] = {}
+        self._turns: list[str] = []
+        self._all_until, self._waiting = float("-inf"), 0
+        self._rounds = 0
+        self._is_wanted, self._is_whole = asyncio.Event(), asyncio.Event()
+        self._over = ""
+
+    # ---- who hears of it
+
+    @asynccontextmanager
+    async def subscribed(self, job_id: str) -> AsyncIterator[Subscriber]:
+        """Somebody who has heard of what is now when the block begins, and hears of all changes until it ends.
+
+        Args:
+            job_id: `ALL`: of all jobs.
+
+        Raises:
+            Rejected: there is no such job. Unavailable: nobody answered in time.
+        """
+        subscriber = Subscriber(job_id)
+        await (self._until_whole() if job_id == ALL else self._until_known(job_id))
+        for view in self._views.values():
+            subscriber.tell(view)
+        self._subscribers.add(subscriber)
+        self._is_wanted.set()
+        try:
+            if self._over:
+                subscriber.end(self._over)
+            yield subscriber
+        finally:
+            self._subscribers.discard(subscriber)
+
+    async def all(self) -> list[View]:
+        """All jobs as they were seen last. Raises Unavailable where nobody answered in time."""
+        await self._until_whole()
+        return list(self._views.values())
+
+    async def ask(self, job_id: str) -> View:
+        """One job as it is now.
+
+        Raises:
+            Rejected: there is no such job. Unavailable: its workflow did not answer.
+        """
+        return view_of((await self._jobs.status(job_id)).state)
+
+    def end_all(self, reason: str) -> None:
+        """Nobody hears anything any more, or waits for it."""
+        self._over = reason
+        self._is_whole.set()
+        self.end_present(reason)
+
+    def end_present(self, reason: str) -> None:
+        """Who hears now is sent away, and may come back."""
+        for subscriber in self._subscribers:
+            subscriber.end(reason)
+
+    async def _until_known(self, job_id: str) -> None:
+        view = await self.ask(job_id)
+        if view.is_over:
+            raise unknown(job_id)
+        self._seen(view)
+
+    async def _until_whole(self) -> None:
+        self._waiting += 1
+        self._is_wanted.set()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._is_whole.wait()
+        except TimeoutError:
+            raise Unavailable(f"not all jobs have answered within {PATIENCE:g} s; try again") from None
+        finally:
+            self._waiting -= 1
+            self._all_until = asyncio.get_running_loop().time() + LINGERS
+
+    # ---- its work
+
+    async def keep(self) -> None:
+        """Looks again and again while somebody wants to hear of it, until it is cancelled."""
+        while True:
+            await self._is_wanted.wait()
+            try:
+                await self._round()
+            except (Rejected, Unavailable) as error:
+                logger.info("jobs not watched", extra={"error": str(error)})
+            await asyncio.sleep(LOOK)
+
+    async def _round(self) -> None:
+        named = {one.job_id for one in self._subscribers} - {ALL}
+        now = asyncio.get_running_loop().time()
+        if self._waiting or any(one.job_id == ALL for one in self._subscribers):
+            self._all_until = now + LINGERS
+        if now >= self._all_until:
+            self._forget_others(named)
+            await self._ask(named)
+            return
+        changed = await self._listed()
+        await self._ask(named | changed | set(self._next_turns(BY_TURNS)))
+        self._rounds += 1
+        if not (self._rows.keys() - self._views.keys()):
+            self._is_whole.set()
+
+    def _forget_others(self, named: set[str]) -> None:
+        self._rows, self._turns = {}, []
+        self._views = {job_id: view for job_id, view in self._views.items() if job_id in named}
+        self._is_whole.clear()
+        if not named:
+            self._is_wanted.clear()
+
+    async def _listed(self) -> set[str]:
+        """Jobs that the list shows to have changed, and those that are no more on it."""
+        if self._is_whole.is_set() and self._rounds % (1 + len(self._rows) // LISTED):
+            return set()
+        rows = await self._jobs.rows()
+        changed = {job_id for job_id, row in rows.items() if row != self._rows.get(job_id)}
+        for job_id, row in rows.items():
+            self._since.setdefault(job_id, row.since)
+        gone = self._views.keys() - rows.keys()
+        self._rows = rows
+        return changed | gone
+
+    def _next_turns(self, count: int) -> list[str]:
+        self._turns = self._turns or sorted(self._rows)
+        turns, self._turns = self._turns[:count], self._turns[count:]
+        return turns
+
+    async def _ask(self, job_ids: Iterable[str]) -> None:
+        few = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(self._ask_one(job_id, few) for job_id in job_ids))
+
+    async def _ask_one(self, job_id: str, few: asyncio.Semaphore) -> None:
+        """A job whose workflow does not answer stays as it was seen last, and is asked again."""
+        async with few:
+            try:
+                view = await self.ask(job_id)
+            except Unavailable as error:
+                self._rows.pop(job_id, None)
+                logger.info("job not asked", extra={"job": job_id, "error": str(error)})
+                return
+            except Rejected:
+                view = self._views.get(job_id, View(id=job_id)).model_copy(update={"is_over": True, "nodes": ()})
+        self._seen(view)
+
+    def _seen(self, view: View) -> None:
+        before = self._views.get(view.id)
+        view = view.model_copy(update={"since": self._since.get(view.id)})
+        if view.is_over:
+            for known in (self._views, self._rows, self._since):
+                known.pop(view.id, None)
+        else:
+            self._views[view.id] = view
+        if view == before or (view.is_over and before is None):
+            return
+        for subscriber in self._subscribers:
+            subscriber.tell(view)
+            if view.is_over and subscriber.job_id == view.id:
+                subscriber.end(f"jobId={view.id} is over")

@@ -1,0 +1,29 @@
+"""What the list of workflows shows of one: its search attributes. Each is told when it changes, as an event of the history."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+Values = Mapping[SearchAttributeKey[Any], Any]
+
+
+class Shown:
+    def __init__(self, told: Values) -> None:
+        """Args:
+        told: what was told before this run, by a rule. The server is not asked what it has: an attribute that somebody removes is
+            gone from the history of the run, too.
+        """
+        self._told = dict(told)
+
+    def tell(self, row: Values) -> None:
+        changes = [key.value_set(value) for key, value in row.items() if self._told.get(key) != value]
+        if changes:
+            workflow.upsert_search_attributes(changes)
+            self._told.update(row)
+
+    def again(self) -> None:
+        """All of it: the server has lost some."""
+        if self._told:
+            workflow.upsert_search_attributes([key.value_set(value) for key, value in self._told.items()])
