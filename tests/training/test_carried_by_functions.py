@@ -235,6 +235,7 @@ def drawing(source):
 
 noam, engine, average, config, drawn, turning = Noam(optimizer), Engine(), Average(), Config(), rates(), itertools.cycle(inputs)
 warm, decayed, metric, cached, state, closed = Warm(optimizer), Decayed(), Metric(), Cached(), State(), counter()
+hooks, rules = [Noam(optimizer), warm], {"lr": Noam(optimizer)}
 settings, opts, named = Config(), {"a": optimizer}, {"stops": False}
 options, numbers, endless = Options(0.1), drawing(kept_sampler := Sampler()), drawing(inputs)
 """
@@ -303,6 +304,9 @@ def epochs(between: str, **parts: str) -> str:
         ("count", steps("count += 1", top="weight = logits(1 + count)")),
         ("count", steps("count += 1\nfor one in opts.values():\n    one.param_groups[0]['lr'] = 0.1 / count")),
         ("closed.turns", steps("closed()")),
+        ("hooks[0].turns", steps("for hook in hooks:\n    hook.step()")),
+        ("hooks[0].turns", epochs("for hook in hooks:\n    hook.step()")),
+        ("rules['lr'].turns", steps("for rule in rules.values():\n    rule.step()")),
         ("state.inner.turns", steps("state.inner.turns += 1\nadjust(0.1 / state.inner.turns)")),
         ("state.inner.turns", epochs("state.inner.turns += 1\nadjust(0.1 / state.inner.turns)")),
         ("n", steps(loop="n, (step, x) in enumerate(zip(training.steps(5), kept_sampler))", top="weight = n")),
@@ -347,6 +351,7 @@ def test_what_functions_methods_and_iterators_carry_is_found(name: str, source: 
         ),
         epochs("bad += 1\nadjust(0.1 / bad)", begin="bad = resume(training)"),
         steps("metric.update(loss.item())"),
+        steps("for hook in [metric]:\n    hook.update(1)"),
         steps(top="weight = cached.get()"),
         steps(top="cache['x'] = 1 / int(step)\nweight = cache['x']"),
         steps(top="shown = torch.zeros(2) if shown is None else shown\nshown.fill_(1 / int(step))\nweight = shown.sum()"),

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 
-from rekindle_training.adapter import iterators, methods, source
+from rekindle_training.adapter import iterators, methods, source, unrolling
 from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.flow import TooLong, reaching
 from rekindle_training.adapter.methods import FunctionsBelow, is_beside
@@ -104,6 +104,7 @@ class Carried:
             if self.is_over:
                 methods.forget()
                 source.forget()
+                unrolling.forget()
 
     def _found(self) -> str:
         frames = chain_of(frames_of_script(), self._opened, self._updates_at)

@@ -37,6 +37,7 @@ from rekindle_training.adapter.reads import (
     prefixes,
     replaced_fields,
 )
+from rekindle_training.adapter.unrolling import unrolled
 
 TRAINS = frozenset(["backward", "manual_backward", "manual_seed", "manual_seed_all", "seed", "set_epoch"])
 """Names of functions that are part of training, whoever has them."""
@@ -214,7 +215,8 @@ class Flow:
         if key in self._turns:
             return dict(self._turns[key])
         is_ours = any(loop is one for one in self._site.loops)
-        if isinstance(loop, ast.For):
+        turns = unrolled(loop, self._names.value) if isinstance(loop, ast.For) and not is_ours else None
+        if isinstance(loop, ast.For) and turns is None:
             self._calls(loop.iter, hot, decides)
             decides = decides | self._carried(loop.iter, hot)
             self._names.alias(loop.target, loop.iter)
@@ -224,20 +226,20 @@ class Flow:
         outside, before = (self._skips, self._breaks), None
         self._inside.append(is_ours)
         while before != (before := (hot, self._breaks, self._called, self._names.aliases)):
-            hot = _merged(hot, self._turn(loop, dict(hot), decides))
+            hot = _merged(hot, self._turn(loop, turns or [*loop.body, *loop.orelse], dict(hot), decides))
             self._skips = outside[0] | self._breaks
         self._inside.pop()
         self._skips, self._breaks = outside
         self._turns[key] = dict(hot)
         return hot
 
-    def _turn(self, loop: Loop, hot: Hot, decides: Carried) -> Hot:
+    def _turn(self, loop: Loop, body: Sequence[ast.stmt], hot: Hot, decides: Carried) -> Hot:
         if isinstance(loop, ast.While):
             self._calls(loop.test, hot, decides)
             decides = decides | self._carried(loop.test, hot)
         if self._epochs and self._inside[-1]:
             self.reached |= decides
-        return self._block([*loop.body, *loop.orelse], hot, decides)
+        return self._block(body, hot, decides)
 
     def _simple(self, statement: ast.stmt, hot: Hot, decides: Carried) -> None:
         self._calls(statement, hot, decides)

@@ -11,6 +11,8 @@ _NOTHING = object()
 
 def value_at(thing: object, name: str) -> Any:
     """Returns an attribute of an object, a variable around a function, or an item of a dictionary (`['a']`); None: none."""
+    if name[1:-1].isdigit():
+        return cast(list[Any], thing)[int(name[1:-1])] if type(thing) in (list, tuple) else None
     if name.startswith("["):
         return dict.get(cast(dict[str, Any], thing), name[2:-2]) if issubclass(type(thing), dict) else None
     own = attributes(thing)

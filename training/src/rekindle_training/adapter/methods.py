@@ -10,6 +10,7 @@ from rekindle_training.adapter import held
 from rekindle_training.adapter.callees import DEEPEST, Callee, callee_of, pairs, property_of
 from rekindle_training.adapter.names import Names
 from rekindle_training.adapter.reads import Reads, Uses, dotted, is_memory, mutated_by, walk
+from rekindle_training.adapter.unrolling import unrolled
 
 _found: dict[tuple[object, int, int], tuple[Uses, object]] = {}
 """What functions use, by their code, the object that has them and how deep they are; with that object, which lives as long."""
@@ -35,6 +36,9 @@ class FunctionsBelow:
 
     def attribute(self, node: ast.Attribute) -> Iterable[str]:
         return property_reads(self._names.value(node.value), node.attr, dotted(node.value))
+
+    def turns(self, loop: ast.For) -> Sequence[ast.stmt] | None:
+        return unrolled(loop, self._names.value)
 
 
 def _outside(names: Iterable[str], callee: Callee, parameters: Mapping[str, str], function: str) -> Iterable[str]:

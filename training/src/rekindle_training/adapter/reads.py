@@ -19,6 +19,10 @@ GROWS = frozenset(
 Loop = ast.For | ast.While
 
 
+class Place(int):
+    """Place of an object in a list. A number that a script writes is none: what is there may change."""
+
+
 def never_known(_test: ast.expr) -> None:
     """Tells of no condition whether it is the same in each turn."""
 
@@ -41,6 +45,9 @@ class Below(Protocol):
 
     def attribute(self, node: ast.Attribute) -> Iterable[str]:
         """Returns what a property reads; nothing where it is none."""
+
+    def turns(self, loop: ast.For) -> Sequence[ast.stmt] | None:
+        """Returns the turns of a loop over objects of the script's; None: it is another loop."""
 
 
 class Reads:
@@ -143,7 +150,8 @@ class Reads:
         match statement:
             case ast.For(target=target, iter=first, body=body, orelse=orelse):
                 self._read(first, known)
-                self._block([*body, *orelse], known | set(assigned(target)))
+                turns = self._below.turns(statement) if self._below else None
+                self._block(turns or [*body, *orelse], known if turns else known | set(assigned(target)))
                 return known.union(stored(statement), _filled_by(statement))
             case ast.While(test=test, body=body, orelse=orelse):
                 self._read(test, known)
@@ -345,6 +353,8 @@ def dotted(node: ast.AST) -> str:
             return f"{root}.{attribute}"
         case ast.Subscript(value=value, slice=ast.Constant(value=str() as key)) if key.isidentifier() and (root := dotted(value)):
             return f"{root}.['{key}']"
+        case ast.Subscript(value=value, slice=ast.Constant(value=Place() as number)) if root := dotted(value):
+            return f"{root}.[{number:d}]"
     return ""
 
 
