@@ -27,6 +27,7 @@ class LinkSwitch(Operation):
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.move = RankLinks()
+        self._is_moved = False
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -71,8 +72,10 @@ class LinkSwitch(Operation):
                 "nobody heard which ranks are to be switched (is SubscribeNotifySwitch open at the gateway of the job's stream?)"
             )
         await self.until(self.is_answered, limits.link_switch, "wait until all devices are switched")
+        report = self.next_report(ReportKind.LINKS)
+        self._is_moved = report is not None and not report.code
         self.stop_for_a_fault()
-        if report := self.next_report(ReportKind.LINKS):
+        if report:
             return self.undone(report.info or "a device could not be switched") if report.code else ""
         return self.undone(self.said_instead() or f"no report of the switch within {seconds(limits.link_switch)}")
 
@@ -86,11 +89,8 @@ class LinkSwitch(Operation):
         return why
 
     def recovered(self, reason: str) -> Verdict:
-        return Verdict(
-            mode=self.MODE,
-            outcome=Outcome.RECOVERED,
-            reason=reason,
-            steps_lost=0,
-            moved_links=self.move,
-            moved_by=self.context.front,
-        )
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0)
+
+    def ended(self, verdict: Verdict) -> Verdict:
+        """Says what was moved, also where a fault kept training from going on behind it: its survivors stay on these links."""
+        return verdict.with_(moved_links=self.move, moved_by=self.context.front) if self._is_moved else verdict
