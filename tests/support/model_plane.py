@@ -9,7 +9,7 @@ from tests.support.driver_runs import Answer, Run
 from tests.support.model_activities import Activities, view
 from tests.support.model_adapter import ENTITY, Call, Intake
 from tests.support.model_messages import Message
-from tests.support.model_training import Training
+from tests.support.model_training import RANKS, Training
 from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
@@ -21,6 +21,8 @@ LONG_AGO = timedelta(seconds=300)
 """What was taken then was there when a mode decided that ends now."""
 FORGOTTEN = timedelta(seconds=50)
 """How long training may stand before somebody recovers it: less than until its manager helps itself."""
+ASKED = 3
+"""How often MindIO is asked whether it trains, where its answers are lost as well."""
 RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
@@ -29,7 +31,14 @@ GROWING = 1.0
 """Seconds in which the watcher gathers what has time."""
 
 
-PROOFS = {"hot switch": "resumed", "retry": "repaired", "in place": "repaired", "elsewhere": "repaired"}
+PROOFS = {
+    "hot switch": "resumed",
+    "retry": "repaired",
+    "in place": "repaired",
+    "elsewhere": "repaired",
+    "link switch": "went on",
+    "stress test": "went on",
+}
 """What happens to training before a mode may say that it recovered."""
 
 
@@ -56,7 +65,12 @@ class ControlPlane:
         self._shortage = False
         """There were too few nodes when a restart was given up."""
         self._taken: dict[tuple[str, str], datetime] = {}
-        """When the report of an attempt's order was taken."""
+        """When the report of an attempt's order was taken; and by recoveries, of each kind."""
+        self._lost = False
+        """The message that the knobs name is."""
+        self._answers_lost = 0
+        self.terminated = False
+        """Somebody has terminated a recovery: nobody knows what it did."""
         self.gentle = False
         """There is no reason to leave training as it stands."""
         self._stands_since: datetime | None = None
@@ -75,13 +89,25 @@ class ControlPlane:
             order = adapter.unheard(run)
             if order in self._taken and self._taken[order] < self.driver.now - LONG_AGO:
                 self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
+            self._operated(run, mode)
             if adapter.says_recovered(run):
                 self._recovered(run, mode)
             if run.status == "failed":
-                self._shortage = sum(node.ready for node in self.world.nodes.values()) < self.world.knobs.pods
+                self._shortage = (
+                    sum(node.ready and not node.isolated for node in self.world.nodes.values()) < self.world.knobs.pods
+                )
             self.world.moment(f"{mode} ended")
-        elif run.status == "failed" and run.failure and not run.failure.HasField("activity_failure_info"):
+        elif run.status == "failed" and run.failure and not adapter.was_answered(run.failure):
             self.found.append(f"the front failed by itself: {run.failure.message}")
+
+    def _operated(self, run: Run, mode: str) -> None:
+        """An operation ended as it has to: it heard what was said, and leaves nobody held."""
+        kind = adapter.unheard_in_operation(run)
+        if (run.id, kind) in self._taken and self._taken[run.id, kind] < self.driver.now - LONG_AGO:
+            self.found.append(f"unheard: the {mode} waited for the message `{kind}`, which was taken")
+        training = self.world.training
+        if run.status in ("completed", "cancelled") and self.world.agents_held() and training.session and not training.ending:
+            self.found.append(f"held: the {mode} has ended, and no agent starts processes")
 
     def _entity_closed(self, run: Run) -> None:
         if run.status in ("failed", "cancelled"):
@@ -103,6 +129,8 @@ class ControlPlane:
         proof = PROOFS.get(mode, "attached" if self.world.knobs.side == "mindio" else "first step")
         since = self.world.last("pods made") if restarted else run.began
         seen = self.world.last(proof)
+        if adapter.is_by_itself(run):  # nobody could tell it to go on, and it needs nobody
+            return
         if since is None or seen is None or seen < since:
             self.found.append(f"untrue: the {mode} says recovered, and nothing {proof} since it acted")
 
@@ -110,9 +138,11 @@ class ControlPlane:
         """A job that trains is restarted only if a person asked for it, a mode before failed, one was lost or cut off half-way,
         or nobody could know that it trains again: a manager that helped itself tells nobody."""
         recovery = next(iter(self.recoveries()), None)
-        if recovery is None or not self.world.trains_undisturbed() or not adapter.is_first_mode(recovery):
+        if recovery is None or not self.world.trains_undisturbed():
             return
-        if self.world.training.alone:
+        if not adapter.is_first_mode(recovery) and not adapter.is_behind_operation(recovery):
+            return
+        if self.world.training.alone or self.world.training.knows_no_attempt or self._answers_lost >= ASKED:
             return
         was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
         back = self.world.last("first step")
@@ -146,8 +176,16 @@ class ControlPlane:
             left += ["entity lost: no workflow knows the job"]
         else:
             left += self._unsettled(adapter.seen(self.driver))
+            left += self._misplaced(adapter.seen(self.driver))
         self.found += left
         self.found += [what for _, what in self.world.log if what.startswith("wrong order")]
+
+    def _misplaced(self, seen: adapter.Seen) -> list[str]:
+        """Links are where the job's workflow believes them."""
+        here = self.world.training.links
+        if here == seen.links or self.terminated:
+            return []
+        return [f"misplaced: ranks {sorted(here)} are on their backup links, known are {sorted(seen.links)}"]
 
     def _unsettled(self, seen: adapter.Seen) -> list[str]:
         """What is left of a job that should train."""
@@ -178,9 +216,13 @@ class ControlPlane:
     # ---- clients
 
     def ask(self, mode: str, rank: int) -> None:
+        pod = self.world.holder(rank)
+        if mode in adapter.ON_OPERATIONS and not (pod and pod.node):
+            return
         self._fronts += 1
         self._restart_asked_for |= mode == "restart"
-        adapter.front(self.driver, mode, rank, f"front-{self._fronts}")
+        backup = rank * RANKS not in self.world.training.links
+        adapter.front(self.driver, mode, rank, f"front-{self._fronts}", pod.node if pod else "", backup=backup)
 
     def withdraw(self) -> None:
         """The last front is cancelled."""
@@ -202,7 +244,15 @@ class ControlPlane:
         else:
             patience = OF_A_FAULT if message.kind == "fault" else PATIENCE
             call = adapter.call_of(message, self.driver.now)
-            self._send(call, done=lambda _: sender.heard(message), patience=patience, missing=lambda: self._miss(message, sender))
+            if self._is_lost(message, sender):
+                return
+            self._send(
+                call,
+                done=lambda _: sender.heard(message),
+                patience=patience,
+                missing=lambda: self._miss(message, sender),
+                name=message.id,
+            )
 
     def _miss(self, message: Message, sender: Training) -> None:
         """The entity wants to know of a stream before it hears of a fault: it is told, or that it has ended."""
@@ -240,9 +290,10 @@ class ControlPlane:
         done: Callable[[Answer], None] = lambda answer: None,
         patience: timedelta = PATIENCE,
         missing: Callable[[], None] = lambda: None,
+        name: str = "",
     ) -> None:
-        """Repeated until it is stored or refused."""
-        name, until = f"{call.name}-{self.world.number()}", self.driver.now + patience
+        """Repeated until it is stored or refused. What has no id of its own is another message each time."""
+        name, until = name or f"{call.name}-{self.world.number()}", self.driver.now + patience
 
         def send() -> None:
             if wanted():
@@ -261,13 +312,13 @@ class ControlPlane:
     def _report(self, call: Call, message: Message, sender: Training) -> None:
         """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent
         once only may be lost with a gateway."""
-        if message.once and self.driver.happens():
+        if self._is_lost(message, sender):
             return
         if self._reporting:
             self.driver.after(0.05, lambda: self._report(call, message, sender))
             return
         self._reporting = True
-        name, until = f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
+        name, until = message.id or f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
 
         def send(to: str, ended: str = "") -> None:
             self.driver.update(to, call.name, list(call.arguments), name, lambda answer: answered(to, ended, answer))
@@ -280,14 +331,27 @@ class ControlPlane:
             elif answer.kind in ("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE) and self.driver.now < until:
                 self.driver.after(0.1, lambda: send(to))
             else:
-                self._heard(message, sender, taken=not answer.kind)
+                self._heard(message, sender, to if not answer.kind else "")
 
         send(sender.ordered_by or ENTITY)
 
-    def _heard(self, message: Message, sender: Training, *, taken: bool) -> None:
+    def _is_lost(self, message: Message, sender: Training) -> bool:
+        """With the gateway that had it: the first of its kind."""
+        is_named = message.kind == self.world.knobs.lost and not self._lost
+        if not is_named and not (message.once and self.driver.happens()):
+            return False
+        self._lost |= is_named
+        self._answers_lost += message.kind == "status"
+        self.world.moment(f"{message.kind} lost")
+        sender.cut(silently=True)
+        return True
+
+    def _heard(self, message: Message, sender: Training, by: str) -> None:
+        """Answered; taken by a recovery, where one is named."""
         self._reporting = False
-        if taken:
+        if by:
             self._taken.setdefault(message.answers, self.driver.now)
+            self._taken.setdefault((by, message.kind), self.driver.now)
         sender.heard(message)
 
 

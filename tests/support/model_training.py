@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.support.model_manager import ORDERS, Command, Manager
-from tests.support.model_messages import Message
+from tests.support.model_messages import Message, Operation
+from tests.support.model_mindio import QUESTIONS, Mindio
+from tests.support.model_operations import Pauses
 
 if TYPE_CHECKING:
     from tests.support.model_world import Pod, World
@@ -14,6 +16,8 @@ PATIENCE = 30.0
 """Seconds that a paused training side waits for its order."""
 RANKS = 2
 """Of each pod."""
+LIVE = ("training", "paused", "held", "standing")
+"""States of processes that are there."""
 
 
 @dataclass
@@ -24,7 +28,8 @@ class Switch:
 
 
 class Training:
-    """Of one generation of pods. Its state: starting, training, paused, standing (its processes are recovered), stuck, gone."""
+    """Of one generation of pods. Its state: starting, training, paused (by a hot switch), held (by an operation), asked
+    (whether it trains), standing (its processes are recovered), stuck, gone."""
 
     def __init__(self, world: "World") -> None:
         self.world, self.clock = world, world.clock
@@ -51,6 +56,11 @@ class Training:
         """Pods of members."""
         self.boss = Manager(self, follows=False) if world.knobs.allows != "exit" else None
         """Recovers processes; None: this training side does not."""
+        self.pauses: Pauses | Mindio = Mindio(self) if self.mindio else Pauses(self, follows=False)
+        self.held_for = ""
+        """The attempt of an operation for which it stands."""
+        self.links: set[int] = set()
+        """Ranks that use their backup link."""
         self._loaded: dict[str, bool] = {}
         """Backup pods that run, and whether their processes wait."""
         self._done: set[tuple[str, str]] = set()
@@ -61,6 +71,11 @@ class Training:
     def mindio(self) -> bool:
         return self.world.knobs.side == "mindio"
 
+    @property
+    def knows_no_attempt(self) -> bool:
+        """Another process of MindIO is the manager: what its predecessor had done nobody knows."""
+        return self.mindio and self.manager > 1
+
     def pace(self, kind: str) -> float:
         """Seconds until a message is there."""
         slow = kind == self.world.knobs.late or self.clock.random.random() < self.world.knobs.slow
@@ -70,6 +85,8 @@ class Training:
         """The control plane answered."""
         if self.boss:
             self.boss.heard(message)
+        elif isinstance(self.pauses, Pauses):
+            self.pauses.teller.heard(message)
 
     def send(self, message: Message) -> None:
         knobs = self.world.knobs
@@ -102,7 +119,7 @@ class Training:
     def attachment(self) -> Message:
         """The open stream, with what its gateway heard of the first step."""
         client = f"10.0.0.1 {self.life} {self.manager}" if self.mindio else ""
-        trains = self.state in ("training", "paused", "standing") and not self.mindio
+        trains = self.state in ("training", "paused", "held", "standing") and not self.mindio
         return Message("attach", session=self.session, queue=self.queue, client=client, life=self.life if trains else "")
 
     def _manager_lives(self) -> bool:
@@ -120,9 +137,11 @@ class Training:
         """Another process is the manager from now on. MindIO's knows nothing of what its predecessor was told."""
         self.manager += 1
         if self.mindio:
-            if self.state == "paused":
+            if self.state in ("paused", "held", "asked"):
                 self.state = "stuck"
             self.switching = None
+        self.pauses.over = True
+        self.pauses = Mindio(self) if self.mindio else Pauses(self, follows=True)
         if self.boss:
             self.boss.over = True
             self.boss = Manager(self, follows=True)
@@ -156,7 +175,7 @@ class Training:
                 self.clock.after(self.clock.random.choice((1.0, 5.0)), self._first_step)
         lost = [rank for rank, uid in self.members.items() if uid not in pods or pods[uid].over]
         replaced = self.switching.rank if self.state == "paused" and self.switching else None
-        if self.state in ("training", "paused", "standing") and [rank for rank in lost if rank != replaced] and not self.ending:
+        if self.state in (*LIVE, "asked") and [rank for rank in lost if rank != replaced] and not self.ending:
             self._stuck(lost)
         if self.boss:
             self._backups_load()
@@ -177,6 +196,7 @@ class Training:
 
     def _stuck(self, lost: list[int]) -> None:
         """For good, or until its processes are recovered."""
+        self.pauses.give_way()
         if self.boss:
             self.stand()
             self.boss.look()
@@ -189,13 +209,13 @@ class Training:
         """A process stands, and its pod runs on."""
         if self.boss:
             self.die(rank)
-        elif self.state in ("training", "paused"):
+        elif self.state in ("training", "paused", "held"):
             self._stuck([rank])
 
     def die(self, rank: int) -> None:
         """One process of a pod ends, and its pod runs on where others are recovered."""
         pod = self.members.get(rank)
-        if self.boss and pod and self.state in ("training", "paused", "standing"):
+        if self.boss and pod and self.state in LIVE:
             of_switch = self.state == "paused" and self.switching and self.switching.rank == rank
             self.gone.add(self.clock.random.choice(self.ranks_of(rank)))
             if not of_switch:
@@ -259,7 +279,8 @@ class Training:
 
     def stand(self) -> None:
         """Training stops, and nobody waits for who does not come."""
-        if self.state in ("training", "paused"):
+        if self.state in ("training", "paused", "held"):
+            self.pauses.give_way()
             self.state, self.switching = "standing", None
 
     def take(self, ranks: frozenset[int], there: dict[int, str]) -> None:
@@ -267,10 +288,34 @@ class Training:
         for pod, uid in there.items():
             if self.members[pod] != uid:
                 self.gone.difference_update(self.ranks_of(pod))
+                self.links.difference_update(self.ranks_of(pod))  # a new pod begins on its first links
             if self.world.pods[uid].backup:
                 self.came_as_backups.add(uid)
             self.members[pod] = uid
         self.gone.difference_update(ranks)
+
+    def hold(self, attempt: str) -> None:
+        """All ranks stand behind one step, with what they have."""
+        self.state, self.held_for = "held", attempt
+        self.world.moment("held")
+
+    def move(self, links: Iterable[tuple[int, bool]]) -> None:
+        for rank, backup in links:
+            (self.links.add if backup else self.links.discard)(rank)
+        self.world.moment("links moved")
+
+    def is_mending(self) -> bool:
+        return self.state == "standing" or bool(self.boss and self.boss.recovery)
+
+    def blame(self) -> None:
+        """An operation has failed, and nobody knows whose fault it is."""
+        self.stand()
+        if self.boss:
+            self.boss.blame()
+
+    def stop_for_good(self) -> None:
+        """Training has stopped, and its processes are there."""
+        self.state, self.switching = "stuck", None
 
     def go_on(self) -> None:
         self.state = "training"
@@ -299,6 +344,10 @@ class Training:
             return
         self._done.add((uuid, name))
         self.world.moment(f"order {name}")
+        if isinstance(self.pauses, Mindio) and name in QUESTIONS:
+            self.pauses.order(Operation(name, uuid))
+        if name == "hot switch":
+            self.pauses.stop("a hot switch was ordered")
         if name == "hot switch" and self.state == "training":
             self.switching = Switch(uuid, ranks[0] // RANKS)
             self._backup_loads()
@@ -306,6 +355,15 @@ class Training:
             self._stop_switch()
         elif name == "migration":
             self._order_migration()
+
+    def operate(self, operation: Operation) -> None:
+        """Ours answers a repetition again. MindIO knows none, and hears of each order once."""
+        self.world.moment(f"order {operation.name}")
+        if not self.mindio:
+            self.pauses.order(operation)
+        elif (operation.uuid, operation.name) not in self._done:
+            self._done.add((operation.uuid, operation.name))
+            self.pauses.order(operation)
 
     def _order_migration(self) -> None:
         if self.state == "paused":
@@ -381,6 +439,7 @@ class Training:
             self.members[rank] = backup.uid
             self.came_as_backups.add(backup.uid)
             self.gone.difference_update(self.ranks_of(rank))
+            self.links.difference_update(self.ranks_of(rank))
         if not self.whole() or (self.mindio and not went_on):
             self._fail_migration()
             return

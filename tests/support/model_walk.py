@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from tests.support.driver import START
 from tests.support.driver_runs import Broken
@@ -43,6 +44,7 @@ class Disturbance:
 
 
 HEALTHY = Knobs()
+WELL: dict[str, Any] = {"holds": "yes", "switches": "yes", "finds": "", "goes_on": "yes", "pauses": "yes", "resumes": "yes"}
 
 ALLOWED = ("", "", "", "recover", "recover-in-place", "retry,recover")
 """What the owners of jobs allow whose processes are recovered."""
@@ -124,7 +126,8 @@ class Walk:
 
     def _heal(self) -> None:
         world = self.world
-        world.knobs = replace(world.knobs, deletes=True, answers=True, starts=True, pauses="yes", resumes="yes")
+        world.knobs = replace(world.knobs, **WELL)
+        world.knobs = replace(world.knobs, deletes=True, answers=True, starts=True)
         for number in range(2):
             world.nodes[f"new-{number}"] = Node(f"new-{number}")
         for name in world.nodes:
@@ -169,6 +172,7 @@ class Walk:
             self.world.remove(pod.uid)
 
     def terminate_recovery(self) -> None:
+        self.plane.terminated |= bool(self.plane.recoveries())
         for run in self.plane.recoveries():
             self.driver.terminate(run.id)
 
@@ -220,6 +224,8 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "worker dies": lambda walk, rank: walk.driver.kill_worker(0.5 + rank),
     "watcher dies": lambda walk, rank: walk.plane.watcher.kill(0.5 + rank),
     "switch asked for": lambda walk, rank: walk.plane.ask("hot switch", rank),
+    "links asked for": lambda walk, rank: walk.plane.ask("link switch", rank),
+    "test asked for": lambda walk, rank: walk.plane.ask("stress test", rank),
     "restart asked for": lambda walk, rank: walk.plane.ask("restart", rank),
     "front cancelled": lambda walk, rank: walk.plane.withdraw(),
     "recovery cancelled": lambda walk, rank: walk.cancel_recovery(),
