@@ -180,11 +180,11 @@ class LinkFailover:
         Raises:
             _NotMoved: it did not, and goes on as before, or was restarted.
         """
-        verdict = await self._asked(moves, patience)
+        verdict = await self._looked_up(moves, patience)
         for _ in range(TRIES - 1):
             if not _was_interrupted(verdict):
                 break
-            verdict = await self._asked(moves, PATIENCE)
+            verdict = await self._looked_up(moves, PATIENCE)
         if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
             verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
@@ -196,12 +196,19 @@ class LinkFailover:
         self._show()
         return verdict
 
+    async def _looked_up(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
+        """The job's verdict. Where training did not go on behind the switch, its state says whether links were moved."""
+        verdict = await self._asked(moves, patience)
+        is_switched = verdict.mode is Mode.LINK_SWITCH and verdict.outcome is Outcome.RECOVERED
+        return self._done(moves) if not is_switched and await self._is_done(moves) else verdict
+
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
         """The job's verdict. All limits begin with this wish, however often the job is asked. What it accepted and did not answer
         is unknown: its state says whether it was done."""
         info, began, refusals, accepted = workflow.info(), workflow.now(), 0, False
         while True:
-            if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
+            is_unwanted = self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted)
+            if is_unwanted and not accepted:  # what may have been done is switched back behind it
                 raise _NotMoved("a switchback was asked for before they were moved")
             self._reset.clear()
             self.known = self.known.with_(asked=self.known.asked + 1)
@@ -223,7 +230,7 @@ class LinkFailover:
             except ActivityError as error:
                 said = await self._heard(_said(error), moves)
             if accepted and await self._is_done(moves):
-                return Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason=f"the job has done it: {describe(moves)}")
+                return self._done(moves)
             refusals += said.kind == ErrorTypes.REQUEST_REFUSED
             gap, limit = {
                 ErrorTypes.JOB_BUSY: (BUSY, patience),
@@ -233,6 +240,10 @@ class LinkFailover:
                 raise said
             self._waits(str(said))
             await workflow.sleep(gap, summary=bounds.summary(str(said)))
+
+    @staticmethod
+    def _done(moves: Sequence[Placed]) -> Verdict:
+        return Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason=f"the job has done it: {describe(moves)}")
 
     async def _is_done(self, moves: Sequence[Placed]) -> bool:
         """Nobody knows while the job's workflow is lost."""

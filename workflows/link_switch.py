@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import ResolveLinksRequest
 from rekindle.model.links import RankLinks, describe
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Report, ReportKind, Verdict
 from rekindle.policy import links, orders
 from workflows import steps
 from workflows.mode import NOTHING, Ends, seconds
@@ -42,6 +42,8 @@ class LinkSwitch(Operation):
             failure = await self._switch()
         async with self.phase("training goes on"):
             info = await self.go_on()
+        self._hear()
+        failure = "" if self._is_moved else failure
         self.stop_for_a_cancellation(done=failure != CANCELLED)
         if failure:
             raise Ends(Outcome.IGNORED, f"the links were not switched, training goes on as before: {failure}")
@@ -72,12 +74,18 @@ class LinkSwitch(Operation):
                 "nobody heard which ranks are to be switched (is SubscribeNotifySwitch open at the gateway of the job's stream?)"
             )
         await self.until(self.is_answered, limits.link_switch, "wait until all devices are switched")
-        report = self.next_report(ReportKind.LINKS)
-        self._is_moved = report is not None and not report.code
+        report = self._hear()
         self.stop_for_a_fault()
         if report:
             return self.undone(report.info or "a device could not be switched") if report.code else ""
         return self.undone(self.said_instead() or f"no report of the switch within {seconds(limits.link_switch)}")
+
+    def _hear(self) -> Report | None:
+        """Takes what is said of the switch, which may come when nobody waits for it any more: the order was heard, and its
+        receipt was lost in an outage."""
+        report = self.next_report(ReportKind.LINKS)
+        self._is_moved |= report is not None and not report.code
+        return report
 
     def is_answered(self) -> bool:
         return self.has_report(ReportKind.LINKS) or self.is_over()
@@ -93,4 +101,5 @@ class LinkSwitch(Operation):
 
     def ended(self, verdict: Verdict) -> Verdict:
         """Says what was moved, also where a fault kept training from going on behind it: its survivors stay on these links."""
+        self._hear()
         return verdict.with_(moved_links=self.move, moved_by=self.context.front) if self._is_moved else verdict
