@@ -1,6 +1,7 @@
 """Whatever happens to an operation on a job that trains, training goes on: nobody stands held, links are where they are known.
 
-Walks of the same model as in `test_entity`: link switches and stress tests, of our own training side and of MindIO.
+Walks of the same model as in `test_entity`: link switches, stress tests and maintenances of links, of our own training side
+and of MindIO.
 """
 
 import os
@@ -9,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.model.test_entity import MINDIO, RECOVERS, SEEDS, Example, example
-from tests.support.model_scripts import gentle_operated_script, operated_script
+from tests.support.model_scripts import gentle_maintained_script, gentle_operated_script, maintained_script, operated_script
 from tests.support.model_walk import Disturbance, Walk, explained, kinds, shrunk
 from tests.support.model_world import Knobs
 
@@ -19,6 +20,7 @@ RUNS = int(os.environ.get("REKINDLE_MODEL_RUNS", "50"))
 CHUNK = 25
 
 LINKS, TEST = Disturbance("links asked for", delay=40.0), Disturbance("test asked for", delay=40.0)
+OVER, BACK = Disturbance("failover asked for", delay=40.0), Disturbance("switchback asked for", delay=600.0)
 
 EXAMPLES = (
     example("links are switched", "misplaced", LINKS, knobs=RECOVERS, gentle=True),
@@ -87,6 +89,56 @@ EXAMPLES = (
         LINKS,
         knobs=replace(MINDIO, lost="went on"),
     ),
+    example(
+        "a process dies, and its report is sent again before the first one is stored",
+        "twice",
+        Disturbance("rank dies", delay=40.0),
+        knobs=Knobs(allows="", lost="fault"),
+        gentle=True,
+    ),
+    example("links are failed over and switched back", "not its own", OVER, BACK, knobs=RECOVERS, gentle=True),
+    example("links of MindIO are failed over and switched back", "not its own", OVER, BACK, knobs=MINDIO),
+    example(
+        "a second maintenance of the same links is refused",
+        "restless",
+        OVER,
+        Disturbance("failover asked for", delay=50.0),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "a job has moved links when its workflow is terminated, and its stream is away",
+        "not its own",
+        OVER,
+        Disturbance("entity terminated", "link switch ended"),
+        Disturbance("stream away", "link switch ended", rank=2),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "training never goes on by itself behind links that a maintenance has moved",
+        "not its own",
+        OVER,
+        knobs=Knobs(allows="", goes_on="no"),
+        gentle=True,
+    ),
+    example(
+        "a switchback is asked for while nobody knows whether links were moved",
+        "not its own",
+        OVER,
+        Disturbance("switchback asked for", "went on"),
+        Disturbance("entity terminated", "link switch ended"),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "a job's workflow is terminated while it mends what came behind moved links",
+        "misplaced",
+        OVER,
+        Disturbance("entity terminated", "order continue", 1.0),
+        knobs=Knobs(allows="", goes_on="no"),
+        gentle=True,
+    ),
 )
 
 
@@ -112,5 +164,23 @@ def test_operations_cost_no_restart(first: int) -> None:
     """Ours goes on, or its processes are recovered, whatever becomes of the operation."""
     for seed in range(first, min(first + CHUNK, RUNS)):
         script = gentle_operated_script(seed)
+        for kind in sorted(kinds(Walk(script).run())):
+            pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
+def test_random_walks_with_maintenances_end_well(first: int) -> None:
+    """Of ours and of MindIO, whatever else happens to the job."""
+    for seed in range(first, min(first + CHUNK, RUNS)):
+        script = maintained_script(seed)
+        for kind in sorted(kinds(Walk(script).run())):
+            pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
+def test_maintenances_cost_no_restart(first: int) -> None:
+    """Ours goes on, or its processes are recovered, whatever becomes of the maintenance."""
+    for seed in range(first, min(first + CHUNK, RUNS)):
+        script = gentle_maintained_script(seed)
         for kind in sorted(kinds(Walk(script).run())):
             pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")

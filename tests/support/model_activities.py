@@ -335,7 +335,10 @@ class Activities:
         return devices(shown)
 
     def _links_now(self, activity: Activity, attempt: int) -> None:
-        if self._driver.running(ENTITY):
+        run = self._driver.running(ENTITY)
+        if run and not run.has_begun:
+            self._driver.after(0.05, lambda: self._links_now(activity, attempt))
+        elif run:
             activity.complete(attempt, self._driver.query(ENTITY, Queries.STATUS, JobStatus).state.links)
         else:
             activity.fail(attempt, ApplicationError("no such job", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True))
@@ -355,8 +358,7 @@ class Activities:
             elif answer.kind == "again":
                 activity.fail(attempt, ApplicationError("again"))
             else:
-                kind = ErrorTypes.JOB_UNKNOWN if answer.kind == "not found" else answer.kind
-                activity.fail(attempt, ApplicationError(answer.message, type=kind, non_retryable=True))
+                activity.fail(attempt, _refusal(answer))
 
         self._driver.update(ENTITY, Updates.RECOVER, [asked.request], asked.request_id, answered)
 
@@ -369,8 +371,7 @@ class Activities:
             run = self._driver.running(ENTITY)
             update = run.updates.get(asked.request_id) if run else None
             if said and said[0].kind not in ("", "again"):
-                kind = ErrorTypes.JOB_UNKNOWN if said[0].kind == "not found" else said[0].kind
-                activity.fail(attempt, ApplicationError(said[0].message, type=kind, non_retryable=True))
+                activity.fail(attempt, _refusal(said[0]))
             elif said and said[0].kind == "again":
                 activity.fail(attempt, ApplicationError("again"))
             elif said or (update and update.accepted):
@@ -408,6 +409,12 @@ class Activities:
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
         self._driver.terminate(activity.argument(activity_values.TerminateRequest).workflow_id)
         activity.complete(attempt)
+
+
+def _refusal(answer: Answer) -> ApplicationError:
+    """As the activities translate it."""
+    kinds = {"not found": ErrorTypes.JOB_UNKNOWN, "accepted last": ErrorTypes.WORKFLOW_LOST}
+    return ApplicationError(answer.message, type=kinds.get(answer.kind, answer.kind), non_retryable=True)
 
 
 def _links(order: Order) -> tuple[tuple[int, bool], ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio.api.failure.v1 import Failure
 
-from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, request_workflow, runs_mode
+from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, job_workflow, request_workflow, runs_mode
 from rekindle.model import keys
 from rekindle.model.cluster import (
     JobView,
@@ -15,6 +15,7 @@ from rekindle.model.cluster import (
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultType, FaultyRanks
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
+from rekindle.model.maintenance import FailoverRequest, Maintenance, Stage, SwitchBack
 from rekindle.model.recovery import (
     Attachment,
     FaultRank,
@@ -122,6 +123,46 @@ def front(driver: Driver, mode: str, rank: int, name: str, node: str = "", *, ba
     driver.start(kind, front_id(name), asked)
 
 
+def fail_over(driver: Driver, node: str, maintenance: str) -> None:
+    """A person begins a maintenance of both devices of a node."""
+    asked = FailoverRequest(job=JOB, links=links_of(node, backup=True), requested_by="a person")
+    driver.start(Workflows.LINK_FAILOVER, maintenance, asked)
+
+
+def maintenance_id(number: int) -> str:
+    return f"link-failover/default.gpt/{number}/{JOB}"
+
+
+def switch_back(driver: Driver, maintenance: str) -> None:
+    driver.signal(maintenance, Signals.SWITCHBACK, SwitchBack(requested_by="a person"))
+
+
+def is_maintenance(run: Run) -> bool:
+    return bool(run.definition.name == Workflows.LINK_FAILOVER)
+
+
+def is_at_rest(driver: Driver, maintenance: Run) -> bool:
+    """Whether it waits for its switchback."""
+    return is_maintenance(maintenance) and _known(driver, maintenance).stage is Stage.ON_BACKUP
+
+
+def moved_by(driver: Driver, maintenance: Run) -> frozenset[int]:
+    """Ranks that are on their backup links, as it knows."""
+    if maintenance.status != "running":
+        return frozenset()
+    return frozenset(rank for one in _known(driver, maintenance).on_backup for ranks in one.ranks for rank in ranks)
+
+
+def _known(driver: Driver, maintenance: Run) -> Maintenance:
+    known: Maintenance = driver.query(maintenance.id, Queries.STATUS, Maintenance)
+    return known
+
+
+def asked_by(run: Run) -> str:
+    """The front, or the maintenance, that a mode was asked for by; empty: faults are its reason."""
+    return str(run.argument(RecoveryContext, 1).front)
+
+
 def links_of(node: str, *, backup: bool) -> tuple[NodeLinks, ...]:
     """Both devices of a node."""
     return (NodeLinks(node=node, devices=("0", "1"), backup=backup),)
@@ -226,6 +267,8 @@ class Seen:
     incidents: tuple[Ended, ...]
     links: frozenset[int]
     """Ranks that use their backup links."""
+    moved: dict[str, frozenset[int]]
+    """The same, by the maintenances that moved them."""
 
 
 def seen(driver: Driver) -> Seen:
@@ -248,9 +291,13 @@ def seen(driver: Driver) -> Seen:
         )
         for one in state.history
     )
-    on_backup = frozenset(rank for one in state.links for rank in one.ranks)
+    moved = {one.maintenance: frozenset(one.ranks) for one in state.links}
     return Seen(
-        waiting=waiting, session=state.attachment.session if state.attachment else "", incidents=incidents, links=on_backup
+        waiting=waiting,
+        session=state.attachment.session if state.attachment else "",
+        incidents=incidents,
+        links=frozenset().union(*moved.values()),
+        moved=moved,
     )
 
 

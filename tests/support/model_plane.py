@@ -1,5 +1,6 @@
 """The control plane of the model: real workflows and intake, the gateway's manners, and what must never be seen of them."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -23,6 +24,8 @@ FORGOTTEN = timedelta(seconds=50)
 """How long training may stand before somebody recovers it: less than until its manager helps itself."""
 ASKED = 3
 """How often MindIO is asked whether it trains, where its answers are lost as well."""
+MOST_ASKED = 15
+"""Link switches for one maintenance."""
 RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
@@ -69,6 +72,9 @@ class ControlPlane:
         self._lost = False
         """The message that the knobs name is."""
         self._answers_lost = 0
+        self._maintenances = 0
+        self.modes: list[Run] = []
+        """All that have ended."""
         self.terminated = False
         """Somebody has terminated a recovery: nobody knows what it did."""
         self.gentle = False
@@ -82,23 +88,27 @@ class ControlPlane:
     def _closed(self, run: Run) -> None:
         if run.id == ENTITY:
             self._entity_closed(run)
+        elif adapter.is_maintenance(run):
+            self.world.moment(f"maintenance {run.status}")
         elif run.parent:
-            mode = adapter.MODES[run.definition.name]
-            if run.status == "terminated":
-                self._orphan = run
-            order = adapter.unheard(run)
-            if order in self._taken and self._taken[order] < self.driver.now - LONG_AGO:
-                self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
-            self._operated(run, mode)
-            if adapter.says_recovered(run):
-                self._recovered(run, mode)
-            if run.status == "failed":
-                self._shortage = (
-                    sum(node.ready and not node.isolated for node in self.world.nodes.values()) < self.world.knobs.pods
-                )
-            self.world.moment(f"{mode} ended")
+            self._mode_closed(run)
         elif run.status == "failed" and run.failure and not adapter.was_answered(run.failure):
             self.found.append(f"the front failed by itself: {run.failure.message}")
+
+    def _mode_closed(self, run: Run) -> None:
+        mode = adapter.MODES[run.definition.name]
+        self.modes.append(run)
+        if run.status == "terminated":
+            self._orphan = run
+        order = adapter.unheard(run)
+        if order in self._taken and self._taken[order] < self.driver.now - LONG_AGO:
+            self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
+        self._operated(run, mode)
+        if adapter.says_recovered(run):
+            self._recovered(run, mode)
+        if run.status == "failed":
+            self._shortage = sum(node.ready and not node.isolated for node in self.world.nodes.values()) < self.world.knobs.pods
+        self.world.moment(f"{mode} ended")
 
     def _operated(self, run: Run, mode: str) -> None:
         """An operation ended as it has to: it heard what was said, and leaves nobody held."""
@@ -168,7 +178,8 @@ class ControlPlane:
     def conclude(self) -> None:
         """Nobody disturbs any more, and what was to happen has happened."""
         entity = self.driver.running(ENTITY)
-        open_runs = [run.id for run in self.driver.runs.values() if run.status == "running" and run is not entity]
+        running = [run for run in self.driver.runs.values() if run.status == "running" and run is not entity]
+        open_runs = [run.id for run in running if not adapter.is_at_rest(self.driver, run)]
         left = [f"not quiet: {what}" for what in open_runs]
         if self.world.ended:
             left += ["not quiet: the entity of a deleted job"] if entity else []
@@ -177,15 +188,38 @@ class ControlPlane:
         else:
             left += self._unsettled(adapter.seen(self.driver))
             left += self._misplaced(adapter.seen(self.driver))
-        self.found += left
+        self.found += left + self._restless()
         self.found += [what for _, what in self.world.log if what.startswith("wrong order")]
 
     def _misplaced(self, seen: adapter.Seen) -> list[str]:
         """Links are where the job's workflow believes them."""
         here = self.world.training.links
-        if here == seen.links or self.terminated:
+        if self.terminated:
             return []
-        return [f"misplaced: ranks {sorted(here)} are on their backup links, known are {sorted(seen.links)}"]
+        found = [f"misplaced: ranks {sorted(here)} are on their backup links, known are {sorted(seen.links)}"]
+        return [*(found if here != seen.links else []), *self._forgotten_links(seen)]
+
+    def _forgotten_links(self, seen: adapter.Seen) -> list[str]:
+        """A maintenance knows what it has moved, and does not end before that has returned."""
+        found = []
+        for run in filter(adapter.is_maintenance, self.driver.runs.values()):
+            known, moved = adapter.moved_by(self.driver, run), seen.moved.get(run.id, frozenset())
+            if known != moved and run.status != "terminated":
+                found.append(
+                    f"not its own: the maintenance, {run.status}, knows of ranks {sorted(known)}, moved are {sorted(moved)}"
+                )
+        return found
+
+    def twice(self) -> list[str]:
+        """One report of a fault is the reason for one recovery. Not where somebody cancels or terminates what runs."""
+        told = sum(what == "process fault" for _, what in self.world.log)
+        begun = sum(adapter.is_first_mode(run) and adapter.is_of_training_side(run) for run in self.modes)
+        return [f"twice: {begun} recoveries of what was told {told} times"] if begun > told else []
+
+    def _restless(self) -> list[str]:
+        """Whoever is refused asks again some times, and not for ever."""
+        asked = Counter(adapter.asked_by(run) for run in self.modes if run.id.endswith("link-switch/" + adapter.JOB))
+        return [f"restless: {count} link switches for {front}" for front, count in asked.items() if front and count > MOST_ASKED]
 
     def _unsettled(self, seen: adapter.Seen) -> list[str]:
         """What is left of a job that should train."""
@@ -224,6 +258,17 @@ class ControlPlane:
         backup = rank * RANKS not in self.world.training.links
         adapter.front(self.driver, mode, rank, f"front-{self._fronts}", pod.node if pod else "", backup=backup)
 
+    def fail_over(self, rank: int) -> None:
+        """A maintenance of the links of a pod's node."""
+        if (pod := self.world.holder(rank)) and pod.node:
+            self._maintenances += 1
+            adapter.fail_over(self.driver, pod.node, adapter.maintenance_id(self._maintenances))
+
+    def switch_back(self) -> None:
+        """All maintenances are over."""
+        for number in range(1, self._maintenances + 1):
+            adapter.switch_back(self.driver, adapter.maintenance_id(number))
+
     def withdraw(self) -> None:
         """The last front is cancelled."""
         self.driver.cancel(adapter.front_id(f"front-{self._fronts}"))
@@ -251,7 +296,7 @@ class ControlPlane:
                 done=lambda _: sender.heard(message),
                 patience=patience,
                 missing=lambda: self._miss(message, sender),
-                name=message.id,
+                name=self.id_of(message),
             )
 
     def _miss(self, message: Message, sender: Training) -> None:
@@ -318,7 +363,7 @@ class ControlPlane:
             self.driver.after(0.05, lambda: self._report(call, message, sender))
             return
         self._reporting = True
-        name, until = message.id or f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
+        name, until = self.id_of(message) or f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
 
         def send(to: str, ended: str = "") -> None:
             self.driver.update(to, call.name, list(call.arguments), name, lambda answer: answered(to, ended, answer))
@@ -335,8 +380,13 @@ class ControlPlane:
 
         send(sender.ordered_by or ENTITY)
 
+    @staticmethod
+    def id_of(message: Message) -> str:
+        """By which it is taken once; empty: each call is a message."""
+        return message.id
+
     def _is_lost(self, message: Message, sender: Training) -> bool:
-        """With the gateway that had it: the first of its kind."""
+        """With the gateway that had it: the first of its kind. What is sent again may be stored behind its repetition."""
         is_named = message.kind == self.world.knobs.lost and not self._lost
         if not is_named and not (message.once and self.driver.happens()):
             return False
@@ -344,6 +394,8 @@ class ControlPlane:
         self._answers_lost += message.kind == "status"
         self.world.moment(f"{message.kind} lost")
         sender.cut(silently=True)
+        if not message.once:
+            self.driver.after(self.driver.random.choice((8.0, 14.0, 20.0)), lambda: self._receive(message, sender))
         return True
 
     def _heard(self, message: Message, sender: Training, by: str) -> None:

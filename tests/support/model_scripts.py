@@ -1,6 +1,7 @@
 """Random scripts of the model with operations on a job that trains: link switches, stress tests, maintenances of links."""
 
 import random
+from dataclasses import replace
 
 from tests.support.model_walk import DELAYS, DISTURBANCES, HARMLESS, OF_PROCESSES, STRIKES, Disturbance, Script
 from tests.support.model_world import Knobs
@@ -19,7 +20,9 @@ OF_OPERATIONS = (
     "link switch ended",
     "stress test ended",
 )
-LOST = ("", "", "stood", "switched", "tested", "went on")
+LOST = ("", "", "fault", "stood", "switched", "tested", "went on")
+LATE = LOST[3:]
+LIGHT = ("failover asked for", "failover asked for", "switchback asked for", "switchback asked for")
 MEANWHILE = (*HARMLESS[:-1], "front cancelled", "recovery cancelled", "entity terminated", *ASKED)
 
 
@@ -34,7 +37,7 @@ def operated_script(seed: int) -> Script:
         finds=chance.choice(("",) * 6 + ("fault", "silent", "untested", "nothing")),
         goes_on=chance.choice(("yes",) * 8 + ("no",)),
         lost=chance.choice(LOST),
-        late=chance.choice(LOST),
+        late=chance.choice(("", "", *LATE)),
         slow=chance.choice((0.0, 0.0, 0.2)),
         doubled=chance.random() < 0.2,
         allows=chance.choice(("exit", "", "", "recover", "recover-in-place")),
@@ -66,14 +69,11 @@ def gentle_operated_script(seed: int) -> Script:
         finds=chance.choice(("",) * 6 + ("fault", "silent", "untested", "nothing")),
         goes_on=chance.choice(("yes",) * 8 + ("no",)),
         lost=chance.choice(LOST),
-        late=chance.choice(LOST),
+        late=chance.choice(("", "", *LATE)),
         doubled=chance.random() < 0.2,
         allows="",
     )
-    strikes = [
-        Disturbance(chance.choice(tuple(STRIKES)), chance.choice(OF_OPERATIONS), chance.choice(DELAYS), chance.randrange(2))
-        for _ in range(chance.choice((0, 0, 1)))
-    ]
+    strikes = _some(chance, tuple(STRIKES), 2, 2)
     more = [
         Disturbance(chance.choice(MEANWHILE), chance.choice(OF_OPERATIONS), chance.choice(DELAYS), chance.randrange(2))
         for _ in range(chance.randrange(4))
@@ -81,3 +81,34 @@ def gentle_operated_script(seed: int) -> Script:
     loss, long_history = chance.choice((0.0, 0.0, 0.05)), chance.choice((10_000, 10_000, 4))
     first = Disturbance(chance.choice(ASKED), delay=40.0, rank=chance.randrange(2))
     return Script((first, *strikes, *more), knobs, loss, long_history, seed, gentle=True)
+
+
+def maintained_script(seed: int) -> Script:
+    """A maintenance of links, and whatever else may happen to its job; of ours or of MindIO."""
+    chance, plain = random.Random(seed), operated_script(seed)
+    whatever = (*MEANWHILE, *LIGHT, *LIGHT, "stream away", *DISTURBANCES, *STRIKES)
+    return replace(plain, disturbances=(*_maintenance(chance), *_some(chance, whatever, 3, 4)))
+
+
+def gentle_maintained_script(seed: int) -> Script:
+    """A maintenance with our own training side, in which nothing breaks that is worth a restart of the job."""
+    chance, plain = random.Random(seed), gentle_operated_script(seed)
+    more = _some(chance, (*MEANWHILE, *LIGHT), 2, 4)
+    struck = () if any(one.what == "entity terminated" for one in more) else _some(chance, tuple(STRIKES), 2, 2)
+    return replace(plain, disturbances=(*_maintenance(chance), *struck, *more))
+
+
+def _maintenance(chance: random.Random) -> tuple[Disturbance, ...]:
+    """From a failover to its switchback, which may come early."""
+    rank = chance.randrange(2)
+    over = Disturbance("failover asked for", delay=40.0, rank=rank)
+    back = Disturbance("switchback asked for", chance.choice(OF_OPERATIONS), chance.choice((*DELAYS, 600.0)))
+    return (over, back) if chance.random() < 0.7 else (over,)
+
+
+def _some(chance: random.Random, what: tuple[str, ...], ranks: int, most: int) -> tuple[Disturbance, ...]:
+    moments = (*OF_OPERATIONS, "maintenance failed")
+    return tuple(
+        Disturbance(chance.choice(what), chance.choice(moments), chance.choice(DELAYS), chance.randrange(ranks))
+        for _ in range(chance.randrange(most))
+    )

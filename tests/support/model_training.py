@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tests.support.model_manager import ORDERS, Command, Manager
@@ -65,6 +66,8 @@ class Training:
         """Backup pods that run, and whether their processes wait."""
         self._done: set[tuple[str, str]] = set()
         self._loading = self._met = False
+        self._back = self.clock.now
+        """It stays away until then."""
         self.clock.after(self.clock.random.choice((0.3, 1.0)), self.connect)
 
     @property
@@ -100,7 +103,7 @@ class Training:
     # ---- the stream
 
     def connect(self) -> None:
-        if self.state == "gone" or self.session:
+        if self.state == "gone" or self.session or self.clock.now < self._back:
             return
         if self.mindio and not self._manager_lives():
             self._met = False
@@ -125,13 +128,18 @@ class Training:
     def _manager_lives(self) -> bool:
         return any(pod.rank == 0 and pod.phase == "Running" for pod in self.world.pods.values())
 
-    def cut(self, *, silently: bool = False) -> None:
-        """The stream breaks, and the client comes back. A gateway that died says nothing of it."""
+    def cut(self, *, silently: bool = False, away: float = 0.0) -> None:
+        """The stream breaks, and the client comes back. A gateway that died says nothing of it.
+
+        Args:
+            away: seconds for which it does not come back.
+        """
+        self._back = self.clock.now + timedelta(seconds=away)
         if self.session:
             if not silently:
                 self.send(Message("detach", session=self.session))
             self.session = ""
-            self.clock.after(self.clock.random.choice((0.1, 1.0)), self.connect)
+            self.clock.after(away + self.clock.random.choice((0.1, 1.0)), self.connect)
 
     def lose_manager(self) -> None:
         """Another process is the manager from now on. MindIO's knows nothing of what its predecessor was told."""

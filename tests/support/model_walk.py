@@ -78,6 +78,10 @@ class Script:
     """Nothing in it is worth a restart of the whole job."""
 
 
+MEDDLING = ("recovery cancelled", "front cancelled", "entity terminated", "recovery terminated")
+"""Whoever does so may have the same thing recovered again."""
+
+
 class Walk:
     """One run of the model."""
 
@@ -104,6 +108,8 @@ class Walk:
             self.plane.conclude()
             if self.script.gentle and self.world.last("pods deleted"):
                 self.plane.found.append("costly: the job was restarted, and less would have done")
+            if self.script.gentle and not any(one.what in MEDDLING for one in self.script.disturbances):
+                self.plane.found += self.plane.twice()
             self.story = self.plane.story()
         except Broken as broken:
             self.plane.found.append(f"broken: {broken}")
@@ -226,6 +232,9 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "switch asked for": lambda walk, rank: walk.plane.ask("hot switch", rank),
     "links asked for": lambda walk, rank: walk.plane.ask("link switch", rank),
     "test asked for": lambda walk, rank: walk.plane.ask("stress test", rank),
+    "failover asked for": lambda walk, rank: walk.plane.fail_over(rank),
+    "switchback asked for": lambda walk, rank: walk.plane.switch_back(),
+    "stream away": lambda walk, rank: walk.world.training.cut(away=(3.0, 20.0, 90.0)[rank]),
     "restart asked for": lambda walk, rank: walk.plane.ask("restart", rank),
     "front cancelled": lambda walk, rank: walk.plane.withdraw(),
     "recovery cancelled": lambda walk, rank: walk.cancel_recovery(),
