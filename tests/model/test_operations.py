@@ -14,8 +14,8 @@ from tests.support.model_scripts import gentle_maintained_script, gentle_operate
 from tests.support.model_walk import Disturbance, Walk, explained, kinds, shrunk
 from tests.support.model_world import Knobs
 
-RUNS = int(os.environ.get("REKINDLE_MODEL_RUNS", "50"))
-"""Random walks of each kind; `make model` makes many more."""
+RUNS = max(50, int(os.environ.get("REKINDLE_MODEL_RUNS", "0")) // 4)
+"""Random walks of each of the four kinds; `make model` makes many more."""
 
 CHUNK = 25
 
@@ -95,6 +95,20 @@ EXAMPLES = (
         Disturbance("rank dies", delay=40.0),
         knobs=Knobs(allows="", lost="fault"),
         gentle=True,
+    ),
+    example(
+        "a recovery's last report comes while its job's workflow is lost",
+        "costly",
+        LINKS,
+        Disturbance("entity terminated", "order retry"),
+        knobs=Knobs(allows="", switches="torn", lost="switched"),
+        gentle=True,
+    ),
+    example(
+        "the cluster does not answer for so long that training goes on without an order",
+        "untrue",
+        TEST,
+        Disturbance("cluster away", "held", rank=2),
     ),
     example("links are failed over and switched back", "not its own", OVER, BACK, knobs=RECOVERS, gentle=True),
     example("links of MindIO are failed over and switched back", "not its own", OVER, BACK, knobs=MINDIO),

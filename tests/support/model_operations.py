@@ -199,6 +199,7 @@ class Pause:
     def stop(self, reason: str) -> None:
         if self.training.state == "held":
             self.training.state = "training"
+            self.pauses.world.moment("went on")
         self.refuse(reason)
         self.training.look()
 

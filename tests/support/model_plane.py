@@ -15,7 +15,7 @@ from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25), timedelta(seconds=60)
-"""How long the gateway repeats a report between two modes, anything else, and a report of faults."""
+"""How long the gateway repeats a report between two modes, anything else, and a report whose job's workflow is lost."""
 UNHEARD = timedelta(seconds=1)
 """How long the end of a recovery, or what became of pods, may be on its way to the entity."""
 LONG_AGO = timedelta(seconds=300)
@@ -194,7 +194,7 @@ class ControlPlane:
     def _misplaced(self, seen: adapter.Seen) -> list[str]:
         """Links are where the job's workflow believes them."""
         here = self.world.training.links
-        if self.terminated:
+        if self.terminated or self.world.last("switched lost"):  # nobody but the training side knows it then
             return []
         found = [f"misplaced: ranks {sorted(here)} are on their backup links, known are {sorted(seen.links)}"]
         return [*(found if here != seen.links else []), *self._forgotten_links(seen)]
@@ -363,7 +363,10 @@ class ControlPlane:
             self.driver.after(0.05, lambda: self._report(call, message, sender))
             return
         self._reporting = True
-        name, until = self.id_of(message) or f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
+        name, began = self.id_of(message) or f"report-{self.world.number()}", self.driver.now
+        lost = OF_A_FAULT if sender.session else timedelta(0)
+        patience = dict.fromkeys(("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE), BETWEEN_MODES)
+        patience |= dict.fromkeys(("not found", adapter.NOT_REGISTERED), lost)
 
         def send(to: str, ended: str = "") -> None:
             self.driver.update(to, call.name, list(call.arguments), name, lambda answer: answered(to, ended, answer))
@@ -373,7 +376,7 @@ class ControlPlane:
                 send(ENTITY, to)
             elif answer.kind == adapter.ELSEWHERE and answer.message != ended:
                 send(answer.message)
-            elif answer.kind in ("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE) and self.driver.now < until:
+            elif self.driver.now < began + patience.get(answer.kind, timedelta(0)):
                 self.driver.after(0.1, lambda: send(to))
             else:
                 self._heard(message, sender, to if not answer.kind else "")

@@ -80,7 +80,7 @@ def gentle_operated_script(seed: int) -> Script:
     ]
     loss, long_history = chance.choice((0.0, 0.0, 0.05)), chance.choice((10_000, 10_000, 4))
     first = Disturbance(chance.choice(ASKED), delay=40.0, rank=chance.randrange(2))
-    return Script((first, *strikes, *more), knobs, loss, long_history, seed, gentle=True)
+    return _gentle(Script((first, *strikes, *more), knobs, loss, long_history, seed))
 
 
 def maintained_script(seed: int) -> Script:
@@ -94,8 +94,15 @@ def gentle_maintained_script(seed: int) -> Script:
     """A maintenance with our own training side, in which nothing breaks that is worth a restart of the job."""
     chance, plain = random.Random(seed), gentle_operated_script(seed)
     more = _some(chance, (*MEANWHILE, *LIGHT), 2, 4)
-    struck = () if any(one.what == "entity terminated" for one in more) else _some(chance, tuple(STRIKES), 2, 2)
-    return replace(plain, disturbances=(*_maintenance(chance), *struck, *more))
+    return _gentle(replace(plain, disturbances=(*_maintenance(chance), *_some(chance, tuple(STRIKES), 2, 2), *more)))
+
+
+def _gentle(script: Script) -> Script:
+    """Nothing in it is worth a restart. A fault that only a job's workflow knew which was terminated then is."""
+    knobs, those = script.knobs, script.disturbances
+    has_faults = knobs.switches == "torn" or knobs.goes_on != "yes" or knobs.finds or any(one.what in STRIKES for one in those)
+    left = tuple(one for one in those if one.what != "entity terminated") if has_faults else those
+    return replace(script, disturbances=left, gentle=True)
 
 
 def _maintenance(chance: random.Random) -> tuple[Disturbance, ...]:

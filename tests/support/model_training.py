@@ -316,10 +316,9 @@ class Training:
         return self.state == "standing" or bool(self.boss and self.boss.recovery)
 
     def blame(self) -> None:
-        """An operation has failed, and nobody knows whose fault it is."""
-        self.stand()
-        if self.boss:
-            self.boss.blame()
+        """An operation has failed, and nobody knows whose fault it is: all stand, and say so to each manager."""
+        self.failed.setdefault(0, "2")
+        self._stuck([])
 
     def stop_for_good(self) -> None:
         """Training has stopped, and its processes are there."""

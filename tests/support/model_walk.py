@@ -169,8 +169,8 @@ class Walk:
             self.world.replace(pod.uid)
 
     def restart(self) -> None:
-        """A person starts all pods anew, beside no recovery."""
-        if not self.world.ended and not self.plane.recoveries():
+        """A person starts all pods anew, beside no recovery, and not while nobody knows what the last one did."""
+        if not self.world.ended and not self.plane.recoveries() and self.driver.running(ENTITY):
             self.world.restart()
 
     def vanish_backup(self) -> None:
