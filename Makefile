@@ -76,7 +76,7 @@ fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; tak
 	REKINDLE_FUZZ_EXAMPLES=10000 pytest --numprocesses=auto --timeout=3600 tests/fuzz
 
 .PHONY: model
-model: setup ## walk the model of the entity at random, 20,000 times or RUNS times: minutes
+model: setup ## walk the model at random, 20,000 times or RUNS times of each kind, operations a quarter: minutes
 	REKINDLE_MODEL_RUNS=$(or $(RUNS),20000) pytest --numprocesses=2 tests/model
 
 .PHONY: real-controllers

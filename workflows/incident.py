@@ -219,6 +219,10 @@ class IncidentRun:
             report = FaultReport(faults=verdict.found)
             self._known.state = memory.reported(self._known.state, report, workflow.now(), recovering=True)
         before = self._known.state
+        self._known.state = memory.with_links(before, verdict)
+        mover = self.case.request.request.front if self.case.request else ""
+        self.taken_over += links.taken_over(before.links, self._known.state.links, mover)
+        before = self._known.state
         self._known.state = memory.downgraded(before, verdict, workflow.now())
         if self._known.state.policy is not before.policy:
             await self._journal.publish_policy(lambda: self._known.state)
@@ -237,12 +241,10 @@ class IncidentRun:
             policy_after=self._known.state.policy,
             faults=self.case.faults,
         )
-        known, before = self._known, self._known.state.links
+        known = self._known
         is_wait = drains.waits(known.state.job, self.case, last)
         repeated = drains.waited(known.state.history, self.case) if is_wait else None
         known.state = memory.concluded(known.state, self.case, incident, self._met)
-        mover = self.case.request.request.front if self.case.request else ""
-        self.taken_over = links.taken_over(before, known.state.links, mover)
         if any(moved.after.uid in self._stood_by for verdict in verdicts for moved in verdict.switched):
             known.state = known.state.with_(upkeep=standbys.taken(known.state.upkeep))
         self._show()

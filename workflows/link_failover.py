@@ -183,11 +183,11 @@ class LinkFailover:
         Raises:
             _NotMoved: it did not, and goes on as before, or was restarted.
         """
-        verdict = await self._asked(moves, patience)
+        verdict = await self._looked_up(moves, patience)
         for _ in range(TRIES - 1):
             if not _was_interrupted(verdict):
                 break
-            verdict = await self._asked(moves, PATIENCE)
+            verdict = await self._looked_up(moves, PATIENCE, unknown=True)
         if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
             why = f"{verdict.asked.reason}; " if verdict.asked else ""
             verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{why}{verdict.mode} {verdict.outcome}: {verdict.reason}")
@@ -200,12 +200,23 @@ class LinkFailover:
         self._show()
         return verdict
 
-    async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
+    async def _looked_up(self, moves: Sequence[Placed], patience: timedelta, *, unknown: bool = False) -> Verdict:
+        """The job's verdict. Where training did not go on behind the switch, its state says whether links were moved."""
+        verdict = await self._asked(moves, patience, unknown=unknown)
+        is_switched = verdict.mode is Mode.LINK_SWITCH and verdict.outcome is Outcome.RECOVERED
+        return self._done(moves) if not is_switched and await self._is_done(moves) else verdict
+
+    async def _asked(self, moves: Sequence[Placed], patience: timedelta, *, unknown: bool) -> Verdict:
         """The job's verdict. All limits begin with this wish, however often the job is asked. What it accepted and did not answer
-        is unknown: its state says whether it was done."""
-        info, began, refusals, accepted = workflow.info(), workflow.now(), 0, False
+        is unknown: its state says whether it was done.
+
+        Args:
+            unknown: an earlier request may have done it.
+        """
+        info, began, refusals = workflow.info(), workflow.now(), 0
         while True:
-            if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
+            is_unwanted = self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted)
+            if is_unwanted and not (unknown and await self._is_done(moves) is not False):  # else it is switched back behind it
                 raise _NotMoved("a switchback was asked for before they were moved")
             self._reset.clear()
             self.known = self.known.with_(asked=self.known.asked + 1)
@@ -216,18 +227,19 @@ class LinkFailover:
                 front=info.workflow_id,
             )
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
+            accepted = False
             try:
                 await self._is_asked(asked)
                 patience, accepted = PATIENCE, True
                 verdict = await steps.hold_request(asked)
                 if verdict.outcome is not Outcome.REFUSED:
                     return verdict
-                accepted = False
                 said = _NotMoved(verdict.reason, passing=verdict.passing)
             except ActivityError as error:
                 said = await self._heard(_said(error), moves)
-            if accepted and await self._is_done(moves):
-                return Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason=f"the job has done it: {describe(moves)}")
+                unknown |= accepted
+            if unknown and await self._is_done(moves):
+                return self._done(moves)
             refusals += said.kind == ErrorTypes.REQUEST_REFUSED
             gap, limit = {
                 ErrorTypes.JOB_BUSY: (BUSY, patience),
@@ -238,12 +250,16 @@ class LinkFailover:
             self._waits(str(said))
             await workflow.sleep(gap, summary=bounds.summary(str(said)))
 
-    async def _is_done(self, moves: Sequence[Placed]) -> bool:
-        """Nobody knows while the job's workflow is lost."""
+    @staticmethod
+    def _done(moves: Sequence[Placed]) -> Verdict:
+        return Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason=f"the job has done it: {describe(moves)}")
+
+    async def _is_done(self, moves: Sequence[Placed]) -> bool | None:
+        """Whether links are where these movements lead. None: nobody knows while the job's workflow is lost."""
         try:
             return links.are_done(moves, await steps.links_now(self.known.job_id))
         except ActivityError:
-            return False
+            return None
 
     async def _heard(self, said: _NotMoved, moves: Sequence[Placed]) -> _NotMoved:
         """A job whose workflow was lost is registered again, as long as the cluster has it: it is as one that is busy."""

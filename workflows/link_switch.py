@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import ResolveLinksRequest
 from rekindle.model.links import RankLinks, describe
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Report, ReportKind, Verdict
 from rekindle.policy import links, orders
 from workflows import steps
 from workflows.mode import NOTHING, Ends, seconds
@@ -27,6 +27,7 @@ class LinkSwitch(Operation):
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.move = RankLinks()
+        self._is_moved = False
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -41,6 +42,8 @@ class LinkSwitch(Operation):
             failure = await self._switch()
         async with self.phase("training goes on"):
             info = await self.go_on()
+        self._hear()
+        failure = "" if self._is_moved else failure
         self.stop_for_a_cancellation(done=failure != CANCELLED)
         if failure:
             raise Ends(Outcome.IGNORED, f"the links were not switched, training goes on as before: {failure}")
@@ -71,10 +74,18 @@ class LinkSwitch(Operation):
                 "nobody heard which ranks are to be switched (is SubscribeNotifySwitch open at the gateway of the job's stream?)"
             )
         await self.until(self.is_answered, limits.link_switch, "wait until all devices are switched")
+        report = self._hear()
         self.stop_for_a_fault()
-        if report := self.next_report(ReportKind.LINKS):
+        if report:
             return self.undone(report.info or "a device could not be switched") if report.code else ""
         return self.undone(self.said_instead() or f"no report of the switch within {seconds(limits.link_switch)}")
+
+    def _hear(self) -> Report | None:
+        """Takes what is said of the switch, which may come when nobody waits for it any more: the order was heard, and its
+        receipt was lost in an outage."""
+        report = self.next_report(ReportKind.LINKS)
+        self._is_moved |= report is not None and not report.code
+        return report
 
     def is_answered(self) -> bool:
         return self.has_report(ReportKind.LINKS) or self.is_over()
@@ -86,11 +97,9 @@ class LinkSwitch(Operation):
         return why
 
     def recovered(self, reason: str) -> Verdict:
-        return Verdict(
-            mode=self.MODE,
-            outcome=Outcome.RECOVERED,
-            reason=reason,
-            steps_lost=0,
-            moved_links=self.move,
-            moved_by=self.context.front,
-        )
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0)
+
+    def ended(self, verdict: Verdict) -> Verdict:
+        """Says what was moved, also where a fault kept training from going on behind it: its survivors stay on these links."""
+        self._hear()
+        return verdict.with_(moved_links=self.move, moved_by=self.context.front) if self._is_moved else verdict

@@ -12,7 +12,7 @@ from rekindle.ids import incident_of, recovery_workflow, runs_mode
 from rekindle.model.activity_values import RecoveryEnd
 from rekindle.model.state import JobState
 from rekindle.policy import cases
-from rekindle.policy.modes import MODES
+from rekindle.policy.modes import MODES, About, row_of
 from workflows import memory, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory, look
@@ -20,6 +20,9 @@ from workflows.journal import Journal
 
 PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
 """Between two tries to delete what a lost hot switch could not, and for all of them."""
+
+OPERATIONS = (About.LINKS, About.CHECKS)
+"""What modes are about that are done with a job which trains."""
 
 UNNOTED = 10
 """Incidents that may have come and gone while the cluster took no note: what mends processes does not ask it."""
@@ -34,17 +37,24 @@ async def is_settled(known: Memory, journal: Journal) -> bool:
     if found is None:
         return True
     last, end = found
+    settled = end.settled or _is_of_known_faults(end, known.state)
     if end.known or is_certain:
-        what = "it is settled" if end.settled else "what it left behind is swept"
+        what = "it is settled" if settled else "what it left behind is swept"
         words = f"{last} ran when the job's workflow was lost; {what}: {end.words}"
-        journal.soon(journal.record(known.state, "RecoveryFound", words, warning=not end.settled))
+        journal.soon(journal.record(known.state, "RecoveryFound", words, warning=not settled))
     known.state = memory.found(known.state, last if end.known or is_certain else "")
-    if end.known and end.settled:
+    if end.known and settled:
         await _conclude(known, journal, end)
     elif end.known and known.state.job.observe:
         known.state = memory.left_half_done(known.state, f"{last} {end.words}", workflow.now())
         return True
-    return end.settled
+    return settled
+
+
+def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
+    """Whether an operation gave way to faults that are told here as well: what mends them is all that it left to do."""
+    verdict = end.verdict
+    return bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS) and _is_broken(state)
 
 
 async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:

@@ -250,6 +250,13 @@ def answer_of(state: JobState, request_id: str) -> Verdict | None:
 # ---- links
 
 
+def with_links(state: JobState, verdict: Verdict) -> JobState:
+    """A mode has moved some. Noted at once: what follows it in its incident may be lost with the job's workflow."""
+    if verdict.moved_links is None:
+        return state
+    return state.with_(links=links.moved(state.links, verdict.moved_links, verdict.moved_by))
+
+
 def without_links(state: JobState, over: Iterable[OnBackup]) -> JobState:
     """Their pods were followed by others, which began on their first links."""
     return state.with_(links=links.without(state.links, (rank for one in over for rank in one.ranks)))
@@ -314,7 +321,7 @@ def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState
     state = state.with_(lost_recovery="")
     if verdict is None:
         return state
-    state = downgraded(state, verdict, now)
+    state = with_links(downgraded(state, verdict, now), verdict)
     incident = Incident(
         number=state.incidents,
         summary=case.summary,
@@ -380,7 +387,6 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
         holders=_held(state, incident.ladder),
         left_behind=_left_behind(state, incident.ladder),
-        links=_links(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         asked=state.asked and not restarts,
         faults=tuple(faults.left(state, case, incident)),
@@ -415,14 +421,6 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
         if one.pod_rank in lost or holders[one.pod_rank] == faults.short(one.before.uid):
             holders[one.pod_rank] = faults.short(one.after.uid)
     return tuple(holders)
-
-
-def _links(state: JobState, verdicts: Iterable[Verdict]) -> tuple[OnBackup, ...]:
-    now = state.links
-    for verdict in verdicts:
-        if verdict.moved_links:
-            now = links.moved(now, verdict.moved_links, verdict.moved_by)
-    return now
 
 
 def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:

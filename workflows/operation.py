@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
+from rekindle.model.recovery import Mode, Outcome, Report, ReportKind, Verdict
 from rekindle.policy import cases, orders
 from workflows.asked import asked_whether_it_trains
 from workflows.concluding import Concluding
@@ -125,6 +125,10 @@ class Operation(Concluding):
         """Nobody knows where training stands: what is faulty is mended, and if nothing is, the job starts again."""
         workflow.logger.warning("training does not go on", extra={"reason": reason})
         return Ends(Outcome.ESCALATE, reason)
+
+    async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
+        """Says what it did also where it was cancelled with its job's workflow, and a fault has ended it: nobody else knows."""
+        return await super().close(verdict, cancelled=cancelled and not verdict.was_interrupted)
 
     def is_no_answer(self, report: Report) -> str:
         if report.attempt and report.attempt != self.uuid:

@@ -195,7 +195,9 @@ class TrainingJob:
 
     async def _handle(self, case: Case) -> None:
         if self.state.lost_recovery:
-            if await lost.is_settled(self.known, self.journal):
+            before, settled = self.state, await lost.is_settled(self.known, self.journal)
+            self._tell_reset_links(before)
+            if settled:
                 self._show()
                 return
             case = cases.lost_recovery(self.state)
@@ -203,8 +205,10 @@ class TrainingJob:
             await self._await_stream()
             return
         if self._is_to_be_checked(case):
+            before = self.state
             while not self.state.ended and not await look(self.known, self.journal):
                 await pause_for_the_cluster(self.known)
+            self._tell_reset_links(before)
             checked = cases.next_case(self.state, workflow.now())
             if self.state.ended or checked is None:
                 self._show()
@@ -322,11 +326,12 @@ class TrainingJob:
     @workflow.update(name=Updates.ATTACH)
     def attach(self, attachment: Attachment) -> Receipt:
         """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
-        before, lost, unsure = self.state.attachment, self.state.manager_lost, self.state.unsure_since
-        self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
-        self.journal.lost_manager(self.state, lost)
-        self.journal.unsure(self.state, unsure)
+        state, before = self.state, self.state.attachment
+        self.known.state = memory.attached(state, attachment, workflow.now(), restarting=self._restarts_pods())
+        self.journal.lost_manager(self.state, state.manager_lost)
+        self.journal.unsure(self.state, state.unsure_since)
         self._tell_faults()
+        self._tell_reset_links(state)
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))
@@ -363,10 +368,11 @@ class TrainingJob:
 
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
-        recovering = bool(self.incident or self.state.lost_recovery)
-        self.known.state = memory.progressed(self.state, progress, recovering=recovering)
+        before, recovering = self.state, bool(self.incident or self.state.lost_recovery)
+        self.known.state = memory.progressed(before, progress, recovering=recovering)
         self._tell(Signals.PROGRESSED, progress)
         self._tell_faults()
+        self._tell_reset_links(before)
         self._show()
         return Receipt(info="noted")
 

@@ -92,6 +92,27 @@ async def test_a_fault_that_is_told_while_the_jobs_workflow_is_lost_is_kept_unti
         assert peer.orders == []
 
 
+@pytest.mark.parametrize("kind", [ErrorTypes.JOB_UNKNOWN, ErrorTypes.NOT_REGISTERED])
+async def test_a_report_waits_for_a_workflow_that_is_lost(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recovery that waits for it goes on, and only the next workflow of the job knows its name."""
+    refusals = [Rejected(ErrorTypes.REPORT_ELSEWHERE, "recovery"), Rejected(kind, "the job's workflow is lost")]
+    asked: list[str] = []
+
+    async def update(_: Jobs, workflow_id: str, *__: object) -> Receipt:
+        asked.append(workflow_id)
+        if refusals and workflow_id == "job/job-1":
+            raise refusals.pop()
+        return Receipt(info="taken")
+
+    monkeypatch.setattr(Jobs, "_update", update)
+    report, jobs = Report(kind=ReportKind.STATUS), Jobs(Mock(spec=Client))
+    assert (await jobs.report("job-1", report, "", "", is_here=True)).info == "taken"
+    assert asked == ["job/job-1", "job/job-1", "recovery"]
+    refusals.append(Rejected(kind, "nobody knows the job"))
+    with pytest.raises(Rejected):
+        await jobs.report("job-1", report, "", "")
+
+
 async def test_a_fault_is_taken_although_its_stream_was_overtaken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workflow misses the stream, which is told; that another gateway's came first is no reason to lose the fault."""
     refusals = [Rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream is told before its faults")]

@@ -2,22 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from temporalio import workflow
 
 from rekindle.model.recovery import Verdict
 from rekindle.policy import ladder
+from tests.model import test_operations as operations
 from tests.model.test_entity import EXAMPLES, SEEDS
+from tests.support.model_plane import ControlPlane
 from tests.support.model_walk import Walk, kinds
-from workflows import attachments, faults, hot_switch
+from workflows import attachments, faults, hot_switch, link_failover
 from workflows.broom import Broom
 from workflows.hot_switch import HotSwitch
 from workflows.incident import IncidentRun
+from workflows.link_failover import LinkFailover
 from workflows.mode import Ends, ModeWorkflow
 from workflows.process_level import ProcessLevel
 from workflows.process_rescheduling import ProcessRescheduling
 from workflows.rescheduling import JobRescheduling
+from workflows.stress_test import StressTest
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -101,6 +106,42 @@ def a_fault_behind_the_pause_is_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HotSwitch, "_failure", failure)
 
 
+def a_refusal_is_asked_again_each_second(patch: pytest.MonkeyPatch) -> None:
+    """Whatever it says, and as if each time were the first."""
+    patch.setattr(link_failover, "ABSENCE", link_failover.PATIENCE)
+    patch.setattr(link_failover, "LONGEST_ABSENT", 4 * link_failover.ABSENT)
+    patch.setattr(link_failover, "PATIENCE", timedelta(minutes=3))
+    original = link_failover._NotMoved.__init__
+
+    def passing(error: link_failover._NotMoved, *said: str, **_: bool) -> None:
+        original(error, *said)
+
+    patch.setattr(link_failover._NotMoved, "__init__", passing)
+
+
+def what_was_not_answered_is_undone(patch: pytest.MonkeyPatch) -> None:
+    """A maintenance does not look where its links are."""
+
+    async def done(*_: object) -> bool:
+        return False
+
+    patch.setattr(LinkFailover, "_is_done", done)
+
+
+def each_call_is_a_report(patch: pytest.MonkeyPatch) -> None:
+    """Also the second one of the same."""
+    patch.setattr(ControlPlane, "id_of", staticmethod(lambda _: ""))
+
+
+def agents_stay_held(patch: pytest.MonkeyPatch) -> None:
+    """Where a stress test finds something."""
+
+    async def nothing(_: StressTest) -> None:
+        return
+
+    patch.setattr(StressTest, "compensate", nothing)
+
+
 DEFECTS: tuple[tuple[Patch, str, str], ...] = (
     (
         a_withdrawal_ends_the_incident,
@@ -124,6 +165,14 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
         "another rank dies while the pod that took over is made the rank's own",
         "forgotten",
     ),
+    (a_refusal_is_asked_again_each_second, "a second maintenance of the same links is refused", "restless"),
+    (
+        what_was_not_answered_is_undone,
+        "a job has moved links when its workflow is terminated, and its stream is away",
+        "not its own",
+    ),
+    (each_call_is_a_report, "a process dies, and its report is sent again before the first one is stored", "twice"),
+    (agents_stay_held, "a stress test finds a fault, and the agents of MindIO may start processes again", "held"),
     (a_rank_is_told_of_once, "a rank that was recovered dies again while its new pod is made its own", "forgotten"),
 )
 
@@ -132,5 +181,5 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
 def test_a_defect_that_is_put_back_is_found(put_back: Patch, name: str, finds: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example that stays mended finds it again, for some seed."""
     put_back(monkeypatch)
-    one = next(one for one in EXAMPLES if one.name == name)
+    one = next(one for one in (*EXAMPLES, *operations.EXAMPLES) if one.name == name)
     assert any(finds in kinds(Walk(replace(one.script, seed=seed)).run()) for seed in range(SEEDS))

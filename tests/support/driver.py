@@ -116,6 +116,14 @@ class Driver:
             run.was_told_to_cancel = True
             self.post(run, act.WorkflowActivationJob(cancel_workflow=act.CancelWorkflow()))
 
+    def signal(self, workflow_id: str, name: str, *arguments: object) -> None:
+        if run := self.running(workflow_id):
+            job = act.WorkflowActivationJob()
+            job.signal_workflow.signal_name = name
+            job.signal_workflow.originating_event_id = next(self._numbers)
+            job.signal_workflow.input.extend(PAYLOADS.to_payloads(arguments))
+            self.post(run, job)
+
     def terminate(self, workflow_id: str) -> None:
         if run := self.running(workflow_id):
             self._close(run, "terminated", None, proto_of(TerminatedError("terminated")))

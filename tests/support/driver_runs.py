@@ -74,6 +74,11 @@ class Run:
     _history: list[tuple[act.WorkflowActivation, list[bytes]]] = field(default_factory=list)
     _flags: set[int] = field(default_factory=set)
 
+    @property
+    def has_begun(self) -> bool:
+        """Its first task is done: before that it answers no query."""
+        return bool(self._history)
+
     def argument(self, kind: Any, place: int = 0) -> Any:
         return PAYLOADS.from_payloads([self.arguments[place]], [kind])[0]
 

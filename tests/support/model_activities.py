@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from rekindle.errors import ClusterUnavailable, NotFound
-from rekindle.ids import ErrorTypes, Updates
+from rekindle.ids import ErrorTypes, Queries, Updates
 from rekindle.model import activity_values, keys
 from rekindle.model.cluster import (
     Condition,
@@ -27,16 +27,25 @@ from rekindle.model.cluster import (
 from rekindle.model.cluster import Node as NodeObject
 from rekindle.model.cluster import Pod as PodObject
 from rekindle.model.job import Trait
+from rekindle.model.links import RankLinks
 from rekindle.model.recovery import (
     Order,
     PodRef,
     Verdict,
 )
+from rekindle.model.state import JobStatus
+from rekindle.model.stress import StressTargets
+from rekindle.policy import stress
+from rekindle.policy.devices import DeviceOfRank, devices
+from rekindle.policy.isolation import isolation
+from rekindle.policy.links import resolved
 from rekindle.policy.sighting import end_of, sight
 from tests.support.driver import START, Driver
 from tests.support.driver_activities import Activity
 from tests.support.driver_runs import PAYLOADS, Answer
 from tests.support.model_adapter import ENTITY, JOB, is_settled, verdict_of
+from tests.support.model_messages import Operation
+from tests.support.model_operations import OPERATIONS
 from tests.support.model_training import RANKS
 from tests.support.model_world import Away, Missing, Node, Pod, Refused, World
 
@@ -95,8 +104,9 @@ def _node_as(*fields: Any) -> NodeObject:
     words = f"node {node.name} is lost"
     ready = Condition(type="Ready", status="True" if node.ready else "False", reason="NodeLost", message=words)
     sick = Condition(type="SubHealthy", status="True" if node.sick else "False", reason="80E18005")
+    marks = isolation({}, node.isolated) if node.isolated else {}
     conditions = tuple(one.model_copy(update={"last_transition_time": node.since}) for one in (ready, sick))
-    meta = ObjectMeta(name=node.name, uid=f"uid-{node.name}")
+    meta = ObjectMeta(name=node.name, uid=f"uid-{node.name}", annotations={key: mark for key, mark in marks.items() if mark})
     return NodeObject(metadata=meta, status=NodeStatus(accelerators=1, conditions=conditions))
 
 
@@ -120,11 +130,16 @@ class Activities:
             activity.fail(attempt, _away(str(error)))
 
     def _deliver_order(self, activity: Activity, attempt: int) -> None:
-        order, training = activity.argument(Order), self._world.training
+        order, training, operation = activity.argument(Order), self._world.training, None
+        if order.name in OPERATIONS:
+            operation = Operation(order.name, order.uuid, _links(order), _ops(order))
         if training.session and training.queue == activity.queue:
             training.ordered_by = activity.run.id
             ranks, in_place = tuple(fault.rank for fault in order.fault_ranks), "fault_nodes_restart" in order.actions
-            training.order(order.name, order.uuid, ranks, order.node_rank_ids, in_place=in_place)
+            if operation:
+                training.operate(operation)
+            else:
+                training.order(order.name, order.uuid, ranks, order.node_rank_ids, in_place=in_place)
             activity.complete(attempt)
         else:
             activity.fail(attempt, ApplicationError("no stream here", type="training_side.not_attached"))
@@ -292,6 +307,42 @@ class Activities:
         self._world.answer()
         activity.complete(attempt)
 
+    # ---- operations
+
+    def _resolve_links(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.ResolveLinksRequest)
+        activity.complete(attempt, resolved(self._devices(), request.links))
+
+    def _find_targets(self, activity: Activity, attempt: int) -> None:
+        request, rows = activity.argument(activity_values.TargetsRequest), self._devices()
+        problem = stress.problem(request.stress, rows, request.accepted)
+        asked = () if problem else stress.grouped(stress.plan(request.stress, rows))
+        activity.complete(attempt, StressTargets(asked=asked, problem=problem or ""))
+
+    def _judge(self, activity: Activity, attempt: int) -> None:
+        request, rows = activity.argument(activity_values.FindingsRequest), self._devices()
+        tested = stress.tested(request.results, stress.by_rank(request.asked), rows)
+        for name in tested.findings.isolate:
+            self._world.isolate(name, stress.reason(tested, name, request.why))
+        found = stress.without(tested, {})
+        activity.complete(attempt, activity_values.Found(tested=found, faults=stress.faults(found, RANKS, rows)))
+
+    def _devices(self) -> tuple[DeviceOfRank, ...]:
+        self._world.answer()
+        shown = view(self._world, self._labels)
+        if shown.job is None:
+            raise Missing("the job is gone")
+        return devices(shown)
+
+    def _links_now(self, activity: Activity, attempt: int) -> None:
+        run = self._driver.running(ENTITY)
+        if run and not run.has_begun:
+            self._driver.after(0.05, lambda: self._links_now(activity, attempt))
+        elif run:
+            activity.complete(attempt, self._driver.query(ENTITY, Queries.STATUS, JobStatus).state.links)
+        else:
+            activity.fail(attempt, ApplicationError("no such job", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True))
+
     def _find_job(self, activity: Activity, attempt: int) -> None:
         if self._driver.running(ENTITY):
             activity.complete(attempt, JOB)
@@ -307,10 +358,29 @@ class Activities:
             elif answer.kind == "again":
                 activity.fail(attempt, ApplicationError("again"))
             else:
-                kind = ErrorTypes.JOB_UNKNOWN if answer.kind == "not found" else answer.kind
-                activity.fail(attempt, ApplicationError(answer.message, type=kind, non_retryable=True))
+                activity.fail(attempt, _refusal(answer))
 
         self._driver.update(ENTITY, Updates.RECOVER, [asked.request], asked.request_id, answered)
+
+    def _ask(self, activity: Activity, attempt: int) -> None:
+        """Returns when the job will do it: a refusal comes at once, a verdict takes longer."""
+        asked = activity.argument(activity_values.AskRequest)
+        said: list[Answer] = []
+
+        def accepted() -> None:
+            run = self._driver.running(ENTITY)
+            update = run.updates.get(asked.request_id) if run else None
+            if said and said[0].kind not in ("", "again"):
+                activity.fail(attempt, _refusal(said[0]))
+            elif said and said[0].kind == "again":
+                activity.fail(attempt, ApplicationError("again"))
+            elif said or (update and update.accepted):
+                activity.complete(attempt)
+            else:
+                self._driver.after(0.05, accepted)
+
+        self._driver.update(ENTITY, Updates.RECOVER, [asked.request], asked.request_id, said.append)
+        accepted()
 
     def _withdraw_request(self, activity: Activity, attempt: int) -> None:
         asked = activity.argument(activity_values.WithdrawRequest)
@@ -339,6 +409,21 @@ class Activities:
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
         self._driver.terminate(activity.argument(activity_values.TerminateRequest).workflow_id)
         activity.complete(attempt)
+
+
+def _refusal(answer: Answer) -> ApplicationError:
+    """As the activities translate it."""
+    kinds = {"not found": ErrorTypes.JOB_UNKNOWN, "accepted last": ErrorTypes.WORKFLOW_LOST}
+    return ApplicationError(answer.message, type=kinds.get(answer.kind, answer.kind), non_retryable=True)
+
+
+def _links(order: Order) -> tuple[tuple[int, bool], ...]:
+    there = order.links or RankLinks()
+    return tuple(sorted([*((rank, True) for rank in there.backup), *((rank, False) for rank in there.first)]))
+
+
+def _ops(order: Order) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return tuple(sorted((rank, one.ops) for one in order.stress for rank in one.ranks))
 
 
 def _ref(pod: Pod) -> PodRef:

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, request_workflow, runs_mode
+from temporalio.api.failure.v1 import Failure
+
+from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, job_workflow, request_workflow, runs_mode
 from rekindle.model import keys
 from rekindle.model.cluster import (
     JobView,
 )
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultType, FaultyRanks
 from rekindle.model.limits import Limits
+from rekindle.model.links import NodeLinks
+from rekindle.model.maintenance import FailoverRequest, Maintenance, Stage, SwitchBack
 from rekindle.model.recovery import (
     Attachment,
     FaultRank,
@@ -24,37 +28,64 @@ from rekindle.model.recovery import (
     Verdict,
 )
 from rekindle.model.state import JobState, JobStatus
-from rekindle.policy import intake
+from rekindle.model.stress import OpResult, StressRequest
+from rekindle.policy import intake, stress
 from rekindle.policy.cases import TOO_OFTEN
 from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
-from rekindle.policy.modes import LAST
+from rekindle.policy.modes import LAST, row_of
 from tests.support.driver import Driver
 from tests.support.driver_runs import PAYLOADS, Answer, Run
 from tests.support.model_messages import Message
 from tests.support.model_training import RANKS
 from workflows.hot_switch import HotSwitch
 from workflows.in_place import InPlaceRecovery
+from workflows.link_failover import LinkFailover
+from workflows.link_switch import LinkSwitch
 from workflows.online_retry import OnlineRetry
 from workflows.process_rescheduling import ProcessRescheduling
 from workflows.rescheduling import JobRescheduling
+from workflows.stress_test import StressTest
 from workflows.training_job import TrainingJob
 
 JOB = "job-1"
 ENTITY = job_workflow(JOB)
-WORKFLOWS = (TrainingJob, HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, JobRescheduling)
+RECOVERING = (HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, JobRescheduling)
+WORKFLOWS = (TrainingJob, *RECOVERING, LinkSwitch, StressTest, LinkFailover)
 MODES = {
     Workflows.HOT_SWITCH: "hot switch",
     Workflows.ONLINE_RETRY: "retry",
     Workflows.IN_PLACE: "in place",
     Workflows.PROCESS_RESCHEDULING: "elsewhere",
     Workflows.JOB_RESCHEDULING: "restart",
+    Workflows.LINK_SWITCH: "link switch",
+    Workflows.STRESS_TEST: "stress test",
 }
 """What the model calls the modes."""
 
 RECOVERIES = {"stopped": ReportKind.STOP_COMPLETE, "offers": ReportKind.STRATEGIES, "status": ReportKind.STATUS}
 """Messages that answer orders of a recovery of processes."""
 
+ON_OPERATIONS = ("link switch", "stress test")
+"""Modes on a job that trains."""
+
+OF_OPERATIONS = {
+    "stood": ReportKind.STOP_COMPLETE,
+    "switched": ReportKind.LINKS,
+    "tested": ReportKind.STRESS,
+    "went on": ReportKind.STATUS,
+}
+"""Messages that answer orders of an operation."""
+
+UNHEARD = {
+    "no report of the pause": "stood",
+    "no report of the switch": "switched",
+    "no report of the test": "tested",
+    "no report that training goes on": "went on",
+}
+"""How a verdict says that no such message came."""
+
 BETWEEN_MODES, ELSEWHERE = ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE
+NOT_REGISTERED = ErrorTypes.NOT_REGISTERED
 STREAM_IS_OVER = ErrorTypes.ATTACHMENT_OVER
 STREAM_IS_MISSING = ErrorTypes.ATTACHMENT_MISSING
 SETTLED = (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
@@ -75,12 +106,67 @@ class Call:
 # ---- what clients send
 
 
-def front(driver: Driver, mode: str, rank: int, name: str) -> None:
-    """A client starts a mode by itself."""
+def front(driver: Driver, mode: str, rank: int, name: str, node: str = "", *, backup: bool = True) -> None:
+    """A client starts a mode by itself.
+
+    Args:
+        node: that of the pod of the rank.
+        backup: whether its links are to be moved to the backup, and not back.
+    """
     kind = next(kind for kind, known in MODES.items() if known == mode)
-    pod_rank = rank if kind == Workflows.HOT_SWITCH else None
-    asked = ModeRequest(job=JOB, pod_rank=pod_rank, force=True, requested_by=name)
+    asked = ModeRequest(job=JOB, force=True, requested_by=name)
+    if kind == Workflows.HOT_SWITCH:
+        asked = asked.model_copy(update={"pod_rank": rank})
+    elif kind == Workflows.STRESS_TEST:
+        asked = asked.model_copy(update={"stress": StressRequest(nodes={node: (0, 1)})})
+    elif kind == Workflows.LINK_SWITCH:
+        asked = asked.model_copy(update={"links": links_of(node, backup=backup)})
     driver.start(kind, front_id(name), asked)
+
+
+def fail_over(driver: Driver, node: str, maintenance: str) -> None:
+    """A person begins a maintenance of both devices of a node."""
+    asked = FailoverRequest(job=JOB, links=links_of(node, backup=True), requested_by="a person")
+    driver.start(Workflows.LINK_FAILOVER, maintenance, asked)
+
+
+def maintenance_id(number: int) -> str:
+    return f"link-failover/default.gpt/{number}/{JOB}"
+
+
+def switch_back(driver: Driver, maintenance: str) -> None:
+    driver.signal(maintenance, Signals.SWITCHBACK, SwitchBack(requested_by="a person"))
+
+
+def is_maintenance(run: Run) -> bool:
+    return bool(run.definition.name == Workflows.LINK_FAILOVER)
+
+
+def is_at_rest(driver: Driver, maintenance: Run) -> bool:
+    """Whether it waits for its switchback."""
+    return is_maintenance(maintenance) and _known(driver, maintenance).stage is Stage.ON_BACKUP
+
+
+def moved_by(driver: Driver, maintenance: Run) -> frozenset[int]:
+    """Ranks that are on their backup links, as it knows."""
+    if maintenance.status != "running":
+        return frozenset()
+    return frozenset(rank for one in _known(driver, maintenance).on_backup for ranks in one.ranks for rank in ranks)
+
+
+def _known(driver: Driver, maintenance: Run) -> Maintenance:
+    known: Maintenance = driver.query(maintenance.id, Queries.STATUS, Maintenance)
+    return known
+
+
+def asked_by(run: Run) -> str:
+    """The front, or the maintenance, that a mode was asked for by; empty: faults are its reason."""
+    return str(run.argument(RecoveryContext, 1).front)
+
+
+def links_of(node: str, *, backup: bool) -> tuple[NodeLinks, ...]:
+    """Both devices of a node."""
+    return (NodeLinks(node=node, devices=("0", "1"), backup=backup),)
 
 
 def front_id(name: str) -> str:
@@ -125,6 +211,8 @@ def report_of(message: Message) -> Call | None:
     if message.kind == "resumed":
         report = Report(kind=ReportKind.STATUS, code=message.code, strategy=message.strategy, info=message.strategy)
         return Call(Updates.REPORT, (report,))
+    if message.kind in OF_OPERATIONS:
+        return Call(Updates.REPORT, (_of_operation(message),))
     if message.kind in RECOVERIES:
         faulty = tuple(FaultRank(rank=rank, type=FaultType(kind)) for rank, kind in message.faulty)
         answer = Report(
@@ -137,6 +225,20 @@ def report_of(message: Message) -> Call | None:
         )
         return Call(Updates.REPORT, (answer,))
     return None
+
+
+def _of_operation(message: Message) -> Report:
+    """MindIO names no attempt, and says nothing of an operation but in a code."""
+    kind, attempt = OF_OPERATIONS[message.kind], "" if message.once or message.kind == "stood" else message.answers[0]
+    said = {str(rank): {f"check {i}": OpResult(code=code) for i, code in enumerate(codes)} for rank, codes in message.codes}
+    return Report(
+        kind=kind,
+        code=message.code,
+        info=message.words,
+        strategy=message.strategy,
+        attempt=attempt,
+        results=stress.told(said, ranks=10_000) if kind is ReportKind.STRESS else None,
+    )
 
 
 # ---- what a model looks at
@@ -164,6 +266,10 @@ class Seen:
     waiting: tuple[str, ...]
     session: str
     incidents: tuple[Ended, ...]
+    links: frozenset[int]
+    """Ranks that use their backup links."""
+    moved: dict[str, frozenset[int]]
+    """The same, by the maintenances that moved them."""
 
 
 def seen(driver: Driver) -> Seen:
@@ -186,7 +292,14 @@ def seen(driver: Driver) -> Seen:
         )
         for one in state.history
     )
-    return Seen(waiting=waiting, session=state.attachment.session if state.attachment else "", incidents=incidents)
+    moved = {one.maintenance: frozenset(one.ranks) for one in state.links}
+    return Seen(
+        waiting=waiting,
+        session=state.attachment.session if state.attachment else "",
+        incidents=incidents,
+        links=frozenset().union(*moved.values()),
+        moved=moved,
+    )
 
 
 def verdict_of(run: Run) -> Verdict | None:
@@ -203,13 +316,32 @@ def unheard(run: Run) -> tuple[str, str] | None:
     if verdict is None or verdict.situation is None or "no report of " not in verdict.reason:
         return None
     what = verdict.reason.split("no report of ")[1].split(" within")[0]
+    if what.startswith("the "):
+        return None
     return verdict.situation.attempt, {"stop complete": "stop_train", "strategies": "on_global_rank"}.get(what, what)
+
+
+def unheard_in_operation(run: Run) -> str:
+    """The kind of the message that an operation has not heard in time; empty: it heard all."""
+    verdict = verdict_of(run)
+    return next((kind for words, kind in UNHEARD.items() if verdict and words in verdict.reason), "")
 
 
 def says_recovered(run: Run) -> bool:
     """Whether a mode ended with this verdict."""
     verdict = verdict_of(run)
     return verdict is not None and verdict.outcome is Outcome.RECOVERED
+
+
+def was_answered(failure: Failure) -> bool:
+    """Whether a front failed for what it was told, and not by itself."""
+    return failure.HasField("activity_failure_info") or failure.application_failure_info.type == ErrorTypes.REQUEST_INVALID
+
+
+def is_by_itself(run: Run) -> bool:
+    """Whether training could not be told to go on, and goes on without a word."""
+    verdict = verdict_of(run)
+    return verdict is not None and "goes on by itself" in verdict.reason
 
 
 def was_cancelled(run: Run) -> bool:
@@ -231,6 +363,21 @@ def is_settled(run: Run) -> bool:
 def is_first_mode(run: Run) -> bool:
     """Whether no mode was tried before it in its incident."""
     return not run.argument(RecoveryContext, 1).situation.tried
+
+
+def is_behind_operation(run: Run) -> bool:
+    """Whether only an operation was tried before it."""
+    return {MODES.get(runs) for runs in _tried(run)} <= set(ON_OPERATIONS)
+
+
+def _tried(run: Run) -> set[str]:
+    return {row_of(mode).workflow for mode in run.argument(RecoveryContext, 1).situation.tried}
+
+
+def is_of_training_side(run: Run) -> bool:
+    """Whether it was begun for nothing but what the training side told."""
+    faults = run.argument(RecoveryContext, 1).situation.faults
+    return bool(faults) and all(fault.source == TRAINING_SIDE for fault in faults)
 
 
 def is_of_strangers(run: Run, introduced: Collection[str]) -> bool:

@@ -4,10 +4,10 @@ One object for each life of a manager process. What it knows it learnt from its 
 """
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.support.model_messages import Message
+from tests.support.model_messages import TICK, Message, Teller
 
 if TYPE_CHECKING:
     from tests.support.model_training import Training
@@ -25,7 +25,6 @@ STARTS = 900.0
 """How long processes of new pods are waited for."""
 LAUNCHER = 10.0
 """So long a launcher may say nothing."""
-TICK = 0.2
 
 
 @dataclass(frozen=True)
@@ -68,43 +67,17 @@ class Manager:
         self.recovery: Recovery | None = None
         self.met = not follows
         self._seen: set[Command] = set()
-        self._reports: deque[Message] = deque()
-        self._again = False
+        self.teller = Teller(training, lambda: self.over)
         if follows:
             self.clock.after(MEETS, self._meet)
 
-    # ---- what it tells, one after the other
+    # ---- what it tells
 
     def tell(self, message: Message) -> None:
-        self._reports.append(message)
-        if len(self._reports) == 1:
-            self._send()
-
-    def _send(self) -> None:
-        message = self._reports[0]
-        self.clock.after(self.training.pace(message.kind), lambda: self._speak(message))
-
-    def _speak(self, message: Message) -> None:
-        """Who has no stream is coming back, and tells it then."""
-        if self.over or self.training.state == "gone":
-            return
-        if not self.training.session:
-            self.clock.after(TICK, lambda: self._speak(message))
-            return
-        told = self._reports[0] = replace(message, session=self.training.session)
-        self._again = self.world.knobs.doubled and message.kind != "fault"
-        self.world.receive(told, self.training)
+        self.teller.tell(message)
 
     def heard(self, message: Message) -> None:
-        """The control plane answered, whatever it was. Where the answer was lost, it is told again before anything else."""
-        if self._reports and self._reports[0] is message:
-            if self._again:
-                self._again = False
-                self.world.receive(message, self.training)
-                return
-            self._reports.popleft()
-            if self._reports:
-                self._send()
+        self.teller.heard(message)
 
     # ---- faults
 

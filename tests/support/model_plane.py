@@ -1,5 +1,6 @@
 """The control plane of the model: real workflows and intake, the gateway's manners, and what must never be seen of them."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -9,18 +10,22 @@ from tests.support.driver_runs import Answer, Run
 from tests.support.model_activities import Activities, view
 from tests.support.model_adapter import ENTITY, Call, Intake
 from tests.support.model_messages import Message
-from tests.support.model_training import Training
+from tests.support.model_training import RANKS, Training
 from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25), timedelta(seconds=60)
-"""How long the gateway repeats a report between two modes, anything else, and a report of faults."""
+"""How long the gateway repeats a report between two modes, anything else, and a report whose job's workflow is lost."""
 UNHEARD = timedelta(seconds=1)
 """How long the end of a recovery, or what became of pods, may be on its way to the entity."""
 LONG_AGO = timedelta(seconds=300)
 """What was taken then was there when a mode decided that ends now."""
 FORGOTTEN = timedelta(seconds=50)
 """How long training may stand before somebody recovers it: less than until its manager helps itself."""
+ASKED = 3
+"""How often MindIO is asked whether it trains, where its answers are lost as well."""
+MOST_ASKED = 15
+"""Link switches for one maintenance."""
 RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
@@ -29,7 +34,14 @@ GROWING = 1.0
 """Seconds in which the watcher gathers what has time."""
 
 
-PROOFS = {"hot switch": "resumed", "retry": "repaired", "in place": "repaired", "elsewhere": "repaired"}
+PROOFS = {
+    "hot switch": "resumed",
+    "retry": "repaired",
+    "in place": "repaired",
+    "elsewhere": "repaired",
+    "link switch": "went on",
+    "stress test": "went on",
+}
 """What happens to training before a mode may say that it recovered."""
 
 
@@ -56,7 +68,15 @@ class ControlPlane:
         self._shortage = False
         """There were too few nodes when a restart was given up."""
         self._taken: dict[tuple[str, str], datetime] = {}
-        """When the report of an attempt's order was taken."""
+        """When the report of an attempt's order was taken; and by recoveries, of each kind."""
+        self._lost = False
+        """The message that the knobs name is."""
+        self._answers_lost = 0
+        self._maintenances = 0
+        self.modes: list[Run] = []
+        """All that have ended."""
+        self.terminated = False
+        """Somebody has terminated a recovery: nobody knows what it did."""
         self.gentle = False
         """There is no reason to leave training as it stands."""
         self._stands_since: datetime | None = None
@@ -68,20 +88,36 @@ class ControlPlane:
     def _closed(self, run: Run) -> None:
         if run.id == ENTITY:
             self._entity_closed(run)
+        elif adapter.is_maintenance(run):
+            self.world.moment(f"maintenance {run.status}")
         elif run.parent:
-            mode = adapter.MODES[run.definition.name]
-            if run.status == "terminated":
-                self._orphan = run
-            order = adapter.unheard(run)
-            if order in self._taken and self._taken[order] < self.driver.now - LONG_AGO:
-                self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
-            if adapter.says_recovered(run):
-                self._recovered(run, mode)
-            if run.status == "failed":
-                self._shortage = sum(node.ready for node in self.world.nodes.values()) < self.world.knobs.pods
-            self.world.moment(f"{mode} ended")
-        elif run.status == "failed" and run.failure and not run.failure.HasField("activity_failure_info"):
+            self._mode_closed(run)
+        elif run.status == "failed" and run.failure and not adapter.was_answered(run.failure):
             self.found.append(f"the front failed by itself: {run.failure.message}")
+
+    def _mode_closed(self, run: Run) -> None:
+        mode = adapter.MODES[run.definition.name]
+        self.modes.append(run)
+        if run.status == "terminated":
+            self._orphan = run
+        order = adapter.unheard(run)
+        if order in self._taken and self._taken[order] < self.driver.now - LONG_AGO:
+            self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
+        self._operated(run, mode)
+        if adapter.says_recovered(run):
+            self._recovered(run, mode)
+        if run.status == "failed":
+            self._shortage = sum(node.ready and not node.isolated for node in self.world.nodes.values()) < self.world.knobs.pods
+        self.world.moment(f"{mode} ended")
+
+    def _operated(self, run: Run, mode: str) -> None:
+        """An operation ended as it has to: it heard what was said, and leaves nobody held."""
+        kind = adapter.unheard_in_operation(run)
+        if (run.id, kind) in self._taken and self._taken[run.id, kind] < self.driver.now - LONG_AGO:
+            self.found.append(f"unheard: the {mode} waited for the message `{kind}`, which was taken")
+        training = self.world.training
+        if run.status in ("completed", "cancelled") and self.world.agents_held() and training.session and not training.ending:
+            self.found.append(f"held: the {mode} has ended, and no agent starts processes")
 
     def _entity_closed(self, run: Run) -> None:
         if run.status in ("failed", "cancelled"):
@@ -103,6 +139,8 @@ class ControlPlane:
         proof = PROOFS.get(mode, "attached" if self.world.knobs.side == "mindio" else "first step")
         since = self.world.last("pods made") if restarted else run.began
         seen = self.world.last(proof)
+        if adapter.is_by_itself(run):  # nobody could tell it to go on, and it needs nobody
+            return
         if since is None or seen is None or seen < since:
             self.found.append(f"untrue: the {mode} says recovered, and nothing {proof} since it acted")
 
@@ -110,9 +148,11 @@ class ControlPlane:
         """A job that trains is restarted only if a person asked for it, a mode before failed, one was lost or cut off half-way,
         or nobody could know that it trains again: a manager that helped itself tells nobody."""
         recovery = next(iter(self.recoveries()), None)
-        if recovery is None or not self.world.trains_undisturbed() or not adapter.is_first_mode(recovery):
+        if recovery is None or not self.world.trains_undisturbed():
             return
-        if self.world.training.alone:
+        if not adapter.is_first_mode(recovery) and not adapter.is_behind_operation(recovery):
+            return
+        if self.world.training.alone or self.world.training.knows_no_attempt or self._answers_lost >= ASKED:
             return
         was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
         back = self.world.last("first step")
@@ -138,7 +178,8 @@ class ControlPlane:
     def conclude(self) -> None:
         """Nobody disturbs any more, and what was to happen has happened."""
         entity = self.driver.running(ENTITY)
-        open_runs = [run.id for run in self.driver.runs.values() if run.status == "running" and run is not entity]
+        running = [run for run in self.driver.runs.values() if run.status == "running" and run is not entity]
+        open_runs = [run.id for run in running if not adapter.is_at_rest(self.driver, run)]
         left = [f"not quiet: {what}" for what in open_runs]
         if self.world.ended:
             left += ["not quiet: the entity of a deleted job"] if entity else []
@@ -146,8 +187,39 @@ class ControlPlane:
             left += ["entity lost: no workflow knows the job"]
         else:
             left += self._unsettled(adapter.seen(self.driver))
-        self.found += left
+            left += self._misplaced(adapter.seen(self.driver))
+        self.found += left + self._restless()
         self.found += [what for _, what in self.world.log if what.startswith("wrong order")]
+
+    def _misplaced(self, seen: adapter.Seen) -> list[str]:
+        """Links are where the job's workflow believes them."""
+        here = self.world.training.links
+        if self.terminated or self.world.last("switched lost"):  # nobody but the training side knows it then
+            return []
+        found = [f"misplaced: ranks {sorted(here)} are on their backup links, known are {sorted(seen.links)}"]
+        return [*(found if here != seen.links else []), *self._forgotten_links(seen)]
+
+    def _forgotten_links(self, seen: adapter.Seen) -> list[str]:
+        """A maintenance knows what it has moved, and does not end before that has returned."""
+        found = []
+        for run in filter(adapter.is_maintenance, self.driver.runs.values()):
+            known, moved = adapter.moved_by(self.driver, run), seen.moved.get(run.id, frozenset())
+            if known != moved and run.status != "terminated":
+                found.append(
+                    f"not its own: the maintenance, {run.status}, knows of ranks {sorted(known)}, moved are {sorted(moved)}"
+                )
+        return found
+
+    def twice(self) -> list[str]:
+        """One report of a fault is the reason for one recovery. Not where somebody cancels or terminates what runs."""
+        told = sum(what == "process fault" for _, what in self.world.log)
+        begun = sum(adapter.is_first_mode(run) and adapter.is_of_training_side(run) for run in self.modes)
+        return [f"twice: {begun} recoveries of what was told {told} times"] if begun > told else []
+
+    def _restless(self) -> list[str]:
+        """Whoever is refused asks again some times, and not for ever."""
+        asked = Counter(adapter.asked_by(run) for run in self.modes if run.id.endswith("link-switch/" + adapter.JOB))
+        return [f"restless: {count} link switches for {front}" for front, count in asked.items() if front and count > MOST_ASKED]
 
     def _unsettled(self, seen: adapter.Seen) -> list[str]:
         """What is left of a job that should train."""
@@ -178,9 +250,24 @@ class ControlPlane:
     # ---- clients
 
     def ask(self, mode: str, rank: int) -> None:
+        pod = self.world.holder(rank)
+        if mode in adapter.ON_OPERATIONS and not (pod and pod.node):
+            return
         self._fronts += 1
         self._restart_asked_for |= mode == "restart"
-        adapter.front(self.driver, mode, rank, f"front-{self._fronts}")
+        backup = rank * RANKS not in self.world.training.links
+        adapter.front(self.driver, mode, rank, f"front-{self._fronts}", pod.node if pod else "", backup=backup)
+
+    def fail_over(self, rank: int) -> None:
+        """A maintenance of the links of a pod's node."""
+        if (pod := self.world.holder(rank)) and pod.node:
+            self._maintenances += 1
+            adapter.fail_over(self.driver, pod.node, adapter.maintenance_id(self._maintenances))
+
+    def switch_back(self) -> None:
+        """All maintenances are over."""
+        for number in range(1, self._maintenances + 1):
+            adapter.switch_back(self.driver, adapter.maintenance_id(number))
 
     def withdraw(self) -> None:
         """The last front is cancelled."""
@@ -202,7 +289,15 @@ class ControlPlane:
         else:
             patience = OF_A_FAULT if message.kind == "fault" else PATIENCE
             call = adapter.call_of(message, self.driver.now)
-            self._send(call, done=lambda _: sender.heard(message), patience=patience, missing=lambda: self._miss(message, sender))
+            if self._is_lost(message, sender):
+                return
+            self._send(
+                call,
+                done=lambda _: sender.heard(message),
+                patience=patience,
+                missing=lambda: self._miss(message, sender),
+                name=self.id_of(message),
+            )
 
     def _miss(self, message: Message, sender: Training) -> None:
         """The entity wants to know of a stream before it hears of a fault: it is told, or that it has ended."""
@@ -240,9 +335,10 @@ class ControlPlane:
         done: Callable[[Answer], None] = lambda answer: None,
         patience: timedelta = PATIENCE,
         missing: Callable[[], None] = lambda: None,
+        name: str = "",
     ) -> None:
-        """Repeated until it is stored or refused."""
-        name, until = f"{call.name}-{self.world.number()}", self.driver.now + patience
+        """Repeated until it is stored or refused. What has no id of its own is another message each time."""
+        name, until = name or f"{call.name}-{self.world.number()}", self.driver.now + patience
 
         def send() -> None:
             if wanted():
@@ -261,13 +357,16 @@ class ControlPlane:
     def _report(self, call: Call, message: Message, sender: Training) -> None:
         """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent
         once only may be lost with a gateway."""
-        if message.once and self.driver.happens():
+        if self._is_lost(message, sender):
             return
         if self._reporting:
             self.driver.after(0.05, lambda: self._report(call, message, sender))
             return
         self._reporting = True
-        name, until = f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
+        name, began = self.id_of(message) or f"report-{self.world.number()}", self.driver.now
+        lost = OF_A_FAULT if sender.session else timedelta(0)
+        patience = dict.fromkeys(("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE), BETWEEN_MODES)
+        patience |= dict.fromkeys(("not found", adapter.NOT_REGISTERED), lost)
 
         def send(to: str, ended: str = "") -> None:
             self.driver.update(to, call.name, list(call.arguments), name, lambda answer: answered(to, ended, answer))
@@ -277,17 +376,37 @@ class ControlPlane:
                 send(ENTITY, to)
             elif answer.kind == adapter.ELSEWHERE and answer.message != ended:
                 send(answer.message)
-            elif answer.kind in ("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE) and self.driver.now < until:
+            elif self.driver.now < began + patience.get(answer.kind, timedelta(0)):
                 self.driver.after(0.1, lambda: send(to))
             else:
-                self._heard(message, sender, taken=not answer.kind)
+                self._heard(message, sender, to if not answer.kind else "")
 
         send(sender.ordered_by or ENTITY)
 
-    def _heard(self, message: Message, sender: Training, *, taken: bool) -> None:
+    @staticmethod
+    def id_of(message: Message) -> str:
+        """By which it is taken once; empty: each call is a message."""
+        return message.id
+
+    def _is_lost(self, message: Message, sender: Training) -> bool:
+        """With the gateway that had it: the first of its kind. What is sent again may be stored behind its repetition."""
+        is_named = message.kind == self.world.knobs.lost and not self._lost
+        if not is_named and not (message.once and self.driver.happens()):
+            return False
+        self._lost |= is_named
+        self._answers_lost += message.kind == "status"
+        self.world.moment(f"{message.kind} lost")
+        sender.cut(silently=True)
+        if not message.once:
+            self.driver.after(self.driver.random.choice((8.0, 14.0, 20.0)), lambda: self._receive(message, sender))
+        return True
+
+    def _heard(self, message: Message, sender: Training, by: str) -> None:
+        """Answered; taken by a recovery, where one is named."""
         self._reporting = False
-        if taken:
+        if by:
             self._taken.setdefault(message.answers, self.driver.now)
+            self._taken.setdefault((by, message.kind), self.driver.now)
         sender.heard(message)
 
 

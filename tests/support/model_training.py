@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tests.support.model_manager import ORDERS, Command, Manager
-from tests.support.model_messages import Message
+from tests.support.model_messages import Message, Operation
+from tests.support.model_mindio import QUESTIONS, Mindio
+from tests.support.model_operations import Pauses
 
 if TYPE_CHECKING:
     from tests.support.model_world import Pod, World
@@ -14,6 +17,8 @@ PATIENCE = 30.0
 """Seconds that a paused training side waits for its order."""
 RANKS = 2
 """Of each pod."""
+LIVE = ("training", "paused", "held", "standing")
+"""States of processes that are there."""
 
 
 @dataclass
@@ -24,7 +29,8 @@ class Switch:
 
 
 class Training:
-    """Of one generation of pods. Its state: starting, training, paused, standing (its processes are recovered), stuck, gone."""
+    """Of one generation of pods. Its state: starting, training, paused (by a hot switch), held (by an operation), asked
+    (whether it trains), standing (its processes are recovered), stuck, gone."""
 
     def __init__(self, world: "World") -> None:
         self.world, self.clock = world, world.clock
@@ -51,15 +57,27 @@ class Training:
         """Pods of members."""
         self.boss = Manager(self, follows=False) if world.knobs.allows != "exit" else None
         """Recovers processes; None: this training side does not."""
+        self.pauses: Pauses | Mindio = Mindio(self) if self.mindio else Pauses(self, follows=False)
+        self.held_for = ""
+        """The attempt of an operation for which it stands."""
+        self.links: set[int] = set()
+        """Ranks that use their backup link."""
         self._loaded: dict[str, bool] = {}
         """Backup pods that run, and whether their processes wait."""
         self._done: set[tuple[str, str]] = set()
         self._loading = self._met = False
+        self._back = self.clock.now
+        """It stays away until then."""
         self.clock.after(self.clock.random.choice((0.3, 1.0)), self.connect)
 
     @property
     def mindio(self) -> bool:
         return self.world.knobs.side == "mindio"
+
+    @property
+    def knows_no_attempt(self) -> bool:
+        """Another process of MindIO is the manager: what its predecessor had done nobody knows."""
+        return self.mindio and self.manager > 1
 
     def pace(self, kind: str) -> float:
         """Seconds until a message is there."""
@@ -70,6 +88,8 @@ class Training:
         """The control plane answered."""
         if self.boss:
             self.boss.heard(message)
+        elif isinstance(self.pauses, Pauses):
+            self.pauses.teller.heard(message)
 
     def send(self, message: Message) -> None:
         knobs = self.world.knobs
@@ -83,7 +103,7 @@ class Training:
     # ---- the stream
 
     def connect(self) -> None:
-        if self.state == "gone" or self.session:
+        if self.state == "gone" or self.session or self.clock.now < self._back:
             return
         if self.mindio and not self._manager_lives():
             self._met = False
@@ -102,27 +122,34 @@ class Training:
     def attachment(self) -> Message:
         """The open stream, with what its gateway heard of the first step."""
         client = f"10.0.0.1 {self.life} {self.manager}" if self.mindio else ""
-        trains = self.state in ("training", "paused", "standing") and not self.mindio
+        trains = self.state in ("training", "paused", "held", "standing") and not self.mindio
         return Message("attach", session=self.session, queue=self.queue, client=client, life=self.life if trains else "")
 
     def _manager_lives(self) -> bool:
         return any(pod.rank == 0 and pod.phase == "Running" for pod in self.world.pods.values())
 
-    def cut(self, *, silently: bool = False) -> None:
-        """The stream breaks, and the client comes back. A gateway that died says nothing of it."""
+    def cut(self, *, silently: bool = False, away: float = 0.0) -> None:
+        """The stream breaks, and the client comes back. A gateway that died says nothing of it.
+
+        Args:
+            away: seconds for which it does not come back.
+        """
+        self._back = self.clock.now + timedelta(seconds=away)
         if self.session:
             if not silently:
                 self.send(Message("detach", session=self.session))
             self.session = ""
-            self.clock.after(self.clock.random.choice((0.1, 1.0)), self.connect)
+            self.clock.after(away + self.clock.random.choice((0.1, 1.0)), self.connect)
 
     def lose_manager(self) -> None:
         """Another process is the manager from now on. MindIO's knows nothing of what its predecessor was told."""
         self.manager += 1
         if self.mindio:
-            if self.state == "paused":
+            if self.state in ("paused", "held", "asked"):
                 self.state = "stuck"
             self.switching = None
+        self.pauses.over = True
+        self.pauses = Mindio(self) if self.mindio else Pauses(self, follows=True)
         if self.boss:
             self.boss.over = True
             self.boss = Manager(self, follows=True)
@@ -156,7 +183,7 @@ class Training:
                 self.clock.after(self.clock.random.choice((1.0, 5.0)), self._first_step)
         lost = [rank for rank, uid in self.members.items() if uid not in pods or pods[uid].over]
         replaced = self.switching.rank if self.state == "paused" and self.switching else None
-        if self.state in ("training", "paused", "standing") and [rank for rank in lost if rank != replaced] and not self.ending:
+        if self.state in (*LIVE, "asked") and [rank for rank in lost if rank != replaced] and not self.ending:
             self._stuck(lost)
         if self.boss:
             self._backups_load()
@@ -177,6 +204,7 @@ class Training:
 
     def _stuck(self, lost: list[int]) -> None:
         """For good, or until its processes are recovered."""
+        self.pauses.give_way()
         if self.boss:
             self.stand()
             self.boss.look()
@@ -189,13 +217,13 @@ class Training:
         """A process stands, and its pod runs on."""
         if self.boss:
             self.die(rank)
-        elif self.state in ("training", "paused"):
+        elif self.state in ("training", "paused", "held"):
             self._stuck([rank])
 
     def die(self, rank: int) -> None:
         """One process of a pod ends, and its pod runs on where others are recovered."""
         pod = self.members.get(rank)
-        if self.boss and pod and self.state in ("training", "paused", "standing"):
+        if self.boss and pod and self.state in LIVE:
             of_switch = self.state == "paused" and self.switching and self.switching.rank == rank
             self.gone.add(self.clock.random.choice(self.ranks_of(rank)))
             if not of_switch:
@@ -259,7 +287,8 @@ class Training:
 
     def stand(self) -> None:
         """Training stops, and nobody waits for who does not come."""
-        if self.state in ("training", "paused"):
+        if self.state in ("training", "paused", "held"):
+            self.pauses.give_way()
             self.state, self.switching = "standing", None
 
     def take(self, ranks: frozenset[int], there: dict[int, str]) -> None:
@@ -267,10 +296,33 @@ class Training:
         for pod, uid in there.items():
             if self.members[pod] != uid:
                 self.gone.difference_update(self.ranks_of(pod))
+                self.links.difference_update(self.ranks_of(pod))  # a new pod begins on its first links
             if self.world.pods[uid].backup:
                 self.came_as_backups.add(uid)
             self.members[pod] = uid
         self.gone.difference_update(ranks)
+
+    def hold(self, attempt: str) -> None:
+        """All ranks stand behind one step, with what they have."""
+        self.state, self.held_for = "held", attempt
+        self.world.moment("held")
+
+    def move(self, links: Iterable[tuple[int, bool]]) -> None:
+        for rank, backup in links:
+            (self.links.add if backup else self.links.discard)(rank)
+        self.world.moment("links moved")
+
+    def is_mending(self) -> bool:
+        return self.state == "standing" or bool(self.boss and self.boss.recovery)
+
+    def blame(self) -> None:
+        """An operation has failed, and nobody knows whose fault it is: all stand, and say so to each manager."""
+        self.failed.setdefault(0, "2")
+        self._stuck([])
+
+    def stop_for_good(self) -> None:
+        """Training has stopped, and its processes are there."""
+        self.state, self.switching = "stuck", None
 
     def go_on(self) -> None:
         self.state = "training"
@@ -299,6 +351,10 @@ class Training:
             return
         self._done.add((uuid, name))
         self.world.moment(f"order {name}")
+        if isinstance(self.pauses, Mindio) and name in QUESTIONS:
+            self.pauses.order(Operation(name, uuid))
+        if name == "hot switch":
+            self.pauses.stop("a hot switch was ordered")
         if name == "hot switch" and self.state == "training":
             self.switching = Switch(uuid, ranks[0] // RANKS)
             self._backup_loads()
@@ -306,6 +362,15 @@ class Training:
             self._stop_switch()
         elif name == "migration":
             self._order_migration()
+
+    def operate(self, operation: Operation) -> None:
+        """Ours answers a repetition again. MindIO knows none, and hears of each order once."""
+        self.world.moment(f"order {operation.name}")
+        if not self.mindio:
+            self.pauses.order(operation)
+        elif (operation.uuid, operation.name) not in self._done:
+            self._done.add((operation.uuid, operation.name))
+            self.pauses.order(operation)
 
     def _order_migration(self) -> None:
         if self.state == "paused":
@@ -381,6 +446,7 @@ class Training:
             self.members[rank] = backup.uid
             self.came_as_backups.add(backup.uid)
             self.gone.difference_update(self.ranks_of(rank))
+            self.links.difference_update(self.ranks_of(rank))
         if not self.whole() or (self.mindio and not went_on):
             self._fail_migration()
             return

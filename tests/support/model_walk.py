@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from tests.support.driver import START
 from tests.support.driver_runs import Broken
@@ -43,6 +44,7 @@ class Disturbance:
 
 
 HEALTHY = Knobs()
+WELL: dict[str, Any] = {"holds": "yes", "switches": "yes", "finds": "", "goes_on": "yes", "pauses": "yes", "resumes": "yes"}
 
 ALLOWED = ("", "", "", "recover", "recover-in-place", "retry,recover")
 """What the owners of jobs allow whose processes are recovered."""
@@ -76,6 +78,10 @@ class Script:
     """Nothing in it is worth a restart of the whole job."""
 
 
+MEDDLING = ("recovery cancelled", "front cancelled", "entity terminated", "recovery terminated")
+"""Whoever does so may have the same thing recovered again."""
+
+
 class Walk:
     """One run of the model."""
 
@@ -102,6 +108,8 @@ class Walk:
             self.plane.conclude()
             if self.script.gentle and self.world.last("pods deleted"):
                 self.plane.found.append("costly: the job was restarted, and less would have done")
+            if self.script.gentle and not any(one.what in MEDDLING for one in self.script.disturbances):
+                self.plane.found += self.plane.twice()
             self.story = self.plane.story()
         except Broken as broken:
             self.plane.found.append(f"broken: {broken}")
@@ -124,7 +132,8 @@ class Walk:
 
     def _heal(self) -> None:
         world = self.world
-        world.knobs = replace(world.knobs, deletes=True, answers=True, starts=True, pauses="yes", resumes="yes")
+        world.knobs = replace(world.knobs, **WELL)
+        world.knobs = replace(world.knobs, deletes=True, answers=True, starts=True)
         for number in range(2):
             world.nodes[f"new-{number}"] = Node(f"new-{number}")
         for name in world.nodes:
@@ -160,8 +169,8 @@ class Walk:
             self.world.replace(pod.uid)
 
     def restart(self) -> None:
-        """A person starts all pods anew, beside no recovery."""
-        if not self.world.ended and not self.plane.recoveries():
+        """A person starts all pods anew, beside no recovery, and not while nobody knows what the last one did."""
+        if not self.world.ended and not self.plane.recoveries() and self.driver.running(ENTITY):
             self.world.restart()
 
     def vanish_backup(self) -> None:
@@ -169,6 +178,7 @@ class Walk:
             self.world.remove(pod.uid)
 
     def terminate_recovery(self) -> None:
+        self.plane.terminated |= bool(self.plane.recoveries())
         for run in self.plane.recoveries():
             self.driver.terminate(run.id)
 
@@ -220,6 +230,11 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "worker dies": lambda walk, rank: walk.driver.kill_worker(0.5 + rank),
     "watcher dies": lambda walk, rank: walk.plane.watcher.kill(0.5 + rank),
     "switch asked for": lambda walk, rank: walk.plane.ask("hot switch", rank),
+    "links asked for": lambda walk, rank: walk.plane.ask("link switch", rank),
+    "test asked for": lambda walk, rank: walk.plane.ask("stress test", rank),
+    "failover asked for": lambda walk, rank: walk.plane.fail_over(rank),
+    "switchback asked for": lambda walk, rank: walk.plane.switch_back(),
+    "stream away": lambda walk, rank: walk.world.training.cut(away=(3.0, 20.0, 90.0)[rank]),
     "restart asked for": lambda walk, rank: walk.plane.ask("restart", rank),
     "front cancelled": lambda walk, rank: walk.plane.withdraw(),
     "recovery cancelled": lambda walk, rank: walk.cancel_recovery(),

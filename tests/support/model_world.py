@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from tests.support.model_messages import Message
+from tests.support.model_mindio import Mindio
 from tests.support.model_training import Training
 
 PATIENCE = 30.0
@@ -46,6 +47,8 @@ class Node:
     name: str
     ready: bool = True
     sick: bool = False
+    isolated: str = ""
+    """Why no new pod goes there."""
     since: datetime | None = None
     """Of the last change of either."""
 
@@ -96,6 +99,16 @@ class Knobs:
     """How often a message of the training side takes seconds."""
     late: str = ""
     """Messages of this kind always do."""
+    holds: str = "yes"
+    """In an operation: yes; no: it cannot pause; never (MindIO): it says nothing."""
+    switches: str = "yes"
+    """yes; no: all ranks are on the links of before; torn: on neither."""
+    finds: str = ""
+    """What a stress test finds: nothing wrong; fault; silent; untested; nothing: there are no results."""
+    goes_on: str = "yes"
+    """yes; no: behind an operation it does not."""
+    lost: str = ""
+    """The first message of this kind dies with its gateway. Of ours, which sends it again, it is stored late."""
     doubled: bool = False
     """Whether each report is sent twice."""
     allows: str = "exit"
@@ -241,7 +254,7 @@ class World:
     def schedule(self) -> None:
         used = {pod.node for pod in self.pods.values() if not pod.over}
         for pod in self.pods.values():
-            free = [n for n in self.nodes.values() if n.ready and n.name not in (*used, *pod.avoid)]
+            free = [n for n in self.nodes.values() if n.ready and not n.isolated and n.name not in (*used, *pod.avoid)]
             if pod.phase == "Pending" and not pod.node and not pod.leaving and free:
                 pod.node = min(free, key=lambda node: node.sick).name
                 used.add(pod.node)
@@ -276,8 +289,9 @@ class World:
                 self.fail(pod.uid, f"node {name} is lost")
             self.change()
 
-    def mend(self, name: str) -> None:
+    def mend(self, name: str, *, released: bool = True) -> None:
         node = self.nodes[name]
+        node.isolated = "" if released else node.isolated
         if not node.ready or node.sick:
             node.ready, node.sick, node.since = True, False, self.clock.now
             self.schedule()
@@ -288,7 +302,12 @@ class World:
         if node.ready:
             node.ready, node.since = False, self.clock.now
             self.change()
-            self.clock.after(seconds, lambda: self.mend(name))
+            self.clock.after(seconds, lambda: self.mend(name, released=False))
+
+    def isolate(self, name: str, reason: str) -> None:
+        """A person releases it when all is over."""
+        self.nodes[name].isolated = self.nodes[name].isolated or reason
+        self.change()
 
     def replace(self, uid: str) -> None:
         """The pod is gone, and its controller makes another one at once."""
@@ -323,7 +342,11 @@ class World:
         found += [f"left behind: backup pod {pod.name}" for pod in self.pods.values() if pod.backup]
         holders = Counter(pod.rank for pod in self.pods.values() if not pod.backup)
         found += [f"left behind: {count} pods hold rank {rank}" for rank, count in sorted(holders.items()) if count > 1]
-        return found
+        return found + (["held: no agent starts processes"] if self.agents_held() else [])
+
+    def agents_held(self) -> bool:
+        pauses = self.training.pauses
+        return isinstance(pauses, Mindio) and pauses.agents_held and self.training.state != "gone"
 
     def _pods(self) -> str:
         return ", ".join(f"{pod.name} {pod.phase}" for pod in self.pods.values()) or "none"

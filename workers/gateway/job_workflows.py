@@ -46,7 +46,7 @@ BETWEEN_MODES = 5.0
 """Seconds that a report may wait between two modes."""
 
 REGISTERED_AGAIN = 60.0
-"""Seconds that a report of faults waits for a workflow that is lost. The watcher looks for such every 30 s."""
+"""Seconds that a report waits for a workflow that is lost. The watcher looks for such every 30 s."""
 
 STORED_LAST = "AcceptedUpdateCompletedWorkflow"
 """The update was accepted in the workflow's very last task: its verdict carries the report on."""
@@ -157,14 +157,16 @@ class Jobs:
         except ValidationError as error:
             raise Unavailable(f"what the workflow of job {job_id} says cannot be read: {error.title}") from error
 
-    async def report(self, job_id: str, report: Report, recovery: str, report_id: str) -> Receipt:
+    async def report(self, job_id: str, report: Report, recovery: str, report_id: str, *, is_here: bool = False) -> Receipt:
         """A report to the recovery that waits for it; at most one of a job is in flight, so that their order is kept.
 
         Args:
             recovery: workflow id of the one that gave the last order on the job's stream; empty: none did here.
             report_id: by which it is taken once, however often it is sent; empty: who sends it does not say.
+            is_here: the job's stream is: a workflow that does not run was lost, and will be registered again.
         """
-        return await self._kept(self._next_report(job_id, report, recovery, report_id or uuid.uuid4().hex))
+        lost = REGISTERED_AGAIN if is_here else 0.0
+        return await self._kept(self._next_report(job_id, report, recovery, report_id or uuid.uuid4().hex, lost))
 
     async def report_faults(
         self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None, report_id: str
@@ -203,13 +205,19 @@ class Jobs:
         if not task.cancelled() and task.exception():
             logger.debug("not stored", extra={"error": str(task.exception())})
 
-    async def _next_report(self, job_id: str, report: Report, recovery: str, update_id: str) -> Receipt:
+    async def _next_report(self, job_id: str, report: Report, recovery: str, update_id: str, lost: float) -> Receipt:
         async with self._reports.of(job_id):
-            return await self._report(job_id, report, recovery, update_id)
+            return await self._report(job_id, report, recovery, update_id, lost)
 
-    async def _report(self, job_id: str, report: Report, recovery: str, update_id: str) -> Receipt:
-        """Straight to the recovery, which is the job's question only where that is not known or has ended."""
-        deadline = asyncio.get_running_loop().time() + BETWEEN_MODES
+    async def _report(self, job_id: str, report: Report, recovery: str, update_id: str, lost: float) -> Receipt:
+        """Straight to the recovery, which is the job's question only where that is not known or has ended.
+
+        Args:
+            lost: seconds that it waits for a workflow of the job that is lost: its recovery may go on.
+        """
+        began = asyncio.get_running_loop().time()
+        patience = dict.fromkeys((ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE), BETWEEN_MODES)
+        patience |= dict.fromkeys((ErrorTypes.JOB_UNKNOWN, ErrorTypes.NOT_REGISTERED), lost)
         while True:
             try:
                 if recovery:
@@ -224,8 +232,7 @@ class Jobs:
                 if rejected.kind == ErrorTypes.REPORT_ELSEWHERE and str(rejected) != ended:
                     recovery = str(rejected)
                     continue
-                between = rejected.kind in (ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE)
-                if not between or asyncio.get_running_loop().time() > deadline:
+                if asyncio.get_running_loop().time() >= began + patience.get(rejected.kind, 0.0):
                     raise
             await asyncio.sleep(0.1)
 

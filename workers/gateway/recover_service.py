@@ -85,7 +85,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         async def stored() -> Receipt:
             report = read()
             stream = self._attachments.here(job_id)
-            receipt = await self._jobs.report(job_id, report, stream.recovery if stream else "", _report_id(context))
+            recovery, is_here = stream.recovery if stream else "", stream is not None
+            receipt = await self._jobs.report(job_id, report, recovery, _report_id(context), is_here=is_here)
             logger.info("report", extra={"job": job_id, "kind": report.kind, "code": report.code})
             return receipt
 
