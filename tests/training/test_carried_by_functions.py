@@ -351,6 +351,7 @@ def test_what_functions_methods_and_iterators_carry_is_found(name: str, source: 
         ),
         epochs("bad += 1\nadjust(0.1 / bad)", begin="bad = resume(training)"),
         steps("metric.update(loss.item())"),
+        steps("noam.turns += 1\nprint(noam.turns)\nnoam = Noam(optimizer)\nnoam.step()"),
         steps("for hook in [metric]:\n    hook.update(1)"),
         steps(top="weight = cached.get()"),
         steps(top="cache['x'] = 1 / int(step)\nweight = cache['x']"),

@@ -470,10 +470,10 @@ def _around(hot: Hot, code: CodeType) -> Hot:
 
 
 def _put(hot: Hot, name: str, what: Carried) -> None:
-    if what:
-        hot[name] = what
-    else:
-        hot.pop(name, None)
+    """Another value has this name: nothing of the one before is left."""
+    for one in [one for one in hot if one == name or one.startswith(f"{name}.")]:
+        del hot[one]
+    _join(hot, name, what)
 
 
 def _join(hot: Hot, name: str, what: Carried) -> None:
