@@ -57,6 +57,7 @@ from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
+from rekindle.model.trace import Trace
 from rekindle.policy import cases, nodes, stress
 from rekindle.policy.cases import Case
 from rekindle.policy.devices import DeviceOfRank
@@ -415,6 +416,7 @@ async def examples(job: Job) -> list[Any]:
         *upgrades(failover.model_copy(update={"known": None})),
         SwitchBack(links=LINKS, requested_by=TEXT),
         LinksReset(ranks=EVERY_SECOND, why=TEXT),
+        Trace(communication=True, step=True, checkpoint=True, forward=True, loader=True),
         activity_values.StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
         activity_values.StandbysNow(standbys=sighting.standbys),
         activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
