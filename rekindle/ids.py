@@ -164,7 +164,7 @@ class Signals:
     """To what lives for long (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another control worker's version is current."""
 
     SHOW_AGAIN = "show_again"
-    """To what lives for long: the server may have lost search attributes of it."""
+    """Signal to workflows that live for long: the server may have lost search attributes of it."""
 
     LINKS_RESET = "links_reset"
     """To `LinkFailover`, from `TrainingJob`: devices have other pods, which began on their first links."""

@@ -1,4 +1,5 @@
-"""How a mode ended that somebody has asked for, as soon as it has: its front answers when all that followed it has ended, too.
+"""Verdict of a mode that somebody has asked for, as soon as it has ended: its front answers when all that followed it has
+ended, too.
 
 Platforms are told so on the wire, as ClusterD tells them. Imports no workflow.
 """
@@ -70,7 +71,7 @@ async def _child(rekindle: Rekindle, job_id: str, front: str, mode: Mode) -> str
 
 
 async def _verdict(rekindle: Rekindle, child: str) -> Verdict | None:
-    """None: it was cancelled or terminated, which the front tells, or nobody knows it."""
+    """Returns the verdict; None: it was cancelled or terminated, which the front tells, or nobody knows it."""
     handle: WorkflowHandle[object, Verdict] = rekindle.temporal.get_workflow_handle(child, result_type=Verdict)
     try:
         return await handle.result()

@@ -69,7 +69,7 @@ ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = tuple(
 WANTED: dict[str, IndexedValueType.ValueType] = {
     key.name: IndexedValueType.ValueType(key.indexed_value_type.value) for key in ATTRIBUTES
 }
-"""Their types, by name."""
+"""Types of the attributes, by name."""
 
 
 def living(workflow: str) -> str:

@@ -29,10 +29,10 @@ class SearchAttributesKept:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._sure: dict[str, float] = {}
-        """When one that was missing may be told again: each part of the server remembers for a while what there is."""
+        """Time after which a missing one may be told again: each part of the server remembers for a while what there is."""
 
     async def keep(self) -> None:
-        """Until it is cancelled."""
+        """Registers what is missing, until it is cancelled."""
         while True:
             await asyncio.sleep(LOOKED_AGAIN)
             await self.look()
@@ -57,7 +57,7 @@ class SearchAttributesKept:
             await self._show_again()
 
     async def _show_again(self) -> None:
-        """What lives for long tells all of it: the server has lost it with the attribute."""
+        """Asks workflows that live for long to tell all of it: the server has lost it with the attribute."""
         for kind in MOVES_ON:
             try:
                 async for run in self._client.list_workflows(living(kind)):

@@ -160,7 +160,8 @@ class IncidentRun:
         return named if named in left else next(iter(left), None)
 
     def _may_repeat_its_step(self) -> bool:
-        """Whether training that an operation has left standing goes on with all that it has. It is in no plan: nobody asked."""
+        """Tells whether training that an operation has left standing goes on with all that it has. It is in no plan: nobody
+        asked."""
         return Mode.ONLINE_RETRY not in self._situation.tried and not eligibility.repeated_step(self._known.state)
 
     def _mending(self) -> tuple[Mode, ...]:
@@ -285,7 +286,7 @@ class IncidentRun:
 
 
 def _answer(verdicts: list[Verdict]) -> Verdict:
-    """What who asked for the first mode is told."""
+    """Returns the answer to the request for the first mode."""
     first, last = verdicts[0], verdicts[-1]
     return last if first is last else last.with_(asked=Own(outcome=first.outcome, reason=first.reason))
 

@@ -255,7 +255,7 @@ class LinkFailover:
         return Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason=f"the job has done it: {describe(moves)}")
 
     async def _is_done(self, moves: Sequence[Placed]) -> bool | None:
-        """Whether links are where these movements lead. None: nobody knows while the job's workflow is lost."""
+        """Tells whether links are where these movements lead. None: nobody knows while the job's workflow is lost."""
         try:
             return links.are_done(moves, await steps.links_now(self.known.job_id))
         except ActivityError:
@@ -408,7 +408,7 @@ class LinkFailover:
 
 
 def _row(known: Maintenance) -> dict[SearchAttributeKey[str], str]:
-    """What the list of workflows shows of it."""
+    """Returns what the list of workflows shows of it."""
     row = {Attributes.JOB: bounds.keyword(known.job), Attributes.PHASE: known.stage.value}
     return {key: value for key, value in row.items() if value}
 
@@ -427,8 +427,11 @@ def _read(given: object) -> tuple[FailoverRequest, str]:
 
 
 def _was_interrupted(verdict: Verdict) -> bool:
-    """By a fault of the job, which was mended, or is none any more. What has started all pods anew would come to that again, and
-    a switch that failed by itself is told to have: who hears that must not find it done."""
+    """Tells whether a fault of the job undid it, which was mended, or is none any more.
+
+    What has started all pods anew would come to that again. A switch that failed by itself is told to have: who hears that must
+    not find it done.
+    """
     mended = verdict.outcome is Outcome.RECOVERED and verdict.mode not in (Mode.LINK_SWITCH, LAST.mode)
     if verdict.asked and verdict.asked.outcome is Outcome.ESCALATE:
         return False

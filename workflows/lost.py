@@ -22,7 +22,7 @@ PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
 """Between two tries to delete what a lost hot switch could not, and for all of them."""
 
 OPERATIONS = (About.LINKS, About.CHECKS)
-"""What modes are about that are done with a job which trains."""
+"""Subjects of modes that are done with a job which trains."""
 
 UNNOTED = 10
 """Incidents that may have come and gone while the cluster took no note: what mends processes does not ask it."""
@@ -52,7 +52,7 @@ async def is_settled(known: Memory, journal: Journal) -> bool:
 
 
 def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
-    """Whether an operation gave way to faults that are told here as well: what mends them is all that it left to do."""
+    """Tells whether an operation gave way to faults that are told here as well: what mends them is all that it left to do."""
     verdict = end.verdict
     return bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS) and _is_broken(state)
 

@@ -29,7 +29,7 @@ def job_phase(state: JobState, running: Mode | None) -> str:
 
 
 def job_row(state: JobState, running: Mode | None) -> dict[SearchAttributeKey[str], str]:
-    """What the list of workflows shows of the job."""
+    """Returns what the list of workflows shows of the job."""
     row = {Attributes.JOB: state.job.name, Attributes.PHASE: job_phase(state, running)}
     return {**row, Attributes.VERDICT: state.history[-1].verdict} if state.history else row
 

@@ -1,4 +1,5 @@
-"""What the list of workflows shows of one: its search attributes. Each is told when it changes, as an event of the history."""
+"""Search attributes of a workflow, which the list of workflows shows. Each is told when it changes, as an event of the
+history."""
 
 from collections.abc import Mapping
 from typing import Any

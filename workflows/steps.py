@@ -403,7 +403,7 @@ def await_recovery_end(workflow_id: str) -> ActivityHandle[RecoveryEnd]:
 
 
 async def terminate(workflow_id: str, reason: str) -> None:
-    """For as long as it takes: what comes next must not join a recovery that lives."""
+    """Terminates a recovery, for as long as it takes: what comes next must not join a recovery that lives."""
     await workflow.execute_activity_method(
         JobActivities.terminate_recovery,
         TerminateRequest(workflow_id=workflow_id, reason=reason),

@@ -445,7 +445,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.TRACE)
     def trace(self, trace: Trace) -> Receipt:
-        """What ranks measure of themselves from now on. A manager that subscribes later hears of it then."""
+        """Sets what ranks measure of themselves from now on. A manager that subscribes later hears of it then."""
         self.known.state = self.state.with_(trace=trace)
         if here := self.state.attachment:
             self.journal.soon(steps.tell_trace(orders.trace(self.state.job.id, trace), here.queue))

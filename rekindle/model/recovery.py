@@ -86,13 +86,13 @@ class Order(Value):
     """The subscription that it is for: a newer one gets the orders of the attempt in turn. Empty: whichever is there."""
 
     links: RankLinks | None = None
-    """For the stream `SubscribeNotifySwitch`, in place of a `ProcessManageSignal`: a `SwitchRankList`."""
+    """Order for the stream `SubscribeNotifySwitch`, in place of a `ProcessManageSignal`: a `SwitchRankList`."""
 
     stress: tuple[RankOps, ...] = ()
-    """For the stream `SubscribeNotifyExecStressTest`, in place of a `ProcessManageSignal`: `StressTestRankParams`."""
+    """Order for the stream `SubscribeNotifyExecStressTest`, in place of a `ProcessManageSignal`: `StressTestRankParams`."""
 
     trace: Trace | None = None
-    """For the stream `SubscribeDataTraceSwitch`, in place of a `ProcessManageSignal`: a `DataStatusRes`."""
+    """Order for the stream `SubscribeDataTraceSwitch`, in place of a `ProcessManageSignal`: a `DataStatusRes`."""
 
     at_once: bool = False
     """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
@@ -307,7 +307,7 @@ class Handled(Value):
 
 
 class Own(Value):
-    """How the mode ended that somebody had asked for, beside the verdict of what followed it."""
+    """Verdict of the mode that somebody had asked for, beside the verdict of what followed it."""
 
     outcome: Outcome
     reason: Text
@@ -384,7 +384,7 @@ class Verdict(Value):
     """Stress test: what it found. Not kept in the job's history."""
 
     asked: Own | None = None
-    """In the answer to who asked for another mode, which this one followed; None: nobody did."""
+    """Verdict of the mode that was asked for, which this one followed; None: nobody asked."""
 
     found: tuple[Fault, ...] = ()
     """Faults that nobody knew of before: the mode behind it mends them."""
@@ -459,7 +459,7 @@ class RecoveryContext(Value):
     """Workflow that asked for it; empty: a client did, or nobody."""
 
     phase: str = ""
-    """As its row in the list of workflows shows it at its start; empty: an earlier version did not say."""
+    """Row of the list of workflows at its start; empty: an earlier version did not say."""
 
 
 class ModeRequest(Value):

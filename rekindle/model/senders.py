@@ -43,7 +43,7 @@ class Claims:
 
     namespace: str = ""
     name: str = ""
-    """Of the pod."""
+    """Name of the pod."""
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,7 @@ class JobState(Value):
     upkeep: Upkeep = Upkeep()
 
     trace: Trace | None = None
-    """What its ranks are to measure of themselves; None: nobody has said."""
+    """Measurements that its ranks are to make; None: nobody has said."""
 
     asked: bool = False
     """The cluster was asked whether it would admit a backup pod, in this life of the job's pods."""

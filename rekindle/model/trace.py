@@ -1,4 +1,4 @@
-"""What the ranks of a job are to measure of themselves, as a platform switches it on and off."""
+"""Measurements that the ranks of a job make of themselves, as a platform switches it on and off."""
 
 from rekindle.model.base import Value
 

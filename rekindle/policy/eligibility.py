@@ -226,7 +226,7 @@ def _is_nobodys(job: Job) -> bool:
 
 
 def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> tuple[str, ...]:
-    """Its stream may be away for a moment: the opening waits for it.
+    """Returns why processes cannot be recovered so. The stream may be away for a moment: the opening waits for it.
 
     Args:
         stands: training was paused, which is a reason of its own.

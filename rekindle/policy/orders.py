@@ -79,7 +79,7 @@ def switch_links(job_id: str, uuid: str, links: RankLinks) -> Order:
 
 
 def trace(job_id: str, trace: Trace) -> Order:
-    """What ranks measure of themselves: a `DataStatusRes` on a stream of its own, which nobody answers."""
+    """Returns the order for what ranks measure of themselves: a `DataStatusRes` on a stream of its own, which nobody answers."""
     return Order(job_id=job_id, uuid="", signal_type="dataTrace", actions=("trace",), trace=trace)
 
 

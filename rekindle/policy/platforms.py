@@ -1,4 +1,4 @@
-"""What platforms are told of a job, in the words of ClusterD: how it fares, and what is wrong with its nodes. Pure.
+"""News of a job for platforms, in the words of ClusterD: how it fares, and what is wrong with its nodes. Pure.
 
 Used by the gateway. What is wrong with processes or pods alone is no fault of a node, and is not told.
 """
@@ -31,7 +31,7 @@ class Level(StrEnum):
 
 
 class DeviceFaults(Value):
-    """What is wrong with one device of a node, or with the node itself."""
+    """Faults of one device of a node, or with the node itself."""
 
     device: str = ""
     """Empty: the node."""
@@ -59,7 +59,7 @@ class View(Value):
     """Moment of its registration, or of its return from the last incident before it was first seen."""
     nodes: tuple[NodeFaults, ...] = ()
     is_over: bool = False
-    """Nobody recovers it any more."""
+    """The job is recovered no more."""
 
 
 def view_of(state: JobState) -> View:

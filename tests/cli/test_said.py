@@ -52,7 +52,7 @@ async def test_a_state_directory_that_cannot_be_written_is_said_once_and_so_is_i
 
 
 def test_a_disk_that_is_almost_full_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody can act before it is full."""
+    """The warning comes before it is full."""
     monkeypatch.setattr(disk, "LOW", 2**62)
     assert "almost full" in disk.problem(tmp_path)
 

@@ -22,7 +22,7 @@ def messages(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_message_points_at_a_file_of_the_repository(package: str) -> None:
-    """Somebody who installed a wheel cannot open it; the message has to say what to do by itself."""
+    """A user who installed a wheel cannot open it; the message has to say what to do by itself."""
     found = [
         (path.name, text)
         for path in sorted((ROOT / package).rglob("*.py"))

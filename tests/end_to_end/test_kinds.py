@@ -56,6 +56,6 @@ async def test_a_job_with_a_manager_of_its_own_kind_is_restarted(kind: str, stac
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet", "PyTorchJob", "TrainJob", "AscendJob"])
 async def test_a_job_of_each_kind_trains_on_through_a_lost_pod(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """Its manager is known by a token; the pod that takes over is made for the rank of the lost one, no step is lost, and its
+    """The manager is known by a token; the pod that takes over is made for the rank of the lost one, no step is lost, and its
     controller calls the job complete."""
     await trained_through_a_lost_pod(kind, stack, tmp_path, played)

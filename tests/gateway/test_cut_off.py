@@ -64,7 +64,7 @@ async def test_a_gateway_that_is_cut_off_sends_its_clients_to_the_others(tempora
 
 
 async def test_a_gateway_that_is_cut_off_sends_platforms_to_the_others(temporal: WorkflowEnvironment) -> None:
-    """They would hear nothing of what changes."""
+    """Platforms would hear nothing of what changes."""
     async with _attached(temporal, gateways=2) as (cable, peer), platform(peer.address) as listener:
         await listener.register_for_faults(peer.job_id)
         heard = listener.faults(peer.job_id)

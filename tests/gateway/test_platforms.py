@@ -67,7 +67,7 @@ async def test_a_platform_hears_of_a_fault_of_a_job_when_it_comes_and_when_it_go
 
 
 async def test_a_question_for_faults_is_answered_with_what_stands(temporal: WorkflowEnvironment) -> None:
-    """Of one job, and of all of them."""
+    """Subscribers of one job and of all jobs hear it."""
     async with asking(temporal) as (world, peer):
         await world.fault(sub_health(node=f"node-of-{world.job.id}"))
         found = await peer.faults_now(world.job.id)
@@ -79,7 +79,7 @@ async def test_a_question_for_faults_is_answered_with_what_stands(temporal: Work
 
 
 async def test_a_platform_hears_of_the_faults_of_all_jobs_on_one_stream(temporal: WorkflowEnvironment) -> None:
-    """Also of one that no row of a list shows, since it is only looked at."""
+    """The same holds for one that no row of a list shows, since it is only looked at."""
     async with asking(temporal) as (world, peer):
         await peer.register_for_faults("")
         heard = peer.faults("")
@@ -124,7 +124,7 @@ async def _is_registered(peer: Platform, job_id: str) -> bool:
     ],
 )
 async def test_what_cannot_be_registered_for_is_named(temporal: WorkflowEnvironment, job_id: str, role: str, words: str) -> None:
-    """By field; a question for it has the contract's code."""
+    """The error names the field; a question for it has the contract's code."""
     async with asking(temporal) as (_, peer):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await peer.register_for_faults(job_id, role)
@@ -149,7 +149,7 @@ async def test_another_registration_for_the_same_job_and_role_ends_the_first_str
 
 
 async def test_a_stream_of_a_job_that_is_over_ends(temporal: WorkflowEnvironment) -> None:
-    """With the last of its faults."""
+    """The last of its faults is told with it."""
     async with asking(temporal) as (world, peer):
         await peer.register_for_faults(world.job.id)
         heard = peer.faults(world.job.id)
@@ -214,7 +214,7 @@ async def test_a_job_that_failed_for_good_is_told_as_failed(temporal: WorkflowEn
 
 
 async def test_a_client_that_is_none_of_the_contract_s_is_refused(temporal: WorkflowEnvironment) -> None:
-    """By its role, by its id, and behind the twentieth of its role."""
+    """The role, the id and the twentieth of a role are refused."""
     async with asking(temporal) as (_, peer):
         with pytest.raises(grpc.aio.AioRpcError, match="role: 'anybody' is not accepted: CCAgent, DefaultUser1"):
             await peer.register_for_jobs("anybody")
@@ -230,7 +230,7 @@ async def test_a_client_that_is_none_of_the_contract_s_is_refused(temporal: Work
 
 
 async def test_a_second_stream_of_a_client_ends_the_first(temporal: WorkflowEnvironment) -> None:
-    """Behind the last one it has to register again."""
+    """The client has to register again."""
     async with asking(temporal) as (world, peer):
         client = await registered(peer)
         first = peer.jobs(client)
@@ -244,7 +244,7 @@ async def test_a_second_stream_of_a_client_ends_the_first(temporal: WorkflowEnvi
 
 @pytest.mark.parametrize("kind", ["faults of a job", "faults of all", "jobs", "lists of jobs"])
 async def test_streams_of_platforms_end_when_the_gateway_stops(temporal: WorkflowEnvironment, kind: str) -> None:
-    """They say why, and do not keep it from stopping."""
+    """Streams say why, and do not keep it from stopping."""
     async with asking(temporal) as (world, peer):
         client = await registered(peer)
         for job_id in (world.job.id, ""):
@@ -261,7 +261,7 @@ async def test_streams_of_platforms_end_when_the_gateway_stops(temporal: Workflo
 
 
 async def test_a_platform_that_reads_slowly_gets_the_newest_of_each_job() -> None:
-    """What it has not read costs no more than there are jobs."""
+    """A slow reader costs no more than there are jobs."""
     subscriber = watch.Subscriber(watch.ALL)
     for number in range(1000):
         subscriber.tell(View(id=f"job-{number % 3}", name=f"{number}"))
@@ -284,7 +284,7 @@ class Strange:
 
 
 async def test_a_workflow_that_answers_nonsense_keeps_no_other_job_from_being_told(temporal: WorkflowEnvironment) -> None:
-    """Who asks for it hears that it cannot be read."""
+    """The client hears that it cannot be read."""
     async with asking(temporal) as (world, peer):
         name = f"strange-{world.job.id}"
         async with Worker(world.client, task_queue=name, workflows=[Strange], workflow_runner=UnsandboxedWorkflowRunner()):
@@ -361,7 +361,7 @@ async def test_what_a_platform_switches_is_kept_and_told_to_the_manager(temporal
 async def test_a_switch_that_means_nothing_is_refused_by_its_field(
     temporal: WorkflowEnvironment, name: str, switches: dict[str, str], code: int, words: str
 ) -> None:
-    """With the contract's codes."""
+    """The answers have the contract's codes."""
     async with asking(temporal, a_mindio_job()) as (world, peer):
         answer = await peer.switch_tracing(name.format(job=world.job.name), **switches)
         assert (answer.code, words in answer.message) == (code, True), answer

@@ -47,7 +47,7 @@ class ApiServer:
         self.problem: Exception | None = None
         self.denies: set[str] = {FORGED}
         self.job_id = ""
-        """Of which its pod is."""
+        """The job is the one of its pod."""
         self.looked: list[tuple[str, str, str]] = []
         self.answers = asyncio.Event()
         self.answers.set()

@@ -110,7 +110,7 @@ async def test_the_ranks_of_a_marked_trainer_are_held(setting: Setting) -> None:
 
 
 async def test_a_budget_for_other_pods_is_made_anew(setting: Setting) -> None:
-    """As one that an earlier version has left, of which no pod is held."""
+    """A budget that an earlier version has left holds no pod."""
     spec = train_spec({"numNodes": 2, "resourcesPerNode": {}}, runtimeRef={"name": "marked"})
     job = await setting.running(await submit(train_jobs_path, setting.namespace, {}, spec), pods=2)
     await setting.cluster.ensure_budget(job, holds=True)

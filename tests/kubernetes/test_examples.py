@@ -43,7 +43,7 @@ async def test_a_manifest_is_admitted_and_read(name: str, namespace: Namespace) 
     ],
 )
 def test_the_played_training_operator_is_as_strict(change: dict[str, object], problem: str) -> None:
-    """What its webhook refuses would pass for supported otherwise."""
+    """A manifest that its webhook refuses would pass for supported otherwise."""
     assert refused_pytorch_job(documents("PyTorchJob")[-1]) == ""
     assert problem in refused_pytorch_job({"spec": {"pytorchReplicaSpecs": change}})
 

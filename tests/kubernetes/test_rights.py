@@ -199,7 +199,7 @@ async def all_accounts(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Accoun
 
 
 async def tell_a_manager(found: Accounts, job: Object) -> None:
-    """Of which job it is, by its label."""
+    """The label says of which job it is."""
     admin, spec = found.admin, {"containers": [{"name": "main", "image": "none"}]}
     body = {"metadata": {"generateName": "manager-", "labels": {keys.MANAGER_OF: job["metadata"]["name"]}}, "spec": spec}
     pod = (await admin.api.create(admin.path("pods"), body))["metadata"]

@@ -249,7 +249,7 @@ async def test_a_manager_is_told_its_job_for_its_token(scene: Scene) -> None:
 
 
 async def test_a_manager_of_no_job_or_of_two_is_told_what_is_wrong(scene: Scene) -> None:
-    """It is told its job as soon as there is one: a manager may be made before its job."""
+    """The manager is told its job as soon as there is one: a manager may be made before its job."""
     manager = await a_manager(scene.namespace, "train-manager", "train")
     stray = await a_manager(scene.namespace, "stray", "")
     token = await token_of(scene.namespace, manager)
@@ -269,7 +269,8 @@ async def test_a_manager_of_no_job_or_of_two_is_told_what_is_wrong(scene: Scene)
 
 
 async def test_a_pod_that_claims_another_tenants_job_is_told_none(scene: Scene, kubeconfig: Path) -> None:
-    """It writes the job's UID as its controller's, or as its own id. It would be refused anyway: it learns nothing either."""
+    """A tenant writes the job's UID as its controller's, or as its own id. It would be refused anyway: it learns nothing
+    either."""
     await managed(scene.namespace, "train")
     cluster = KubernetesCluster(scene.namespace.api, Settings())
     async with a_namespace(kubeconfig, "another-tenant") as tenant:
@@ -295,7 +296,7 @@ async def until_named(scene: Scene, token: str) -> None:
 
 
 async def test_a_pod_that_is_gone_is_of_no_job(scene: Scene) -> None:
-    """Its token may be confirmed for a minute yet; nobody is told a job for it."""
+    """The token may be confirmed for a minute yet; nobody is told a job for it."""
     await managed(scene.namespace, "train")
     cluster = KubernetesCluster(scene.namespace.api, Settings())
     for namespace, name in ((scene.namespace.name, "gone"), ("../..", "gone"), (scene.namespace.name, "a/b?c"), ("", "")):

@@ -129,12 +129,12 @@ def what_was_not_answered_is_undone(patch: pytest.MonkeyPatch) -> None:
 
 
 def each_call_is_a_report(patch: pytest.MonkeyPatch) -> None:
-    """Also the second one of the same."""
+    """Recovers the second report of one fault as well."""
     patch.setattr(ControlPlane, "id_of", staticmethod(lambda _: ""))
 
 
 def agents_stay_held(patch: pytest.MonkeyPatch) -> None:
-    """Where a stress test finds something."""
+    """Leaves agents held where a stress test finds something."""
 
     async def nothing(_: StressTest) -> None:
         return

@@ -166,7 +166,7 @@ def test_what_was_found_of_operations_stays_mended(one: Example) -> None:
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
 def test_random_walks_with_operations_end_well(first: int) -> None:
-    """Of ours and of MindIO, whatever else happens to the job."""
+    """Training sides of ours and of MindIO are walked, whatever else happens to the job."""
     for seed in range(first, min(first + CHUNK, RUNS)):
         script = operated_script(seed)
         for kind in sorted(kinds(Walk(script).run())):
@@ -184,7 +184,7 @@ def test_operations_cost_no_restart(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
 def test_random_walks_with_maintenances_end_well(first: int) -> None:
-    """Of ours and of MindIO, whatever else happens to the job."""
+    """Training sides of ours and of MindIO are walked, whatever else happens to the job."""
     for seed in range(first, min(first + CHUNK, RUNS)):
         script = maintained_script(seed)
         for kind in sorted(kinds(Walk(script).run())):

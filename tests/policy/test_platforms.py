@@ -1,4 +1,4 @@
-"""What platforms are told of a job's faults and of how it fares."""
+"""News for platforms of a job's faults and of how it fares."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_what_is_no_fault_of_a_node_is_not_told(one: Fault) -> None:
 
 
 def test_a_node_with_several_jobs_is_told_once() -> None:
-    """With what is known of it by all of them."""
+    """The fault has all that is known of it."""
     slow, lost = node_faults([fault(FaultKind.SUB_HEALTH, code="a")]), node_faults([fault(FaultKind.NODE, code="b")])
     (node,) = merged([slow, lost, slow])
     (device,) = node.devices
@@ -68,5 +68,5 @@ def test_a_node_with_several_jobs_is_told_once() -> None:
     ],
 )
 def test_a_job_runs_when_each_rank_has_its_pod(state: JobState, stage: Stage) -> None:
-    """Its end is told as its controller tells it; one that is deleted is told as it was."""
+    """The end is told as its controller tells it; one that is deleted is told as it was."""
     assert view_of(state).stage is stage

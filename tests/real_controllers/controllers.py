@@ -23,7 +23,7 @@ from workers.local_kubernetes.binaries import built
 
 MODULES = Path(__file__).parent / "modules"
 MOUNTED = Path("/tmp/k8s-webhook-server/serving-certs")
-"""Where each of them looks for its certificate; so one at a time has webhooks with certificates of its own making."""
+"""Folder in which each of them looks for its certificate; so one at a time has webhooks with certificates of its own making."""
 
 PATIENCE = 120.0
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -31,13 +31,13 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 @dataclass(frozen=True)
 class Controller:
-    """How one is built, installed and started."""
+    """Controller that is built, installed and started."""
 
     module: str
     """Folder below `MODULES`."""
 
     path: str
-    """Of the Go module."""
+    """Name of the Go module."""
 
     package: str
     crds: str
@@ -47,13 +47,13 @@ class Controller:
     namespace: str
     service: str
     prefix: str = ""
-    """Of the names of its webhook configurations."""
+    """Beginning of the names of its webhook configurations."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Webhook configurations that have another name on a cluster."""
 
     secret: str = ""
-    """Where it keeps the certificate that it makes; empty: it is given one."""
+    """Secret for the certificate that it makes; empty: it is given one."""
 
     flags: tuple[str, ...] = ()
 
@@ -114,7 +114,7 @@ def address_of_this_machine() -> str:
 
 @asynccontextmanager
 async def controllers(kind: str, api: Api, kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
-    """Those that a kind takes, until the block ends. What they have installed stays behind."""
+    """Runs the controllers that a kind takes, until the block ends. What they have installed stays behind."""
     async with AsyncExitStack() as stack:
         if any(controller.secret for controller in OF_KIND[kind]):
             await stack.enter_async_context(_alone())
@@ -172,7 +172,7 @@ async def _create(api: Api, path: str, body: Object) -> None:
 
 
 async def _create_service(controller: Controller, api: Api, port: int) -> None:
-    """Where its webhooks are called."""
+    """Address at which its webhooks are called."""
     core, slices = (f"{group}/namespaces/{controller.namespace}" for group in ("/api/v1", "/apis/discovery.k8s.io/v1"))
     service = {"metadata": {"name": controller.service}, "spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]}}
     await _create(api, f"{core}/services", service)
@@ -194,7 +194,7 @@ def _files(controller: Controller, pattern: str) -> list[Object]:
 
 
 def _webhooks(controller: Controller, authority: str) -> list[Object]:
-    """As kustomize makes them of the module's."""
+    """Makes the webhook configurations of the module, as kustomize does."""
     found = _files(controller, controller.webhooks)
     for body in found:
         name = body["metadata"]["name"]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 @pytest.fixture
 async def stack() -> AsyncIterator[Stack]:
-    """Of each test its own: the controllers of the last one would be missed."""
+    """One cluster for each test: the controllers of the last one would be missed."""
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rekindle-real-")))
         yield await ends.enter_async_context(running(folder, Machine(3, 2, ClusterKind.KUBERNETES)))
@@ -28,7 +28,7 @@ async def stack() -> AsyncIterator[Stack]:
 
 @pytest.mark.parametrize("kind", OF_KIND)
 async def test_a_job_trains_on_through_a_lost_pod_under_its_real_controller(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """Which appends what it appends, counts the pod that takes over, and calls the job complete."""
+    """The controller appends its variables, counts the pod that takes over, and calls the job complete."""
     folder = tmp_path / "job"
     folder.mkdir()
 
@@ -43,7 +43,7 @@ async def test_a_job_trains_on_through_a_lost_pod_under_its_real_controller(kind
 
 @pytest.mark.parametrize("kind", OF_KIND)
 async def test_the_manifest_is_admitted_as_it_stands(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """By the schemas and the webhooks of its kind."""
+    """The schemas and the webhooks of its kind admit it."""
     async with (
         Api(kubeconfig_of(stack)) as api,
         controllers(kind, api, kubeconfig_of(stack), tmp_path),

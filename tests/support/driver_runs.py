@@ -76,7 +76,7 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """Its first task is done: before that it answers no query."""
+        """The first task is done: before that it answers no query."""
         return bool(self._history)
 
     def argument(self, kind: Any, place: int = 0) -> Any:

@@ -16,18 +16,18 @@ STEPS, CHECKPOINT_EVERY = 40, 5
 
 @dataclass(frozen=True)
 class Here:
-    """What is different from the cluster that the manifest is for."""
+    """Differences from the cluster that the manifest is for."""
 
     gateway: str
     port: int
-    """Where the job's manager listens, at the one address of all pods."""
+    """Port at which the job's manager listens, at the one address of all pods."""
 
     folder: Path
-    """That all pods share."""
+    """Folder that all pods share."""
 
 
 def documents(kind: str) -> list[Object]:
-    """As they are written."""
+    """Returns the objects as they are written."""
     return list(yaml.safe_load_all((FOLDER / f"{kind.lower()}.yaml").read_text()))
 
 

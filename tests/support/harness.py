@@ -138,7 +138,7 @@ class GatewayProcess:
     offer_again: float = ROUND
     gateways: int = 1
     settings: Settings | None = None
-    """Those of a gateway on another cluster; None: the usual ones."""
+    """Settings of a gateway on another cluster; None: the usual ones."""
     address: str = ""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: asyncio.Task[None] | None = None

@@ -282,7 +282,7 @@ class PyTorchJobs(JobController):
 
 
 def refused_pytorch_job(job: Object) -> str:
-    """What the operator's webhook says; empty: nothing."""
+    """Returns the words of the operator's webhook; empty: none."""
     for kind, replicas in job["spec"]["pytorchReplicaSpecs"].items():
         where = f"spec.pytorchReplicaSpecs[{kind}]"
         if kind not in ("Master", "Worker"):
@@ -320,7 +320,7 @@ def _replica(job: Object, kind: str, index: int, template: Object) -> Object:
 
 
 def _pytorch_environment(job: Object, kind: str, index: int) -> list[Object]:
-    """What the operator appends to what the template says, in its order."""
+    """Returns what the operator appends to what the template says, in its order."""
     specs, each = job["spec"]["pytorchReplicaSpecs"], job["spec"].get("nprocPerNode")
     pods = sum(one["replicas"] for one in specs.values())
     ranks = pods * (int(each) if each and each.isdecimal() else 1)
@@ -368,7 +368,7 @@ RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADD
 
 
 def refused_train_job(job: Object) -> str:
-    """What the trainer's webhook says of a job of torch; empty: nothing."""
+    """Returns the words of the trainer's webhook on a job of torch; empty: none."""
     said = job["spec"]["trainer"]
     if wrong := sorted({one["name"] for one in said.get("env", ())} & set(RESERVED)):
         return f"spec.trainer.env: must not have reserved envs, invalid envs configured: {wrong}"
@@ -379,7 +379,7 @@ def refused_train_job(job: Object) -> str:
 
 
 def _of_runtime(job: Object, runtime: Object, *, suspended: bool) -> Object:
-    """What the trainer makes of a runtime for torch."""
+    """Returns what the trainer makes of a runtime for torch."""
     name, said = job["metadata"]["name"], job["spec"]["trainer"]
     spec = {**deepcopy(runtime["spec"]["template"]["spec"]), "suspend": suspended}
     for replicated in spec["replicatedJobs"]:

@@ -412,7 +412,7 @@ class Activities:
 
 
 def _refusal(answer: Answer) -> ApplicationError:
-    """As the activities translate it."""
+    """Returns movements as the activities translate them."""
     kinds = {"not found": ErrorTypes.JOB_UNKNOWN, "accepted last": ErrorTypes.WORKFLOW_LOST}
     return ApplicationError(answer.message, type=kinds.get(answer.kind, answer.kind), non_retryable=True)
 

@@ -82,7 +82,7 @@ UNHEARD = {
     "no report of the test": "tested",
     "no report that training goes on": "went on",
 }
-"""How a verdict says that no such message came."""
+"""Words of a verdict for a message that did not come."""
 
 BETWEEN_MODES, ELSEWHERE = ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE
 NOT_REGISTERED = ErrorTypes.NOT_REGISTERED
@@ -143,7 +143,7 @@ def is_maintenance(run: Run) -> bool:
 
 
 def is_at_rest(driver: Driver, maintenance: Run) -> bool:
-    """Whether it waits for its switchback."""
+    """Tells whether it waits for its switchback."""
     return is_maintenance(maintenance) and _known(driver, maintenance).stage is Stage.ON_BACKUP
 
 
@@ -334,12 +334,12 @@ def says_recovered(run: Run) -> bool:
 
 
 def was_answered(failure: Failure) -> bool:
-    """Whether a front failed for what it was told, and not by itself."""
+    """Tells whether a front failed for what it was told, and not by itself."""
     return failure.HasField("activity_failure_info") or failure.application_failure_info.type == ErrorTypes.REQUEST_INVALID
 
 
 def is_by_itself(run: Run) -> bool:
-    """Whether training could not be told to go on, and goes on without a word."""
+    """Tells whether training could not be told to go on, and goes on without a word."""
     verdict = verdict_of(run)
     return verdict is not None and "goes on by itself" in verdict.reason
 
@@ -366,7 +366,7 @@ def is_first_mode(run: Run) -> bool:
 
 
 def is_behind_operation(run: Run) -> bool:
-    """Whether only an operation was tried before it."""
+    """Tells whether only an operation was tried before it."""
     return {MODES.get(runs) for runs in _tried(run)} <= set(ON_OPERATIONS)
 
 
@@ -375,7 +375,7 @@ def _tried(run: Run) -> set[str]:
 
 
 def is_of_training_side(run: Run) -> bool:
-    """Whether it was begun for nothing but what the training side told."""
+    """Tells whether it was begun for nothing but what the training side told."""
     faults = run.argument(RecoveryContext, 1).situation.faults
     return bool(faults) and all(fault.source == TRAINING_SIDE for fault in faults)
 

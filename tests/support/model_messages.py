@@ -1,4 +1,4 @@
-"""What the training side of the model says and hears, and how a manager of ours says it."""
+"""Messages of the model's training side, and how a manager of ours sends them."""
 
 from collections import deque
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Message:
     faulty: tuple[tuple[int, str], ...] = ()
     """Ranks, each with the type of its fault."""
     codes: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    """Of a stress test: ranks, each with the codes of its checks."""
+    """Results of a stress test: ranks, each with the codes of its checks."""
     answers: tuple[str, str] = ("", "")
     """The attempt and the name of the order."""
     life: str = ""
@@ -39,7 +39,7 @@ class Message:
     once: bool = False
     """Nobody sends it again where it is lost."""
     id: str = ""
-    """Of its own, however often it is sent; empty: each time it is another one."""
+    """Id of its own, however often it is sent; empty: each time it is another one."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Operation:
 
 
 class Teller:
-    """Of one life of a manager: one message after the other, each until it is answered."""
+    """Outbox of one life of a manager: one message after the other, each until it is answered."""
 
     def __init__(self, training: "Training", is_over: Callable[[], bool]) -> None:
         """Args:
@@ -76,7 +76,7 @@ class Teller:
         self._clock.after(self._training.pace(message.kind), lambda: self._speak(message))
 
     def _speak(self, message: Message) -> None:
-        """Who has no stream is coming back, and tells it then."""
+        """Says it on the stream; a client without one is coming back, and tells it then."""
         if self._is_over() or self._training.state == "gone" or not self._waiting or self._waiting[0].id != message.id:
             return
         if not self._training.session:

@@ -32,7 +32,7 @@ OK, NOT_RUN, FAULT, TIMED_OUT = "0", "1", "2", "3"
 
 
 def results_of(operation: Operation, finds: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """What the ranks say: the first one finds it."""
+    """Answer of the ranks: the first one finds it."""
     found = {"fault": FAULT, "silent": TIMED_OUT, "untested": NOT_RUN}.get(finds, OK)
     rows = [(rank, tuple(OK for _ in ops)) for rank, ops in operation.ops]
     return () if finds == "nothing" else ((rows[0][0], (found, *rows[0][1][1:])), *rows[1:])
@@ -45,12 +45,12 @@ class Pauses:
         self.teller = Teller(training, lambda: self.over)
         self.active: Pause | None = None
         self._known: dict[str, Pause] = {}
-        """By their attempts: all of this manager's life, as they may be asked for again."""
+        """Operations by their attempts: all of this manager's life, as they may be asked for again."""
         if follows:
             self.clock.after(MEETS, self._take_over)
 
     def _take_over(self) -> None:
-        """Who is found standing goes on with the attempt that it stands for."""
+        """A side that is found standing goes on with the attempt that it stands for."""
         self.met = True
         if not self.over and self.training.state == "held" and self.active is None:
             self._maintain(self.training.held_for)
@@ -110,7 +110,7 @@ class Pauses:
             pause.begin()
 
     def give_way(self) -> None:
-        """To what mends a fault: nobody stands for an operation any more."""
+        """Hands over to what mends a fault: nobody stands for an operation any more."""
         if pause := self.active:
             self.active = None
             told = 2 * MERGE if self.training.boss else LATER
@@ -138,7 +138,7 @@ class Pauses:
 
 
 class Pause:
-    """Of one attempt."""
+    """State of one attempt."""
 
     def __init__(self, pauses: Pauses, attempt: str) -> None:
         self.pauses, self.attempt = pauses, attempt
@@ -154,7 +154,7 @@ class Pause:
 
     @property
     def busy(self) -> bool:
-        """With more than standing still."""
+        """Tells whether it does more than stand still."""
         stands = self._stopped is not None and not self._stopped[0] and self._went_on is None
         return self._went_on is None and not (stands and not self._orders and not self._works and not self._told)
 
@@ -207,7 +207,7 @@ class Pause:
         self._end(FAILED, reason, reason)
 
     def _end(self, code: int, info: str, reason: str) -> None:
-        """From here on nobody is paused, and the order to go on is answered with this."""
+        """Ends the operation: nobody is paused, and the order to go on is answered with this."""
         if self.pauses.active is self:
             self.pauses.active = None
         if self._went_on or self.pauses.over or self.training.state == "gone":

@@ -15,7 +15,7 @@ from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25), timedelta(seconds=60)
-"""How long the gateway repeats a report between two modes, anything else, and a report whose job's workflow is lost."""
+"""Time in which the gateway repeats a report between two modes, anything else, and a report whose job's workflow is lost."""
 UNHEARD = timedelta(seconds=1)
 """How long the end of a recovery, or what became of pods, may be on its way to the entity."""
 LONG_AGO = timedelta(seconds=300)
@@ -23,7 +23,7 @@ LONG_AGO = timedelta(seconds=300)
 FORGOTTEN = timedelta(seconds=50)
 """How long training may stand before somebody recovers it: less than until its manager helps itself."""
 ASKED = 3
-"""How often MindIO is asked whether it trains, where its answers are lost as well."""
+"""Number of times that MindIO is asked whether it trains, where its answers are lost as well."""
 MOST_ASKED = 15
 """Link switches for one maintenance."""
 RELIST = 30.0
@@ -68,7 +68,7 @@ class ControlPlane:
         self._shortage = False
         """There were too few nodes when a restart was given up."""
         self._taken: dict[tuple[str, str], datetime] = {}
-        """When the report of an attempt's order was taken; and by recoveries, of each kind."""
+        """Time at which the report of an attempt's order was taken; and by recoveries, of each kind."""
         self._lost = False
         """The message that the knobs name is."""
         self._answers_lost = 0
@@ -76,7 +76,7 @@ class ControlPlane:
         self.modes: list[Run] = []
         """All that have ended."""
         self.terminated = False
-        """Somebody has terminated a recovery: nobody knows what it did."""
+        """A recovery was terminated: nobody knows what it did."""
         self.gentle = False
         """There is no reason to leave training as it stands."""
         self._stands_since: datetime | None = None
@@ -385,11 +385,12 @@ class ControlPlane:
 
     @staticmethod
     def id_of(message: Message) -> str:
-        """By which it is taken once; empty: each call is a message."""
+        """Id by which it is taken once; empty: each call is a message."""
         return message.id
 
     def _is_lost(self, message: Message, sender: Training) -> bool:
-        """With the gateway that had it: the first of its kind. What is sent again may be stored behind its repetition."""
+        """Tells whether a report is lost with its gateway: the first of its kind. What is sent again may be stored behind its
+        repetition."""
         is_named = message.kind == self.world.knobs.lost and not self._lost
         if not is_named and not (message.once and self.driver.happens()):
             return False

@@ -106,7 +106,7 @@ def _gentle(script: Script) -> Script:
 
 
 def _maintenance(chance: random.Random) -> tuple[Disturbance, ...]:
-    """From a failover to its switchback, which may come early."""
+    """Walks from a failover to its switchback, which may come early."""
     rank = chance.randrange(2)
     over = Disturbance("failover asked for", delay=40.0, rank=rank)
     back = Disturbance("switchback asked for", chance.choice(OF_OPERATIONS), chance.choice((*DELAYS, 600.0)))

@@ -29,8 +29,8 @@ class Switch:
 
 
 class Training:
-    """Of one generation of pods. Its state: starting, training, paused (by a hot switch), held (by an operation), asked
-    (whether it trains), standing (its processes are recovered), stuck, gone."""
+    """Training side of one generation of pods. Its state: starting, training, paused (by a hot switch), held (by an
+    operation), asked (whether it trains), standing (its processes are recovered), stuck, gone."""
 
     def __init__(self, world: "World") -> None:
         self.world, self.clock = world, world.clock
@@ -67,7 +67,7 @@ class Training:
         self._done: set[tuple[str, str]] = set()
         self._loading = self._met = False
         self._back = self.clock.now
-        """It stays away until then."""
+        """Time until which it stays away."""
         self.clock.after(self.clock.random.choice((0.3, 1.0)), self.connect)
 
     @property

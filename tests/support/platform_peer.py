@@ -83,7 +83,7 @@ CONFIG = messages(
 
 
 class Heard:
-    """What came on a stream, checked as it came."""
+    """Messages of a stream, checked as it came."""
 
     def __init__(self, call: Any, check: Check) -> None:
         self.call, self._check = call, check
@@ -167,7 +167,7 @@ class Platform:
         return await self.ask(path, TRACE, "DataStatusReq", "DataStatusRes", jobNsName=job)
 
     def told_of_tracing(self, job_id: str) -> Heard:
-        """As a job's manager."""
+        """Subscribes as a job's manager."""
         path = "/TrainingDataTrace/SubscribeDataTraceSwitch"
         return self.listen(path, TRACE, "ProfilingClientInfo", "DataStatusRes", lambda _: None, jobId=job_id, role="taskd")
 

@@ -31,7 +31,7 @@ def kubeconfig_of(stack: Stack) -> Path:
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of it."""
+    """End of the job."""
 
     incident: Incident
     """The only one."""
@@ -39,7 +39,7 @@ class Trained:
 
 
 Happens = Callable[[Rekindle, Namespace, str], Awaitable[None]]
-"""What happens to the job, which is told by its UID."""
+"""Fault of the job, which is told by its UID."""
 
 
 async def trained_through(happens: Happens, kind: str, stack: Stack, folder: Path, controllers: Controllers) -> Trained:
@@ -102,12 +102,12 @@ async def _trains(folder: Path, step: int) -> None:
 
 
 def _is_complete(job: Object) -> bool:
-    """As its controller says."""
+    """Tells whether its controller says so."""
     conditions = job.get("status", {}).get("conditions") or ()
     return any(one["type"] in ("Complete", "Completed", "Succeeded") and one["status"] == "True" for one in conditions)
 
 
 def _show_logs(stack: Stack, namespace: str) -> None:
-    """For whoever reads of a failure."""
+    """Prints the logs, to be read at a failure."""
     for log in sorted(kubeconfig_of(stack).parent.rglob(f"{namespace}_*.log")):
         print(f"---- {log.name}", *log.read_text().splitlines()[-45:], sep="\n")

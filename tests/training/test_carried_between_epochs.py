@@ -411,7 +411,7 @@ def test_attributes_of_a_trainer_are_followed_as_variables_are(between: str, ins
 
 
 def test_an_object_that_answers_for_its_class_is_not_asked(recwarn: pytest.WarningsRecorder, tmp_path: Path) -> None:
-    """It may warn, as the deprecated names of torch's modules do."""
+    """The answer may warn, as the deprecated names of torch's modules do."""
     warns = """
 import warnings
 

@@ -404,7 +404,7 @@ proxy, rows, drawn_before = Proxy(), Rows([1]), torch.get_rng_state()
 def test_a_look_that_takes_too_long_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """It costs a job seconds at most, and the log says so."""
+    """The look costs a job seconds at most, and the log says so."""
     monkeypatch.setattr("rekindle_training.adapter.flow.LONGEST", 0.0)
     assert found(steps("noam.step()"), tmp_path) == []
     assert "the variables of the loop are not all checked" in caplog.text

@@ -43,7 +43,7 @@ def test_a_directory_in_its_place_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_a_manager_is_of_the_job_of_its_token_where_nobody_says_it(tmp_path: Path) -> None:
-    """With neither it does not start, and says what it lacks."""
+    """A manager with neither does not start, and says what it lacks."""
     source = {"MINDX_SERVER_IP": "10.0.0.1", "REKINDLE_TOKEN_FILE": str(tmp_path / "token")}
     with pytest.raises(EnvironmentIncomplete, match=r"neither MINDX_TASK_ID nor a token .*no file .*audience rekindle-gateway"):
         ManagerEnvironment.read(source)
@@ -66,7 +66,7 @@ def test_the_cluster_says_where_it_is(said: str, file: str) -> None:
 
 
 async def test_a_gateway_that_knows_no_job_by_its_token_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As one of an older release: the manager's log says what to set, and it comes back."""
+    """A gateway of an older release tells none: the manager's log says what to set, and it comes back."""
     (tmp_path / "token").write_text("a.b.c")
     peer = GatewayPeer()  # type: ignore[abstract]  # what it does not serve is answered with UNIMPLEMENTED
     await peer.start()

@@ -170,7 +170,7 @@ async def test_a_manager_that_dies_with_an_order_is_followed_by_one_that_carries
 async def test_a_manager_that_nobody_tells_anything_ends_the_pause_of_the_one_before(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Nobody stays paused for ever. An order to go on that comes late finds nothing to do, or a pause that it ends where it comes
+    """The pause ends by itself. An order to go on that comes late finds nothing to do, or a pause that it ends where it comes
     before the ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
     job.slow_down()

@@ -46,7 +46,7 @@ async def test_a_manager_refuses_a_process_of_another_protocol(
 
 
 async def test_a_launcher_that_counts_other_ranks_than_the_manager_does_not_wait_in_silence(job: Job) -> None:
-    """As where an operator writes another number than the manifest has: the log of its pod has both numbers."""
+    """An operator may write another number than the manifest has: the log of its pod has both numbers."""
     await job.manager()
     job.flags = ["--nproc-per-node=1"]
     worker = await job.worker(0)

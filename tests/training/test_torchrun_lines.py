@@ -160,7 +160,7 @@ def test_the_rank_of_the_pod_is_read_where_other_controllers_write_it(variables:
 def test_a_pod_whose_rank_is_unsaid_or_contradicted_does_not_start(
     flags: list[str], variables: dict[str, str], named: str
 ) -> None:
-    """As if it were rank 0, two pods would train as one: each source is named with what it says."""
+    """Two pods of rank 0 would train as one: each source is named with what it says."""
     with pytest.raises(UsageInvalid, match=named):
         parse(["--nnodes=4", *flags, "x.py"], {**JOB, **variables})
 
@@ -176,7 +176,7 @@ PYTORCH_JOB = {
     "PET_NPROC_PER_NODE": "2",
     "PET_NNODES": "2",
 }
-"""What the training operator appends to the container of a worker."""
+"""Returns what the training operator appends to the container of a worker."""
 
 TRAIN_JOB = {
     "PET_NNODES": "2",
@@ -186,7 +186,7 @@ TRAIN_JOB = {
     "PET_MASTER_PORT": "29500",
     "JOB_COMPLETION_INDEX": "1",
 }
-"""What the trainer writes into the container of a node, and the Job controller."""
+"""Returns what the trainer writes into the container of a node, and the Job controller."""
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -
 
 
 async def test_with_mindio_a_switch_that_fails_has_stopped_training(temporal: WorkflowEnvironment) -> None:
-    """Nobody knows on which links its ranks are: it is not told to continue; its owner allows no retry."""
+    """The links of its ranks are unknown: it is not told to continue; its owner allows no retry."""
     job = a_mindio_job()
     async with training(temporal, job, Script(switch_results=[False])) as (world, peer):
         await peer.with_links()
@@ -227,7 +227,7 @@ async def test_with_mindio_a_switch_that_fails_costs_no_memory_where_a_step_may_
 
 
 async def test_with_mindio_the_job_is_restarted_where_its_step_cannot_be_repeated(temporal: WorkflowEnvironment) -> None:
-    """It does not help behind a switch that has left ranks without links."""
+    """A retry does not help behind a switch that has left ranks without links."""
     job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
     async with training(temporal, job, Script(switch_results=[False], statuses=[499])) as (world, peer):
         await peer.with_links()
@@ -237,7 +237,7 @@ async def test_with_mindio_the_job_is_restarted_where_its_step_cannot_be_repeate
 
 
 async def test_with_mindio_a_fault_behind_a_switch_that_failed_is_mended_first(temporal: WorkflowEnvironment) -> None:
-    """What is faulty by then is no matter of one step."""
+    """A fault by then is no matter of one step."""
     job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
     async with training(temporal, job, Script(switches=False)) as (world, peer):
         await peer.with_links()

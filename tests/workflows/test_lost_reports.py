@@ -75,7 +75,7 @@ async def test_training_is_asked_whether_it_goes_on(
 async def test_a_client_that_is_away_at_the_limit_is_waited_for_and_asked(
     temporal: WorkflowEnvironment, kind: str, strategy: str, phase: str, mode: Mode
 ) -> None:
-    """It may train: its job was restarted when the limit passed, although nobody could have said so."""
+    """The client may train: its job was restarted when the limit passed, although nobody could have said so."""
     job = _job()
     job = job.model_copy(update={"limits": job.limits.model_copy(update={"absence": ABSENCE})})
     async with training(temporal, job, Script(loses={"status"})) as (world, peer):
@@ -154,7 +154,7 @@ async def test_training_that_an_operation_paused_is_asked_whether_it_goes_on(
 async def test_a_paused_client_that_is_away_at_the_limit_is_waited_for_and_asked(
     temporal: WorkflowEnvironment, lost: str, order: str, outcome: Outcome
 ) -> None:
-    """As one that repairs."""
+    """A paused client is treated as one that repairs."""
     job = _job()
     job = job.model_copy(update={"limits": job.limits.model_copy(update={"absence": ABSENCE})})
     async with training(temporal, job, Script(loses={lost})) as (world, peer):

@@ -42,7 +42,8 @@ async def test_the_pod_of_a_faulty_process_is_replaced_and_the_others_go_on(temp
 
 
 async def test_a_pod_that_failed_by_itself_may_be_replaced_on_its_own_node(temporal: WorkflowEnvironment) -> None:
-    """Its end says nothing of the node, which may be the only free one. Beside a pod that lives another node is asked for."""
+    """The end of a pod says nothing of the node, which may be the only free one. Beside a pod that lives another node is asked
+    for."""
     job = elsewhere()
     cluster = ScriptedCluster(job)
     cluster.backup_node = cluster.holder(1).spec.node_name
@@ -56,7 +57,7 @@ async def test_a_pod_that_failed_by_itself_may_be_replaced_on_its_own_node(tempo
 
 
 async def test_without_a_spare_the_job_is_restarted_and_nothing_is_left_of_the_try(temporal: WorkflowEnvironment) -> None:
-    """At the limit for scheduling; the new pod that never ran is deleted first."""
+    """The limit for scheduling passes; the new pod that never ran is deleted first."""
     job = elsewhere(replacement_scheduled=SHORT)
     cluster = ScriptedCluster(job)
     cluster.spare = False
@@ -85,7 +86,7 @@ async def test_an_order_that_cannot_be_delivered_ends_in_a_restart(temporal: Wor
 
 
 async def test_a_new_pod_that_dies_before_it_takes_over_is_followed_by_another_one(temporal: WorkflowEnvironment) -> None:
-    """On another node; the faults are announced again under a new uuid."""
+    """The next pod is on another node; the faults are announced again under a new uuid."""
     job = elsewhere()
     cluster = ScriptedCluster(job, nodes=4)
     script = Script(resumes=False)
@@ -120,7 +121,7 @@ async def test_a_new_pod_whose_node_is_lost_while_it_starts_is_followed_by_anoth
 
 
 async def test_a_pod_that_is_lost_while_new_pods_start_is_replaced_with_the_others(temporal: WorkflowEnvironment) -> None:
-    """Its node goes: all faults are announced anew, one order names both pods, and the first new pod is kept."""
+    """The node goes: all faults are announced anew, one order names both pods, and the first new pod is kept."""
     job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
     cluster = ScriptedCluster(job, nodes=6)
     cluster.backup_starts = False
@@ -149,7 +150,7 @@ async def test_a_lost_node_is_mended_by_other_pods_without_a_word_of_the_trainin
 
 
 async def test_two_pods_are_replaced_together(temporal: WorkflowEnvironment) -> None:
-    """With one order, of which both take their part."""
+    """One order names both, of which both take their part."""
     job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
     cluster = ScriptedCluster(job, nodes=5)
     async with training(temporal, job, cluster=cluster) as (world, peer):

@@ -47,7 +47,8 @@ async def remove(env: WorkflowEnvironment, *names: str) -> None:
 async def test_a_recovery_goes_on_without_what_people_look_at(
     own_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, names: list[str], *, may_register: bool
 ) -> None:
-    """To its end, and so does the next one; what is in their histories is replayed by workers that have the attributes."""
+    """The recovery goes to its end, and so does the next one; what is in their histories is replayed by workers that have the
+    attributes."""
 
     async def refused(*_: object) -> None:
         raise RPCError("request unauthorized", RPCStatusCode.PERMISSION_DENIED, b"")
@@ -79,7 +80,7 @@ async def test_a_recovery_goes_on_without_what_people_look_at(
 
 
 async def test_an_attribute_of_another_type_is_left_out(own_server: WorkflowEnvironment) -> None:
-    """It is somebody's, and stays as it is."""
+    """The attribute is another user's, and stays as it is."""
     await remove(own_server, Attributes.SECONDS.name)
     kind = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
     request = AddSearchAttributesRequest(namespace=own_server.client.namespace, search_attributes={Attributes.SECONDS.name: kind})
@@ -95,7 +96,7 @@ async def test_an_attribute_of_another_type_is_left_out(own_server: WorkflowEnvi
 async def test_an_attribute_that_is_back_is_told_when_all_of_the_server_knows_it(
     own_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before that a part of it would still fail the task. What lives for long is listed again."""
+    """A part of it would still fail the task. What lives for long is listed again."""
     await remove(own_server, Attributes.VERDICT.name)
     kept = attributes.SearchAttributesKept(own_server.client)
     await kept.look()

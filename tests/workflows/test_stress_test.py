@@ -438,7 +438,7 @@ async def test_a_platform_hears_which_node_was_isolated(temporal: WorkflowEnviro
 
 
 async def test_a_platform_hears_what_was_found_before_all_is_mended(temporal: WorkflowEnvironment) -> None:
-    """Its ranks may take long to come back: nothing that it does with the node has to wait for them."""
+    """The ranks may take long to come back: nothing that it does with the node has to wait for them."""
     async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
         world.cluster.backup_starts = False
         assert (await asked(world, {}, (0,))).code == 0

@@ -22,10 +22,10 @@ from workers.gateway.watch import ALL, Subscriber, Watch
 
 FOUND, TOO_MANY = 200, 429
 CLUSTER = "-1"
-"""In place of a job's id: all jobs. Source: ClusterD."""
+"""Word in place of a job's id: all jobs. Source: ClusterD."""
 
 NODE = "-1"
-"""In place of a device's id: the node itself. Source: ClusterD."""
+"""Word in place of a device's id: the node itself. Source: ClusterD."""
 
 RATE, BURST, QUEUE = 10.0, 10, 50
 """Questions a second and at once, and those that wait. Source: ClusterD."""
@@ -42,11 +42,11 @@ class FaultService(fault_pb2_grpc.FaultServicer):
     def __init__(self, watch: Watch, platforms: Platforms) -> None:
         self._watch, self._platforms = watch, platforms
         self._registered: dict[tuple[str, str], Subscriber | None] = {}
-        """By job and role; with the stream, when there is one."""
+        """Registrations by job and role; with the stream, when there is one."""
         self._questions = Bucket(RATE, BURST, QUEUE)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        """What is wrong is a gRPC error. Who was registered before under this job and role is sent away."""
+        """Registers a platform, or aborts with a gRPC error. The one before under this job and role is sent away."""
         job_id, role = await self._admitted(request, context)
         try:
             if job_id != ALL:
@@ -88,7 +88,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
         await context.abort(grpc.StatusCode.ABORTED, ended)
 
     async def _push(self, subscriber: Subscriber, context: Context) -> None:
-        """As ClusterD does, it tells nothing twice in a row."""
+        """Tells nothing twice in a row, as ClusterD does."""
         known: dict[str, tuple[NodeFaults, ...]] = {}
         last: tuple[NodeFaults, ...] | None = None
         if subscriber.job_id == ALL and not subscriber.has_news:

@@ -107,7 +107,7 @@ class Introductions:
         return contact
 
     async def trace(self, job_id: str) -> Trace | None:
-        """What the ranks of a job are to measure now; None: nobody has said, or nobody answers."""
+        """Returns what the ranks of a job are to measure now; None: nobody has said, or nobody answers."""
         try:
             async with self._questions.place(job_id):
                 return (await self._jobs.contact(job_id)).trace

@@ -50,7 +50,7 @@ class JobService(job_pb2_grpc.JobServicer):
         self._watch, self._platforms = watch, platforms
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._streams: Counter[str] = Counter()
-        """By role."""
+        """Registrations by role."""
         self._subscriptions = Bucket(RATE, BURST)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:

@@ -1,4 +1,4 @@
-"""Of which job a caller is whose template could not name it: the UID of a job is not known before the job is made. Used by
+"""Job of a caller whose template could not name it: the UID of a job is not known before the job is made. Used by
 `senders.py`, for a token that the API server has confirmed.
 """
 
@@ -37,7 +37,7 @@ class JobsOfPods:
     def __init__(self, cluster: Directory) -> None:
         self._cluster = cluster
         self._found: OrderedDict[str, _Found] = OrderedDict()
-        """By the pod's UID."""
+        """Jobs by the pod's UID."""
 
     async def of(self, claims: Claims) -> str:
         """UID of the job of a pod.

@@ -1,4 +1,4 @@
-"""How often something may be asked for. Used by the services of platforms."""
+"""Limits for how often something may be asked for. Used by the services of platforms."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ class Bucket:
     """Callers that may wait for a token."""
 
     _left: float | None = None
-    """None: nobody has asked yet."""
+    """Tokens that are left; None: nobody has asked yet."""
     _counted: float = 0.0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _waiting: int = 0
 
     async def take(self) -> bool:
-        """Whether the caller has a token, perhaps after others who wait for one; False: too many wait already."""
+        """Tells whether the caller has a token, perhaps after others who wait for one; False: too many wait already."""
         if self._turn.locked() or self._count() < 1:
             if self._waiting >= self.queue:
                 return False

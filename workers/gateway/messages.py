@@ -89,7 +89,7 @@ def stress_list(job: str, asked: Iterable[RankOps]) -> wire.StressTestRankParams
 
 
 def switches(trace: Trace, words: str = "") -> profiling_pb2.DataStatusRes:
-    """What ranks measure, as it goes onto the stream of tracing, and as it is answered."""
+    """Returns what ranks measure, as it goes onto the stream of tracing, and as it is answered."""
     said = {field: "on" if getattr(trace, name) else "off" for field, name in SWITCHES.items()}
     return profiling_pb2.DataStatusRes(message=words, profilingSwitch=profiling_pb2.ProfilingSwitch(**said), code=TRACED)
 

@@ -154,7 +154,7 @@ class Operations:
         return await self._answered(context, job_id, ask)
 
     async def tested(self, context: Context, job_id: str) -> str:
-        """What the test that was asked for last has found, in the contract's words; waits for its end alone."""
+        """Returns what the test that was asked for last has found, in the contract's words; waits for its end alone."""
         test = await self._asked_for(context, job_id, self._newest_test, "stress testing")
         try:
             own = own_verdicts(self._rekindle, job_id, test, Mode.STRESS_TEST)

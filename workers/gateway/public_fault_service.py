@@ -59,7 +59,7 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         self.kept: Kept | None = None
         """None: the cluster, or its rules, know no public faults."""
         self._requests: defaultdict[str, Bucket] = defaultdict(lambda: Bucket(REFILL, BURST))
-        """By sender."""
+        """Limits by sender."""
         self._reading = asyncio.Lock()
         """One request is read at a time, between what all streams have to say: the largest takes more than a second."""
 

@@ -120,7 +120,7 @@ class Gateway:
         )
 
     def _serve_platforms(self, jobs: Jobs, introductions: Introductions, platforms: Platforms) -> None:
-        """What platforms may hear and switch besides recoveries."""
+        """Services for what platforms hear and switch besides recoveries."""
         server, self._watch = self._server, Watch(jobs)
         fault_pb2_grpc.add_FaultServicer_to_server(FaultService(self._watch, platforms), server)
         job_pb2_grpc.add_JobServicer_to_server(JobService(self._watch, platforms), server)

@@ -64,7 +64,7 @@ class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
         return await self._answered(context, found, wire.DataStatusRes)
 
     async def SubscribeDataTraceSwitch(self, request: wire.ProfilingClientInfo, context: Context) -> None:  # type: ignore[override]
-        """For the job's manager, which hears how it is switched, if it is, and each change."""
+        """Serves the stream of the job's manager, which hears how it is switched, if it is, and each change."""
 
         async def now() -> wire.DataStatusRes | None:
             trace = await self._introductions.trace(request.jobId)

@@ -1,4 +1,4 @@
-"""What platforms are told of jobs: asked of the jobs' workflows while somebody wants to hear it, and pushed when it changes.
+"""News of jobs for platforms: asked of the jobs' workflows while somebody wants to hear it, and pushed when it changes.
 
 A job that a platform watches is asked every second. Of all jobs those come first whose row in Temporal's list has changed; the
 others are asked by turns, so that a change that no list shows is seen within a round: a second with twenty jobs, minutes with
@@ -35,20 +35,20 @@ PATIENCE = 60.0
 """Seconds in which all jobs have to be known; who waits for longer is told to come back."""
 
 ALL = ""
-"""In place of a job's id."""
+"""Word in place of a job's id."""
 
 logger = logging.getLogger("gateway")
 
 
 @dataclass(eq=False)
 class Subscriber:
-    """Somebody who hears of a job, or of all of them."""
+    """Listener of a job, or of all of them."""
 
     job_id: str
     ended: str = ""
     """Why the gateway ended it; empty: it lives."""
     _news: dict[str, View] = field(default_factory=dict)
-    """By job, what was not read yet: as many as there are jobs, however slowly it reads."""
+    """News by job that were not read yet: as many as there are jobs, however slowly it reads."""
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self, view: View) -> None:
@@ -90,7 +90,7 @@ class Watch:
 
     @asynccontextmanager
     async def subscribed(self, job_id: str) -> AsyncIterator[Subscriber]:
-        """Somebody who has heard of what is now when the block begins, and hears of all changes until it ends.
+        """Yields a subscriber that has heard of what is now when the block begins, and hears of all changes until it ends.
 
         Args:
             job_id: `ALL`: of all jobs.
@@ -125,13 +125,13 @@ class Watch:
         return view_of((await self._jobs.status(job_id)).state)
 
     def end_all(self, reason: str) -> None:
-        """Nobody hears anything any more, or waits for it."""
+        """Ends all subscriptions and waits for good."""
         self._over = reason
         self._is_whole.set()
         self.end_present(reason)
 
     def end_present(self, reason: str) -> None:
-        """Who hears now is sent away, and may come back."""
+        """Sends all subscribers away; they may come back."""
         for subscriber in self._subscribers:
             subscriber.end(reason)
 

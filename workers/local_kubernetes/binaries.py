@@ -89,7 +89,7 @@ def _cache(module: Path) -> Path:
 
 
 def _version(module: Path) -> str:
-    """Of Kubernetes, where the module builds it; else of the one that it pins."""
+    """Version of Kubernetes, where the module builds it; else of the one that it pins."""
     said = (module / "go.mod").read_text()
     found = re.search(r"k8s\.io/kubernetes (v\S+)", said) or re.search(r"^require \S+ (v\S+)", said, re.MULTILINE)
     assert found, "go.mod names the version"

@@ -32,7 +32,7 @@ QUOTA = re.compile(r"exceeded quota: .*used: (?P<used>[^ ]+), limited: (?P<limit
 UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 UNITS |= {f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTPE", 1)}
 AMOUNT = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)(?P<unit>[a-zA-Z]*)")
-"""As quotas are written, and told: `4`, `1500m`, `2Ti` or `3e3`."""
+"""Reads or writes an amount as quotas are written: `4`, `1500m`, `2Ti` or `3e3`."""
 
 
 MOST_ASKED = 20

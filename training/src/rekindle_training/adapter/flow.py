@@ -1,4 +1,4 @@
-"""Whether variables of a loop reach what is trained: its gradients, its update, its options or its random numbers.
+"""Flow of variables of a loop into what is trained: its gradients, its update, its options or its random numbers.
 
 The source of the loop is followed statement by statement. What is computed from a variable carries it on, and so does what is
 assigned where it decides. It has reached training where such a value is in a backward pass, in the update, or in something that
@@ -63,7 +63,7 @@ Carried = frozenset[str]
 """Variables that a value carries."""
 NONE: Carried = frozenset()
 Hot = dict[str, Carried]
-"""What a name carries, for each that carries something."""
+"""Variables that each name carries, for names that carry some."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class _Followed:
     """Time of the thread at which nothing more is followed."""
     depth: int = 0
     found: dict[object, tuple[Carried, Carried, Hot]] = field(default_factory=dict)
-    """What reaches training in a call, what it returns, and what carries something at its end, by what it is called with."""
+    """Results of calls by what they are given: what reaches training, what is returned, and what carries something at the end."""
 
 
 class Flow:
@@ -148,11 +148,11 @@ class Flow:
         self._inside: list[bool] = []
         """Marks of the loops around the statement: true for one of the site's."""
         self._skips = self._breaks = self._left = NONE
-        """What has decided that the rest of a turn, of a loop and of the function is left out."""
+        """Variables that have decided that the rest of a turn, of a loop and of the function is left out."""
         self._results: dict[ast.Call, Carried] = {}
-        """What the results of functions carry whose calls were followed."""
+        """Variables that results of followed calls carry."""
         self._turns: dict[object, Hot] = {}
-        """What carries something after a loop, by what did before it."""
+        """Names that carry something after a loop, by what did before it."""
         self.reached = self.returned = NONE
 
     def follow(self, hot: Hot, loop: Loop | None, decides: Carried = NONE) -> Hot:

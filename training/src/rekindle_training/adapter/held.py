@@ -1,4 +1,4 @@
-"""What objects of the script hold, read without executing code of theirs."""
+"""Values that objects of the script hold, read without executing code of theirs."""
 
 from collections.abc import Mapping
 from inspect import getattr_static

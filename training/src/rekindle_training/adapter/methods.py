@@ -1,4 +1,4 @@
-"""What functions of the script use of the objects that they are given, of their module, and of what is around them."""
+"""Use that functions of the script make of the objects that they are given, of their module, and of what is around them."""
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from rekindle_training.adapter.reads import Reads, Uses, dotted, is_memory, muta
 from rekindle_training.adapter.unrolling import unrolled
 
 _found: dict[tuple[object, int, int], tuple[Uses, object]] = {}
-"""What functions use, by their code, the object that has them and how deep they are; with that object, which lives as long."""
+"""Uses of functions, by their code, the object that has them and how deep they are; with that object, which lives as long."""
 
 
 class FunctionsBelow:

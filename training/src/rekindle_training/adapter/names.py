@@ -1,4 +1,4 @@
-"""What the names in a frame of the script stand for: parts of what is trained, and functions."""
+"""Meaning of the names in a frame of the script: parts of what is trained, and functions."""
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +40,7 @@ class Names:
 
     @property
     def aliases(self) -> int:
-        """How many variables are known to name parts of what is trained."""
+        """Number of variables that are known to name parts of what is trained."""
         return len(self._aliases)
 
     def alias(self, target: ast.expr, value: ast.expr) -> None:

@@ -28,14 +28,14 @@ def never_known(_test: ast.expr) -> None:
 
 
 class Uses(NamedTuple):
-    """What a call of a function uses, by the names of who calls."""
+    """Names that a call of a function uses, by the names of who calls."""
 
     reads: Sequence[str] = ()
-    """What it reads before it assigns it."""
+    """Names that it reads before it assigns it."""
     assigns: Sequence[str] = ()
-    """What it may assign."""
+    """Names that it may assign."""
     always: Sequence[str] = ()
-    """What it assigns each time."""
+    """Names that it assigns each time."""
 
 
 class Below(Protocol):
@@ -67,16 +67,16 @@ class Reads:
         self.found: dict[str, int] = {}
         """Line of the first read."""
         self.assigned_below: set[str] = set()
-        """What functions may assign that are called."""
+        """Names that called functions may assign."""
         body, known = (code.body, set[str]()) if isinstance(code, Loop) else (code, set[str]())
         self._all = {name for one in body for name in stored(one)}
         self._often = Counter(chain.from_iterable(map(stored, body)))
         self._decided: dict[str, frozenset[str]] = {}
         """Names that were assigned under a condition, which is the same where it is asked again."""
         self._ends: list[set[str]] = []
-        """What was assigned at each `return`."""
+        """Names that were assigned at each `return`."""
         self._always: set[str] = set()
-        """What functions assign each time that a statement calls."""
+        """Names that functions assign each time that a statement calls."""
         if isinstance(code, ast.While):
             self._read(code.test, set())
         elif isinstance(code, ast.For):
@@ -84,7 +84,7 @@ class Reads:
             known = set(assigned(code.target))
         end = self._block(body, known)
         self.always = frozenset(end.intersection(*self._ends))
-        """What is assigned by the end, whichever way it goes."""
+        """Names that are assigned by the end, whichever way it goes."""
 
     def _block(self, statements: Iterable[ast.stmt], known: set[str]) -> set[str]:
         """Args:

@@ -9,7 +9,7 @@ from typing import Any
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _trees: dict[str, ast.Module] = {}
 _functions: dict[str, dict[tuple[str, int], list[_Function]]] = {}
-"""By file, and there by name and line."""
+"""Functions by their file, and there by name and line."""
 
 
 def body_of(code: CodeType, names: Mapping[str, Any]) -> Sequence[ast.stmt]:

@@ -11,7 +11,7 @@ from rekindle_training.adapter.reads import Place, dotted
 MOST = 16
 """Objects of a collection, up to which a loop over it is looked at so."""
 _unrolled: dict[tuple[ast.For, tuple[int, ...]], Sequence[ast.stmt]] = {}
-"""By the loop and its objects: who looks twice finds the same nodes."""
+"""Turns by the loop and its objects: a second look finds the same nodes."""
 
 
 def unrolled(loop: ast.For, value: Callable[[ast.expr], object]) -> Sequence[ast.stmt] | None:

@@ -44,7 +44,7 @@ REFUSED = {
 """Flags of torchrun that cannot be honoured, and what to do instead."""
 
 PLACES = ("master_addr", "master_port", "rdzv_endpoint")
-"""What they are called in a namespace. Controllers of others append variables that mean the same, and a command line goes before
+"""Names of the flags in a namespace. Controllers of others append variables that mean the same, and a command line goes before
 those."""
 
 

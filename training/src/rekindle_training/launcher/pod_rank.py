@@ -1,4 +1,4 @@
-"""Which pod of its job this one is: said by the command line, by our control plane, or by whatever controller made the pod. Used
+"""Rank of this pod in its job: said by the command line, by our control plane, or by whatever controller made the pod. Used
 by `arguments.py`.
 """
 
@@ -41,7 +41,7 @@ def pod_rank(flag: str | None, nnodes: int, environment: Mapping[str, str]) -> i
 
 
 def _of_controllers(environment: Mapping[str, str]) -> dict[str, str]:
-    """By what says it. A Job's index is one among the pods of that Job."""
+    """Returns ranks by what says them. A Job's index is one among the pods of that Job."""
     return {name: environment[name] for name in OF_CONTROLLERS if environment.get(name)} | _index(environment)
 
 

@@ -43,7 +43,7 @@ class Identity:
 
     @property
     def stranger(self) -> ClientInfo:
-        """As whom it introduces itself. A job that was made anew under its name has another id."""
+        """Identity with which it introduces itself. A job that was made anew under its name has another id."""
         return ClientInfo(jobId=self._given, role=ROLE)
 
     def learn(self, job_id: str) -> None:

@@ -1,5 +1,5 @@
-"""What the manager tells the control plane. Made by the procedures, delivered by `gateway.py` in the order of their making, which
-writes the id of the job into each.
+"""Reports of the manager to the control plane. Made by the procedures, delivered by `gateway.py` in the order of their making,
+which writes the id of the job into each.
 """
 
 import asyncio
