@@ -17,6 +17,7 @@ from rekindle.model.fault import FaultReport, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.policy.platforms import View
 from rekindle.settings import Settings
+from rekindle.temporal import Attributes
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, node_fault, sub_health
 from tests.support.platform_peer import CONFIG, Platform, platform
 from workers.gateway import fault_service, watch
@@ -32,7 +33,16 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 async def asking(env: WorkflowEnvironment, job: Job | None = None) -> AsyncIterator[tuple[Harness, Platform]]:
     """A job whose sub-health is only looked at, and a platform."""
     async with harness(env, job or a_job(sub_health=SubHealthStrategy.IGNORE)) as world, platform(world.gateway.address) as peer:
+        await _is_listed(world)
         yield world, peer
+
+
+async def _is_listed(world: Harness) -> None:
+    """Waits until the job is found by its name: the server lists a workflow a moment after its start."""
+    query = f"{Attributes.JOB.name} = '{world.job.name}' AND WorkflowId = '{ids.job_workflow(world.job.id)}'"
+    async with asyncio.timeout(30):
+        while not [run async for run in world.client.list_workflows(query)]:
+            await asyncio.sleep(0.05)
 
 
 async def registered(peer: Platform, role: str = "CCAgent") -> str:
