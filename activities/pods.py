@@ -6,7 +6,6 @@ Every write names the state that it ensures, so that a repeated call finds its w
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import activity
@@ -21,7 +20,6 @@ from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model.activity_values import (
     Backup,
     BackupRequest,
-    EventRequest,
     FindingsRequest,
     Found,
     JobLook,
@@ -33,8 +31,6 @@ from rekindle.model.activity_values import (
     OldPodsRequest,
     PodCount,
     PodsRequest,
-    PolicyRequest,
-    RememberRequest,
     Replacement,
     ResolveLinksRequest,
     Restart,
@@ -54,7 +50,7 @@ from rekindle.model.activity_values import (
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
-from rekindle.model.keys import DOWNGRADED, GENERATION, LAST_VERDICT, MEMORY, POD_TYPE, RECOVERING, SUB_HEALTHY_STRATEGY, TAKEN_AS
+from rekindle.model.keys import GENERATION, POD_TYPE, TAKEN_AS
 from rekindle.model.recovery import PodRef
 from rekindle.model.stress import StressTargets
 from rekindle.policy import isolation, nodes, stress
@@ -339,15 +335,6 @@ class PodActivities:
                 return _count(await self._cluster.ensure_pods(request.job_id, request.generation, avoid, shun))
 
     @activity.defn
-    async def publish_policy(self, request: PolicyRequest) -> None:
-        """Writes the sub-health policy where the scheduler reads it, and why."""
-        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
-            async with heartbeating():
-                await self._cluster.ensure_job_metadata(
-                    request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
-                )
-
-    @activity.defn
     async def survey(self, request: SurveyRequest) -> Survey:
         """Looks at the job, its pods and the named nodes, as the watcher would."""
         names = request.nodes[:MOST_NODES]
@@ -411,21 +398,6 @@ class PodActivities:
             return await self._cluster.node(name)
         except NotFound:
             return None
-
-    @activity.defn
-    async def remember(self, request: RememberRequest) -> None:
-        """Writes onto the job's object what a later workflow of the job must find, should this one be lost."""
-        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
-            async with heartbeating():
-                shown = {RECOVERING: request.recovering or None, LAST_VERDICT: request.last_verdict or None}
-                await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json(), **shown})
-
-    @activity.defn
-    async def record_event(self, request: EventRequest) -> None:
-        """Writes an event about the job."""
-        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
-            async with heartbeating():
-                await self._cluster.record(request.job_id, request.event)
 
     async def _until_these(self, request: PodsRequest, done: Callable[[Sequence[Pod]], bool]) -> list[Pod]:
         uids = {pod.uid for pod in request.pods}

@@ -24,11 +24,11 @@ from temporalio.testing import ActivityEnvironment
 from activities.clusters.api_server import Api, Request
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
+from activities.journal import JournalActivities
 from activities.pods import PodActivities
 from rekindle.model.activity_values import (
     Backup,
     BackupRequest,
-    EventRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
@@ -95,7 +95,7 @@ class Recoveries:
 
     def __init__(self, api: CountingApi, cluster: KubernetesCluster, job_id: str) -> None:
         self._api, self._cluster, self._job_id = api, cluster, job_id
-        self._pods = PodActivities(cluster)
+        self._pods, self._journal = PodActivities(cluster), JournalActivities(cluster)
 
     async def until_running(self, count: int) -> None:
         async with aclosing(self._cluster.follow(self._job_id)) as states:
@@ -139,14 +139,13 @@ class Recoveries:
     async def _look(self) -> None:
         await _run(self._pods.survey, SurveyRequest(job_id=self._job_id, nodes=("node-0",)))
 
-    async def _remember(self) -> None:
-        await _run(self._pods.remember, RememberRequest(job_id=self._job_id, memory=Remembered(incidents=1)))
+    async def _remember(self, event: ClusterEvent | None = None) -> None:
+        request = RememberRequest(job_id=self._job_id, memory=Remembered(incidents=1), event=event)
+        await _run(self._journal.remember, request)
 
     async def _conclude(self) -> None:
         await self._look()
-        await self._remember()
-        event = ClusterEvent(name="job", kind="TrainingJob", reason="RecoveryRecovered", message="measured")
-        await _run(self._pods.record_event, EventRequest(job_id=self._job_id, event=event))
+        await self._remember(ClusterEvent(name="job", kind="TrainingJob", reason="RecoveryRecovered", message="measured"))
 
 
 async def _run(activity: Callable[..., Any], request: object) -> Any:

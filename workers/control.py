@@ -13,6 +13,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymen
 from activities.admission import AdmissionActivities
 from activities.clusters.port import Cluster
 from activities.jobs import JobActivities
+from activities.journal import JournalActivities
 from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
 from activities.pods import PodActivities
@@ -59,10 +60,10 @@ MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workfl
 """The procedure of every mode."""
 
 
-def activities_of(
-    pods: PodActivities, jobs: JobActivities, plans: PlanActivities, nodes: NodeActivities, admission: AdmissionActivities
-) -> Sequence[Callable[..., Any]]:
+def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., Any]]:
     """Every activity of the control worker."""
+    pods, journal, jobs = PodActivities(cluster), JournalActivities(cluster), JobActivities(client)
+    plans, nodes, admission = PlanActivities(client, cluster), NodeActivities(cluster), AdmissionActivities(cluster)
     return (
         pods.ensure_backup,
         pods.ensure_replacement,
@@ -84,10 +85,10 @@ def activities_of(
         pods.await_new_running,
         pods.look_at_new_pods,
         pods.look_at_job,
-        pods.publish_policy,
-        pods.record_event,
         pods.survey,
-        pods.remember,
+        journal.publish_policy,
+        journal.record_event,
+        journal.remember,
         jobs.find_job,
         jobs.ask,
         jobs.links_now,
@@ -121,13 +122,7 @@ def control_worker(
         client,
         task_queue=CONTROL_QUEUE,
         workflows=[TrainingJob, LinkFailover, SwitchUpgrade, Nodes, *modes],
-        activities=activities_of(
-            PodActivities(cluster),
-            JobActivities(client),
-            PlanActivities(client, cluster),
-            NodeActivities(cluster),
-            AdmissionActivities(cluster),
-        ),
+        activities=activities_of(client, cluster),
         max_concurrent_activities=SLOTS,
         max_concurrent_workflow_tasks=TASKS,
         max_concurrent_workflow_task_polls=TASKS,

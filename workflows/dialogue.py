@@ -44,14 +44,17 @@ class Dialogue:
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Heard] = list(context.situation.heard) if context else []  # the last reports, to know them again
         self.answers = 0  # so many reports were taken
-        self.asked: list[ReportKind] = []  # what the orders of the open attempt are answered by
+        self.told_first = context.first_order if context else None
+        """Order that the receipt of the faults brought, until it is known to be carried out."""
+        first = reports.answer_to(self.told_first) if self.told_first else None
+        self.asked: list[ReportKind] = [first] if first else []  # what the orders of the open attempt are answered by
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
         self.delivered = 0  # so many of them were written
         self.delivered_on: Attachment | None = None  # on this stream
         self.is_asked = False  # MindIO, whether it trains
         self.ordered_on: Attachment | None = None
         """The stream on which the last order was tried first."""
-        self.touched = False  # an order may have reached the training side
+        self.touched = self.told_first is not None  # an order may have reached the training side
         self.answered_at: datetime | None = None  # when a report was last taken
         self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
         self.client = self.attachment.client if self.attachment else ""
@@ -155,7 +158,10 @@ class Dialogue:
         if answer := reports.answer_to(order):
             self.asked.append(answer)
         self.attempt.append(order)
-        self.ordered_on = self.attachment
+        self.ordered_on = here = self.attachment
+        if here and self.told_first and (order.uuid, here.session) == (self.told_first.uuid, self.told_first.session):
+            self.delivered, self.delivered_on = len(self.attempt), here
+            return True
         written = await self._deliver(within, lambda: False)
         self.ordered_on = self.ordered_on or self.delivered_on
         return written

@@ -11,7 +11,7 @@ from temporalio import workflow
 from rekindle.ids import Workflows
 from rekindle.model.bounds import numbered
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Report, Strategy, Verdict
-from rekindle.policy import faulty, orders
+from rekindle.policy import faulty, opening
 from rekindle.policy.modes import IN_PLACE_TRIES
 from workflows.mode import NOTHING, Ends
 from workflows.process_level import ProcessLevel, answer
@@ -64,6 +64,5 @@ class InPlaceRecovery(ProcessLevel):
         return self._fails_for(self._lost) if self._lost else super().no_answer(order, within)
 
     async def _repair(self) -> Report:
-        job, here = self.context.job, self.situation
-        pods = faulty.pods_of(job, here.announced)
-        return await self.carry_out(orders.recover_in_place(job.id, here.attempt, here.announced, pods), job.limits.repair)
+        job = self.context.job
+        return await self.carry_out(opening.repair(job, self.situation, self.MODE), job.limits.repair)

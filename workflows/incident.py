@@ -14,15 +14,16 @@ from rekindle.model import bounds
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
 from rekindle.model.links import OnBackup
-from rekindle.model.recovery import Incident, Mode, Outcome, Own, RecoveryContext, Situation, Verdict
+from rekindle.model.recovery import Incident, Mode, Order, Outcome, Own, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
-from rekindle.policy import cases, drains, eligibility, ladder, links, nodes, standbys
+from rekindle.policy import cases, drains, eligibility, ladder, links, nodes, opening, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
 from workflows.child import Child
-from workflows.journal import Journal
+from workflows.dialogue import Dialogue
+from workflows.journal import Journal, event_of
 
 STAND = (About.RANKS, About.LINKS, About.CHECKS)
 """What such modes are about: where training stands, they go to their end."""
@@ -49,10 +50,14 @@ class Memory:
 
 
 class IncidentRun:
-    def __init__(self, case: Case, known: Memory, journal: Journal, shown: Callable[[], None]) -> None:
+    def __init__(self, case: Case, known: Memory, journal: Journal, shown: Callable[[], None], receipt_to: str) -> None:
         """Args:
         shown: renews the job's row and page in the Temporal UI.
+        receipt_to: session of the stream whose gateway waits for the receipt of these faults; empty: none does.
         """
+        self._receipt_to = receipt_to
+        self.first_order: Order | None = None
+        """Order that this receipt brings, in place of the first mode."""
         self.case = case
         self._known, self._journal, self._show = known, journal, shown
         self._child: Child | None = None
@@ -178,8 +183,10 @@ class IncidentRun:
             return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=why)
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()
+        context = self._context(workflow.now())
+        self.first_order = self._order_of_the_receipt(mode, context)
         try:
-            await self._child.start(self._context(workflow.now()))
+            await self._child.start(context.model_copy(update={"first_order": self.first_order}))
             self._journal.soon(self._journal.remember())  # behind the start, which a fault waits for
             verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
@@ -191,6 +198,14 @@ class IncidentRun:
         learnt = verdict.situation or self._situation
         self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)
         return verdict.with_(situation=None)
+
+    def _order_of_the_receipt(self, mode: Mode, context: RecoveryContext) -> Order | None:
+        """With our training side alone, which carries out an order once: the mode gives it again if it is not answered soon."""
+        here = context.attachment
+        if self._situation.tried or not here or here.session != self._receipt_to:
+            return None
+        order = opening.first_order(context.job, context.situation, mode, Dialogue.new_uuid())
+        return order and order.model_copy(update={"session": here.session, "at_once": True})
 
     def _context(self, now: datetime) -> RecoveryContext:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
@@ -263,11 +278,9 @@ class IncidentRun:
     async def _note(self, last: Verdict, repeated: Incident | None) -> None:
         """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
         next incident must not stand behind that."""
-        await self._journal.remember()
-        if repeated is None:
-            warning = last.outcome is not Outcome.RECOVERED
-            reason = f"Recovery{last.outcome.title().replace('_', '')}"
-            await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        warning, reason = last.outcome is not Outcome.RECOVERED, f"Recovery{last.outcome.title().replace('_', '')}"
+        event = event_of(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        await self._journal.remember(event if repeated is None else None)
         is_told = drains.is_told(self.case, repeated, self._began)
         if is_told and (why := drains.why_held(self._known.state, self.case, last)):
             await self._journal.drain_waits(self._known.state, self.case.faults[0], why)

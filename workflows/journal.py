@@ -42,16 +42,7 @@ class Journal:
         self._writing.append(asyncio.create_task(writing))
 
     async def record(self, state: JobState, reason: str, message: str, *, warning: bool) -> None:
-        job = state.job
-        event = ClusterEvent(
-            name=job.name,
-            kind=job.kind,
-            reason=reason,
-            message=message,
-            type="Warning" if warning else "Normal",
-            timestamp=workflow.now(),
-        )
-        await steps.record_event(job.id, event)
+        await steps.record_event(state.job.id, event_of(state, reason, message, warning=warning))
 
     async def drain_waits(self, state: JobState, fault: Fault, why: str) -> None:
         """Said where those look who drain a node: on the node, and on the pod that they wait for."""
@@ -70,14 +61,18 @@ class Journal:
             reason = state.downgrade.reason if state.downgrade else ""
             await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
 
-    async def remember(self) -> None:
-        """Writes onto the job's object what a later workflow of the job must find. Who waits for its turn writes for all."""
-        if self._is_memory_due:
+    async def remember(self, event: ClusterEvent | None = None) -> None:
+        """Writes onto the job's object what a later workflow of the job must find. Who waits for its turn writes for all.
+
+        Args:
+            event: told in the same write.
+        """
+        if self._is_memory_due and event is None:
             return
         self._is_memory_due = True
         async with self._one_memory:
             self._is_memory_due = False
-            await steps.remember(self._to_remember())
+            await steps.remember(self._to_remember().model_copy(update={"event": event}))
 
     def lost_manager(self, state: JobState, before: str) -> bool:
         """Whether the loss of its manager is news, of which there is an event then."""
@@ -105,3 +100,15 @@ class Journal:
         if before and not state.problems:
             words = "its pods are in order: the job can be recovered"
             self.soon(self.record(state, "JobProblemsOver", words, warning=False))
+
+
+def event_of(state: JobState, reason: str, message: str, *, warning: bool) -> ClusterEvent:
+    """Returns an event about the job, of this moment."""
+    return ClusterEvent(
+        name=state.job.name,
+        kind=state.job.kind,
+        reason=reason,
+        message=message,
+        type="Warning" if warning else "Normal",
+        timestamp=workflow.now(),
+    )

@@ -26,6 +26,7 @@ from rekindle.model.recovery import (
     Situation,
     Verdict,
 )
+from rekindle.policy import opening
 from rekindle.temporal import Attributes
 from workflows.dialogue import Dialogue
 from workflows.shown import Shown
@@ -67,6 +68,8 @@ class ModeWorkflow(Dialogue):
         super().__init__(context)
         self.request = request
         self.situation = context.situation if context else Situation()
+        if self.told_first:
+            self.situation = opening.told(self.situation, self.told_first)
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.failed_on: list[str] = []  # nodes on which pods that it made did not start
         self.met = self.faults  # what was broken when it began

@@ -12,7 +12,7 @@ from rekindle.ids import Workflows
 from rekindle.model.fault import FaultType
 from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Strategy, Verdict
-from rekindle.policy import faulty, orders
+from rekindle.policy import opening
 from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer
 
@@ -51,10 +51,8 @@ class OnlineRetry(ProcessLevel):
             await self.until(lambda: bool(self.lost_manager), ROUTES_SETTLE, "routes settle")
 
     async def _repeat(self) -> str:
-        job, here = self.context.job, self.situation
-        pods = faulty.pods_of(job, here.announced)
-        order = orders.change_strategy(job.id, here.attempt, Strategy.RETRY, here.announced, pods)
-        report = await self.carry_out(order, job.limits.retry)
+        job = self.context.job
+        report = await self.carry_out(opening.repair(job, self.situation, self.MODE), job.limits.retry)
         if report.code:
             raise self.fails(f"the step could not be repeated: {answer(report)}", report.code)
         return f"the step was repeated, no process ended: {report.info}"

@@ -19,6 +19,9 @@ NEWS = timedelta(seconds=1)
 """A repair that a second fault ended: how long the word of that fault may take. The answer comes straight, the fault by way of
 the job."""
 
+CARRIED_OUT = timedelta(seconds=2)
+"""Time for a repair whose order a receipt brought. Later our manager is told again; it carries out an order once."""
+
 TRY_AGAIN = 405
 """The code with which a MindIO client bears another strategy: the faults are announced anew. Source: tried with the real one."""
 
@@ -50,6 +53,8 @@ class ProcessLevel(Concluding):
             Ends: it does not.
         """
         self.situation = opening.updated(self.context.job, self.situation, self.faults)
+        if self.told_first:
+            return
         if self.ASKS_FIRST or not opening.is_told_at_once(self.context.job, self.situation, strategy):
             await self._ask_for(strategy)
         else:
@@ -85,13 +90,22 @@ class ProcessLevel(Concluding):
         raise self.no_answer(order.name, within)
 
     async def _strategy(self, order: Order) -> None:
-        ordered = (*self.situation.ordered, order.change_strategy)
-        self.situation = self.situation.with_(ordered=ordered, answer_by=None)
+        if not self.told_first:
+            ordered = (*self.situation.ordered, order.change_strategy)
+            self.situation = self.situation.with_(ordered=ordered, answer_by=None)
         self.known, self.ordered_at = self.faults, None
         if not await self.order(order, self.patience):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
         self.situation = self.situation.with_(stopped=True)
         self.ordered_at = workflow.now()
+        if self.told_first:
+            await self._until_carried_out()
+
+    async def _until_carried_out(self) -> None:
+        """Waits for the answer to an order that a receipt brought. A gateway may have died with it: it is written again then."""
+        self.told_first = None
+        if not await self.until(self.is_answered, CARRIED_OUT, "the order of the receipt is carried out"):
+            self.delivered_on = None
 
     def _heard_status(self) -> Report | None:
         report = self.next_report(ReportKind.STATUS)

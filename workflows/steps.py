@@ -13,6 +13,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig, Activi
 
 from activities.admission import AdmissionActivities
 from activities.jobs import JobActivities
+from activities.journal import JournalActivities
 from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
 from activities.pods import PodActivities
@@ -338,7 +339,7 @@ async def survey(job_id: str, nodes: tuple[str, ...]) -> Survey:
 async def publish_policy(request: PolicyRequest) -> None:
     await _journal_write(
         workflow.start_activity_method(
-            PodActivities.publish_policy, request, **named(WRITE, f"sub-health policy is {request.strategy}")
+            JournalActivities.publish_policy, request, **named(WRITE, f"sub-health policy is {request.strategy}")
         )
     )
 
@@ -346,7 +347,7 @@ async def publish_policy(request: PolicyRequest) -> None:
 async def record_event(job_id: str, event: ClusterEvent) -> None:
     await _journal_write(
         workflow.start_activity_method(
-            PodActivities.record_event, EventRequest(job_id=job_id, event=event), **named(JOURNAL, f"event {event.reason}")
+            JournalActivities.record_event, EventRequest(job_id=job_id, event=event), **named(JOURNAL, f"event {event.reason}")
         )
     )
 
@@ -361,7 +362,7 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
 
 async def remember(request: RememberRequest) -> None:
     await _journal_write(
-        workflow.start_activity_method(PodActivities.remember, request, **named(MEMORY, "note what must be found again"))
+        workflow.start_activity_method(JournalActivities.remember, request, **named(MEMORY, "note what must be found again"))
     )
 
 

@@ -7,6 +7,7 @@ an update.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -54,6 +55,9 @@ class TrainingJob:
         self._is_readable = state is not None
         self.known = Memory(state or JobState.of(NOBODY))
         self.incident: IncidentRun | None = None
+        self._is_resting = False
+        self._receipt_to = ""
+        """Session of the stream whose gateway waits for what the faults begin."""
         self.journal = Journal(self._to_remember)
         self._broom = Broom(self.known)
         self._standbys = Standbys(self.known, self.journal)
@@ -134,10 +138,10 @@ class TrainingJob:
         now = workflow.now()
         due = cases.next_due(self.state, now)
         try:
-            await workflow.wait_condition(
+            await self._rest(
                 lambda: self._is_quiet() or self._has_work() or cases.next_due(self.state, now) != due,
-                timeout=due - now if due else None,
-                timeout_summary="a fault is given time",
+                due - now if due else None,
+                "a fault is given time",
             )
         except TimeoutError:
             return False
@@ -169,15 +173,15 @@ class TrainingJob:
         if standbys and not due and standbys - now < pause:
             pause, why = standbys - now, "see to the standbys"
         try:
-            await workflow.wait_condition(
+            await self._rest(
                 lambda: (
                     self._has_work()
                     or self._moves_on()
                     or cases.next_due(self.state, now) != due
                     or self._standbys.due != standbys
                 ),
-                timeout=pause,
-                timeout_summary=why,
+                pause,
+                why,
             )
         except TimeoutError:
             if standbys and self._standbys_are_due():
@@ -186,6 +190,14 @@ class TrainingJob:
                 self.journal.soon(self.journal.remember())
             elif not due and heard == self.known.sightings and not self._has_work() and await look(self.known, self.journal):
                 self._show()
+
+    async def _rest(self, condition: Callable[[], bool], limit: timedelta | None, why: str) -> None:
+        """Waits; whatever ends the rest is dealt with in the same task of the workflow."""
+        self._is_resting = True
+        try:
+            await workflow.wait_condition(condition, timeout=limit, timeout_summary=why)
+        finally:
+            self._is_resting = False
 
     def _standbys_are_due(self) -> bool:
         due = self._standbys.due
@@ -239,7 +251,7 @@ class TrainingJob:
 
     async def _recover(self, case: Case) -> None:
         """One incident. What was begun goes to its end, also if the job is only observed from now on: it would stay half done."""
-        incident = self.incident = IncidentRun(case, self.known, self.journal, self._show)
+        incident = self.incident = IncidentRun(case, self.known, self.journal, self._show, self._receipt_to)
         before, telling = self.state, asyncio.create_task(self._tell_what_comes_due())
         try:
             await incident.run()
@@ -391,12 +403,21 @@ class TrainingJob:
         raise _rejected(ErrorTypes.REPORT_UNEXPECTED, f"nothing waits for a report of {report.kind}")
 
     @workflow.update(name=Updates.REPORT_FAULTS)
-    def report_faults(self, report: FaultReport) -> Receipt:
+    async def report_faults(self, report: FaultReport) -> Receipt:
+        """The receipt brings the first order where that follows from the faults alone: its gateway writes it at once."""
         self.known.state = memory.reported(
             self.state, report, workflow.now(), recovering=self.incident is not None, update_id=_update_id()
         )
         self._tell_faults()
-        return Receipt(info="taken")
+        if not (report.takes_order and self._is_resting and self._has_work()):
+            return Receipt(info="taken")
+        self._receipt_to = report.faults[0].session
+        await workflow.wait_condition(lambda: not self._is_resting)
+        self._receipt_to = ""
+        begun = self.incident
+        if begun is None or begun.first_order is None:
+            return Receipt(info="taken")
+        return Receipt(info="taken", order=begun.first_order, recovery=begun.recovery)
 
     @report_faults.validator
     def _fits(self, report: FaultReport) -> None:

@@ -261,6 +261,8 @@ class RememberRequest(Value):
     """The mode that runs, for people; empty: none does."""
 
     last_verdict: Text = ""
+    event: ClusterEvent | None = None
+    """Told of the job when the rest is written."""
 
 
 class SurveyRequest(Value):

@@ -168,6 +168,9 @@ class FaultReport(Value):
     cleared: tuple[str, ...] = ()
     """Ids of its faults that are over."""
 
+    takes_order: bool = False
+    """Who sends it holds the stream of its faults, and writes the order that the receipt brings."""
+
 
 class FaultsNow(Value):
     """Signal `faults` to the running mode: all that is broken now. What is not in it any more has healed."""

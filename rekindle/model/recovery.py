@@ -154,6 +154,11 @@ class Receipt(Value):
 
     code: int = 0
     info: str = ""
+    order: Order | None = None
+    """Answer to faults alone: the first order of the recovery that they begin, for the stream of its session."""
+
+    recovery: str = ""
+    """Workflow id of the recovery that gives this order."""
 
 
 class Progress(Value):
@@ -460,6 +465,9 @@ class RecoveryContext(Value):
 
     phase: str = ""
     """Row of the list of workflows at its start; empty: an earlier version did not say."""
+
+    first_order: Order | None = None
+    """Order that the receipt of the faults has brought to the stream of its session."""
 
 
 class ModeRequest(Value):

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, UNKNOWN_HOLDER, Fault, FaultType
 from rekindle.model.job import Job, TrainingSide
-from rekindle.model.recovery import FaultRank, Situation, Strategy
+from rekindle.model.recovery import FaultRank, Mode, Order, Situation, Strategy
 from rekindle.policy import faulty, orders
 
 HEALTHY = (FaultRank(rank=0, type=FaultType.NETWORK),)
@@ -117,6 +117,42 @@ def unasked(job: Job, situation: Situation, attempt: str, strategy: Strategy) ->
     """The situation in which this strategy is ordered without a question; its order names all that is faulty."""
     announced = announcement(job, situation, leave=False)
     return situation.with_(attempt=attempt, announced=announced, offered=True, offers=(strategy,), presumed=True)
+
+
+UNASKED = {Mode.ONLINE_RETRY: Strategy.RETRY, Mode.IN_PLACE: Strategy.RECOVER}
+"""Strategies that are ordered without a question, by the modes whose order follows from the faults alone."""
+
+
+def repair(job: Job, situation: Situation, mode: Mode) -> Order:
+    """Returns the order of one of these modes for all that is announced."""
+    pods = faulty.pods_of(job, situation.announced)
+    if mode is Mode.IN_PLACE:
+        return orders.recover_in_place(job.id, situation.attempt, situation.announced, pods)
+    return orders.change_strategy(job.id, situation.attempt, UNASKED[mode], situation.announced, pods)
+
+
+def first_order(job: Job, situation: Situation, mode: Mode, attempt: str) -> Order | None:
+    """Returns the order with which a mode begins for the faults of a situation; None: it asks or waits before.
+
+    Args:
+        attempt: uuid of the order.
+    """
+    now, strategy = updated(job, situation, situation.faults), UNASKED.get(mode)
+    if strategy is None or not is_told_at_once(job, now, strategy) or faulty.lost_pods(job, now.faults):
+        return None
+    return repair(job, unasked(job, now, attempt, strategy), mode)
+
+
+def told(situation: Situation, order: Order) -> Situation:
+    """Returns the situation in which this first order was given: a fault that it does not name is a second one."""
+    return situation.with_(
+        attempt=order.uuid,
+        announced=order.fault_ranks,
+        offered=True,
+        offers=(order.change_strategy,),
+        presumed=True,
+        ordered=(order.change_strategy,),
+    )
 
 
 def presumed(situation: Situation) -> tuple[Strategy, ...]:

@@ -6,6 +6,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.clusters.local import LocalCluster
+from activities.journal import JournalActivities
 from activities.pods import MOST_NODES, PodActivities
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound
@@ -83,7 +84,7 @@ async def test_a_survey_looks_at_a_hundred_nodes_at_most(client: ClusterClient, 
 
 async def test_of_a_job_that_is_gone_nothing_is_recorded_and_nothing_fails(cluster: LocalCluster) -> None:
     """Its workflow may outlive it for a moment, and what it notes then is for nobody."""
-    activities, event = PodActivities(cluster), ClusterEvent(name="gone", kind="TrainingJob", reason="r", message="m")
+    activities, event = JournalActivities(cluster), ClusterEvent(name="gone", kind="TrainingJob", reason="r", message="m")
     run = ActivityEnvironment().run
     await run(activities.record_event, EventRequest(job_id="no-such-job", event=event))
     await run(activities.remember, RememberRequest(job_id="no-such-job", memory=Remembered()))

@@ -12,7 +12,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.pods import PodActivities
+from activities.journal import JournalActivities
 from rekindle.errors import Forbidden, Invalid
 from rekindle.model.activity_values import RememberRequest
 from rekindle.model.state import Remembered
@@ -194,7 +194,7 @@ async def test_a_list_shows_how_jobs_are(namespace: Namespace, kubeconfig: Path)
     request = RememberRequest(
         job_id=job["metadata"]["uid"], memory=Remembered(), recovering="hot switch", last_verdict="recovered: online retry"
     )
-    await ActivityEnvironment().run(PodActivities(cluster).remember, request)
+    await ActivityEnvironment().run(JournalActivities(cluster).remember, request)
     await cluster.close()
     for name in ("trainingjobs", "rkjob", "rekindle"):
         shown = await asked(kubeconfig, "get", name, "-n", namespace.name)

@@ -18,6 +18,7 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.hands import delete_pod
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.port import Cluster
+from activities.journal import JournalActivities
 from activities.pods import PodActivities
 from rekindle.errors import NotFound, Refused
 from rekindle.model import keys
@@ -157,7 +158,7 @@ async def look_and_remember(cluster: Cluster, job: str) -> None:
     pods, run = PodActivities(cluster), ActivityEnvironment().run
     survey: Survey = await run(pods.survey, SurveyRequest(job_id=job, nodes=NODES))
     assert survey.exists
-    await run(pods.remember, RememberRequest(job_id=job, memory=Remembered(incidents=1)))
+    await run(JournalActivities(cluster).remember, RememberRequest(job_id=job, memory=Remembered(incidents=1)))
     name = NODES[0]
     await cluster.annotate_node(name, {keys.ISOLATED: "by a test"})
     assert name in isolated(await cluster.nodes())

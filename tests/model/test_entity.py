@@ -56,6 +56,7 @@ UNOFFERED = (Disturbance("memory fault", delay=40.0), Disturbance("rank dies", "
 """A retry that is not offered: the next mode goes on where it stands, without an order at first."""
 
 EXAMPLES = (
+    example("a gateway dies with the order of a receipt", "costly", DIES, knobs=replace(RECOVERS, lost="order"), gentle=True),
     example(
         "a front that is cancelled behind the pause does not cancel the restart that has to follow",
         "dead",

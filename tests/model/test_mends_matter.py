@@ -142,6 +142,15 @@ def agents_stay_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StressTest, "compensate", nothing)
 
 
+def an_order_of_a_receipt_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """To be written, whatever becomes of its gateway."""
+
+    async def believed(mode: ProcessLevel) -> None:
+        mode.told_first = None
+
+    patch.setattr(ProcessLevel, "_until_carried_out", believed)
+
+
 DEFECTS: tuple[tuple[Patch, str, str], ...] = (
     (
         a_withdrawal_ends_the_incident,
@@ -172,6 +181,7 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
         "not its own",
     ),
     (each_call_is_a_report, "a process dies, and its report is sent again before the first one is stored", "twice"),
+    (an_order_of_a_receipt_is_believed, "a gateway dies with the order of a receipt", "costly"),
     (agents_stay_held, "a stress test finds a fault, and the agents of MindIO may start processes again", "held"),
     (a_rank_is_told_of_once, "a rank that was recovered dies again while its new pod is made its own", "forgotten"),
 )

@@ -62,18 +62,19 @@ def written(history: WorkflowHistory) -> bytes:
 
 
 async def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.json.gz"):
-        old.unlink()
     env = await skipping_server()
+    recorded: dict[str, bytes] = {}
     try:
         for name, scene in SCENES.items():
             for number, history in enumerate(await record(env, scene)):
-                path = FOLDER / f"{name}.{number}.{scene.kinds[number]}.json.gz"
-                path.write_bytes(written(history))
-                print(path.name)
+                recorded[f"{name}.{number}.{scene.kinds[number]}.json.gz"] = written(history)
+            print(name)
     finally:
         await env.shutdown()
+    for old in FOLDER.glob("*.json.gz"):
+        old.unlink()
+    for file, content in recorded.items():
+        (FOLDER / file).write_bytes(content)
 
 
 if __name__ == "__main__":

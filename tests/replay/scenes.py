@@ -194,7 +194,7 @@ SCENES: dict[str, Scene] = {
     "ignored-rescue": Scene(_sub_health, (HOT,), script=Script(went_on="continue")),
     "ignored-rescue-mindio": Scene(_rescue, (HOT,), script=Script(pauses=False), mindio=True),
     "escalate-fails-at-start": Scene(_fails_at_start, (JOB, *FELL), prepare=_backups_wait),
-    "escalate-does-not-run": Scene(_escalates, FELL, {"limits": Limits(backup_start=SOON)}, prepare=_backups_wait),
+    "ignored-does-not-run": Scene(_sub_health, (HOT,), {"limits": Limits(backup_start=SOON)}, prepare=_backups_wait),
     "escalate-dies-while-loading": Scene(_dies_while_loading, FELL, script=Script(pauses=False)),
     "escalate-only-exit": Scene(_escalates, FELL, script=Script(offers=("exit",))),
     "escalate-no-pause": Scene(_late("new pod running"), FELL, script=Script(pauses=False)),

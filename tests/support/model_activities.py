@@ -46,7 +46,7 @@ from tests.support.driver_runs import PAYLOADS, Answer
 from tests.support.model_adapter import ENTITY, JOB, is_settled, verdict_of
 from tests.support.model_messages import Operation
 from tests.support.model_operations import OPERATIONS
-from tests.support.model_training import RANKS
+from tests.support.model_training import RANKS, Training
 from tests.support.model_world import Away, Missing, Node, Pod, Refused, World
 
 ANNOTATIONS = (keys.DOWNGRADED, keys.MEMORY)
@@ -113,6 +113,16 @@ def _node_as(*fields: Any) -> NodeObject:
 # ---- what workflows ask of the world
 
 
+def write(order: Order, training: Training, recovery: str) -> None:
+    """Puts an order of a recovery on the stream of the training side."""
+    training.ordered_by = recovery
+    if order.name in OPERATIONS:
+        training.operate(Operation(order.name, order.uuid, _links(order), _ops(order)))
+        return
+    ranks, in_place = tuple(fault.rank for fault in order.fault_ranks), "fault_nodes_restart" in order.actions
+    training.order(order.name, order.uuid, ranks, order.node_rank_ids, in_place=in_place)
+
+
 class Activities:
     """Carries activities out: those over pods, orders, and questions to the entity."""
 
@@ -130,16 +140,9 @@ class Activities:
             activity.fail(attempt, _away(str(error)))
 
     def _deliver_order(self, activity: Activity, attempt: int) -> None:
-        order, training, operation = activity.argument(Order), self._world.training, None
-        if order.name in OPERATIONS:
-            operation = Operation(order.name, order.uuid, _links(order), _ops(order))
+        training = self._world.training
         if training.session and training.queue == activity.queue:
-            training.ordered_by = activity.run.id
-            ranks, in_place = tuple(fault.rank for fault in order.fault_ranks), "fault_nodes_restart" in order.actions
-            if operation:
-                training.operate(operation)
-            else:
-                training.order(order.name, order.uuid, ranks, order.node_rank_ids, in_place=in_place)
+            write(activity.argument(Order), training, activity.run.id)
             activity.complete(attempt)
         else:
             activity.fail(attempt, ApplicationError("no stream here", type="training_side.not_attached"))

@@ -22,6 +22,7 @@ from rekindle.model.recovery import (
     ModeRequest,
     Outcome,
     Progress,
+    Receipt,
     RecoveryContext,
     Report,
     ReportKind,
@@ -201,7 +202,7 @@ def call_of(message: Message, now: datetime) -> Call:
         session=message.session,
         source=TRAINING_SIDE,
     )
-    return Call(Updates.REPORT_FAULTS, (FaultReport(faults=(fault,)),))
+    return Call(Updates.REPORT_FAULTS, (FaultReport(faults=(fault,), takes_order=bool(message.session)),))
 
 
 def report_of(message: Message) -> Call | None:
@@ -300,6 +301,14 @@ def seen(driver: Driver) -> Seen:
         links=frozenset().union(*moved.values()),
         moved=moved,
     )
+
+
+def receipt_of(answer: Answer) -> Receipt | None:
+    """Answer of the entity to faults; None: it refused them."""
+    if answer.value is None:
+        return None
+    receipt: Receipt = PAYLOADS.from_payloads([answer.value], [Receipt])[0]
+    return receipt
 
 
 def verdict_of(run: Run) -> Verdict | None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from tests.support import model_adapter as adapter
 from tests.support.driver import Driver
 from tests.support.driver_runs import Answer, Run
-from tests.support.model_activities import Activities, view
+from tests.support.model_activities import Activities, view, write
 from tests.support.model_adapter import ENTITY, Call, Intake
 from tests.support.model_messages import Message
 from tests.support.model_training import RANKS, Training
@@ -293,11 +293,23 @@ class ControlPlane:
                 return
             self._send(
                 call,
-                done=lambda _: sender.heard(message),
+                done=lambda answer: self._answered(message, sender, answer),
                 patience=patience,
                 missing=lambda: self._miss(message, sender),
                 name=self.id_of(message),
             )
+
+    def _answered(self, message: Message, sender: Training, answer: Answer) -> None:
+        """A receipt of faults may bring an order for the stream that is here. A gateway may die with it."""
+        receipt = adapter.receipt_of(answer)
+        if receipt and receipt.order and receipt.order.session == sender.session:
+            is_named = self.world.knobs.lost == "order" and not self._lost
+            if is_named or self.driver.happens():
+                self._lost |= is_named
+                self.world.moment("order of a receipt lost")
+            else:
+                write(receipt.order, sender, receipt.recovery)
+        sender.heard(message)
 
     def _miss(self, message: Message, sender: Training) -> None:
         """The entity wants to know of a stream before it hears of a fault: it is told, or that it has ended."""
@@ -365,7 +377,7 @@ class ControlPlane:
         self._reporting = True
         name, began = self.id_of(message) or f"report-{self.world.number()}", self.driver.now
         lost = OF_A_FAULT if sender.session else timedelta(0)
-        patience = dict.fromkeys(("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE), BETWEEN_MODES)
+        patience = dict.fromkeys(("again", adapter.BETWEEN_MODES), BETWEEN_MODES) | {adapter.ELSEWHERE: OF_A_FAULT}
         patience |= dict.fromkeys(("not found", adapter.NOT_REGISTERED), lost)
 
         def send(to: str, ended: str = "") -> None:

@@ -20,8 +20,8 @@ OF_OPERATIONS = (
     "link switch ended",
     "stress test ended",
 )
-LOST = ("", "", "fault", "stood", "switched", "tested", "went on")
-LATE = LOST[3:]
+LOST = ("", "", "order", "fault", "stood", "switched", "tested", "went on")
+LATE = LOST[4:]
 LIGHT = ("failover asked for", "failover asked for", "switchback asked for", "switchback asked for")
 MEANWHILE = (*HARMLESS[:-1], "front cancelled", "recovery cancelled", "entity terminated", *ASKED)
 

@@ -108,7 +108,8 @@ class Knobs:
     goes_on: str = "yes"
     """yes; no: behind an operation it does not."""
     lost: str = ""
-    """The first message of this kind dies with its gateway. Of ours, which sends it again, it is stored late."""
+    """The first message of this kind dies with its gateway. Of ours, which sends it again, it is stored late. `order`: the first
+    order that a receipt brings."""
     doubled: bool = False
     """Whether each report is sent twice."""
     allows: str = "exit"

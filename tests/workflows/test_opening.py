@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from tests.support.harness import a_job, node_fault
+from rekindle.model.fault import Fault, FaultKind
+from tests.support.harness import NOW, a_job, node_fault
 from tests.support.openings import SHORT, fields, healed, mindio, opened, opening, ranks
 from tests.support.peer import Script
 
@@ -60,7 +61,7 @@ async def test_the_training_side_waits_for_its_next_order_as_long_as_it_says(tem
 async def test_ours_is_waited_for_and_waits_for_as_long_as_it_takes(temporal: WorkflowEnvironment) -> None:
     """Its report that was lost is said again when its stream comes back, and the opening goes on behind it."""
     async with opening(temporal, a_job(annotations={}), Script(stops=False)) as (world, peer):
-        await peer.report_fault(3)
+        await world.fault(Fault(id="p", kind=FaultKind.PROCESS, ranks=(3,), seen_at=NOW, source="test"))
         await peer.until(lambda: peer.state != "trains")
         await peer.cut()
         await peer.attach()

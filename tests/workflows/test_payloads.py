@@ -8,20 +8,18 @@ import inspect
 from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from unittest.mock import Mock
 
 import pytest
 from temporalio.activity import _Definition as ActivityDefinition
+from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.workflow import _Definition as WorkflowDefinition
 
-from activities.admission import AdmissionActivities
-from activities.jobs import JobActivities
-from activities.nodes import NodeActivities
-from activities.plans import PlanActivities
-from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.model.job import Job, JobId
 from tests.support.largest_payloads import FAILED_PODS, JOBS, examples
+from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import MODES, activities_of
 from workflows.link_failover import LinkFailover
 from workflows.nodes import Nodes
@@ -38,11 +36,9 @@ def _functions() -> Iterator[Callable[..., Any]]:
         yield definition.run_fn
         for group in (definition.signals, definition.queries, definition.updates):
             yield from (handler.fn for handler in group.values())
-    pods, jobs = PodActivities.__new__(PodActivities), JobActivities.__new__(JobActivities)
-    orders, upgrades_of = OrderActivities.__new__(OrderActivities), PlanActivities.__new__(PlanActivities)
-    of_nodes = NodeActivities.__new__(NodeActivities)
+    orders = OrderActivities.__new__(OrderActivities)
     activities: list[Callable[..., Any]] = [
-        *activities_of(pods, jobs, upgrades_of, of_nodes, AdmissionActivities.__new__(AdmissionActivities)),
+        *activities_of(Mock(spec=Client), ScriptedCluster(Job(id=JobId("j"), name="gpt", pods=1))),
         orders.deliver_order,
         orders.end_session,
     ]

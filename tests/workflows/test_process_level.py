@@ -99,7 +99,8 @@ async def test_a_recovery_is_started_with_the_name_of_its_first_phase(
         await peer.report_fault(3, kind=kind)
         await world.incident()
         kinds = [event.event_type for event in (await world.recovery.fetch_history()).events]
-        ordered = kinds.index(EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED)
+        after = (EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED)
+        ordered = next(place for place, event in enumerate(kinds) if event in after)
         assert EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES not in kinds[:ordered]
 
 

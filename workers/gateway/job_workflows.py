@@ -45,6 +45,10 @@ TRAINING = (
 BETWEEN_MODES = 5.0
 """Seconds that a report may wait between two modes."""
 
+STARTS = 60.0
+"""Seconds that a report waits for a recovery that a busy server has not started yet: its first order may come with the receipt of
+the faults."""
+
 REGISTERED_AGAIN = 60.0
 """Seconds that a report waits for a workflow that is lost. The watcher looks for such every 30 s."""
 
@@ -216,7 +220,7 @@ class Jobs:
             lost: seconds that it waits for a workflow of the job that is lost: its recovery may go on.
         """
         began = asyncio.get_running_loop().time()
-        patience = dict.fromkeys((ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE), BETWEEN_MODES)
+        patience = {ErrorTypes.BETWEEN_MODES: BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE: STARTS}
         patience |= dict.fromkeys((ErrorTypes.JOB_UNKNOWN, ErrorTypes.NOT_REGISTERED), lost)
         while True:
             try:

@@ -97,8 +97,11 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             stream = self._attachments.here(request.jobId)
             fault = messages.process_fault(request, stream.session if stream else "", datetime.now(UTC))
             attach = partial(self._attachments.tell, stream) if stream else None
-            await self._jobs.report_faults(request.jobId, FaultReport(faults=(fault,)), attach, _report_id(context))
+            report = FaultReport(faults=(fault,), takes_order=stream is not None)
+            receipt = await self._jobs.report_faults(request.jobId, report, attach, _report_id(context))
             logger.info("process fault", extra={"job": request.jobId, "ranks": fault.ranks})
+            if stream and receipt.order:
+                stream.take_if_its_own(receipt.order, receipt.recovery)
             return Receipt(info="receive ReportProcessFault")
 
         return _status(await self._desk.answer(context, request.jobId, stored, UNREGISTERED))

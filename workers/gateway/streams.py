@@ -56,6 +56,21 @@ class Stream:
         self.ended = self.ended or reason
         self.outbox.put_nowait(None)
 
+    def take(self, order: Order, recovery: str) -> asyncio.Future[None]:
+        """Puts an order of a recovery into the outbox.
+
+        Returns:
+            What is done when the order is written, and fails with NotAttached where the stream breaks before.
+        """
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.outbox.put_nowait((order, recovery, written))
+        return written
+
+    def take_if_its_own(self, order: Order, recovery: str) -> None:
+        """Takes an order of a receipt. Its recovery gives it again where this was another subscription, or the stream breaks."""
+        if order.session == self.session and not self.ended:
+            self.take(order, recovery).add_done_callback(lambda written: written.cancelled() or written.exception())
+
     def beat(self) -> None:
         """A keep-alive is due. One that still waits for a slow client is enough."""
         if self.outbox.empty():
@@ -174,9 +189,7 @@ class Streams:
             await self._sides.deliver(order.job_id, *aside)
             logger.info("order", extra={"job": order.job_id, "order": order.name, "uuid": order.uuid})
             return
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stream.outbox.put_nowait((order, recovery, written))
-        await written
+        await stream.take(order, recovery)
 
 
 def _aside(order: Order) -> tuple[Side, Message] | None:

@@ -1,0 +1,56 @@
+"""What the cluster's objects say of a job, for schedulers, for people, and for a later workflow of the job."""
+
+from contextlib import suppress
+
+from temporalio import activity
+
+from activities.clusters.port import Cluster
+from activities.heartbeat import heartbeating
+from activities.translation import translating_errors
+from rekindle.errors import ClusterError, NotFound
+from rekindle.model.activity_values import EventRequest, PolicyRequest, RememberRequest
+from rekindle.model.cluster import ClusterEvent
+from rekindle.model.keys import DOWNGRADED, LAST_VERDICT, MEMORY, RECOVERING, SUB_HEALTHY_STRATEGY
+
+EVENT_TRIES = 6
+"""Tries to tell an event beside a note, which later notes wait for."""
+
+
+class JournalActivities:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @activity.defn
+    async def publish_policy(self, request: PolicyRequest) -> None:
+        """Writes the sub-health policy where the scheduler reads it, and why."""
+        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
+            async with heartbeating():
+                await self._cluster.ensure_job_metadata(
+                    request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
+                )
+
+    @activity.defn
+    async def remember(self, request: RememberRequest) -> None:
+        """Writes onto the job's object what a later workflow of the job must find, and tells an event."""
+        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
+            async with heartbeating():
+                shown = {RECOVERING: request.recovering or None, LAST_VERDICT: request.last_verdict or None}
+                await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json(), **shown})
+                if request.event:
+                    await self._told(request.job_id, request.event)
+
+    async def _told(self, job_id: str, event: ClusterEvent) -> None:
+        """An event that the cluster takes none of must not keep later notes waiting."""
+        try:
+            await self._cluster.record(job_id, event)
+        except ClusterError as error:
+            if error.retryable and activity.info().attempt < EVENT_TRIES:
+                raise
+            activity.logger.warning("event not recorded", extra={"job": job_id, "reason": event.reason, "error": str(error)})
+
+    @activity.defn
+    async def record_event(self, request: EventRequest) -> None:
+        """Writes an event about the job."""
+        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
+            async with heartbeating():
+                await self._cluster.record(request.job_id, request.event)
