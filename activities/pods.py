@@ -375,7 +375,7 @@ class PodActivities:
                 failed = {name: why for name in reasons if (why := await self._isolate(name, reasons[name]))}
                 job = await self._cluster.job(request.job_id)
         found = stress.without(found, failed)
-        return Found(tested=found, faults=stress.faults(found, job.spec.ranks_per_pod, rows))
+        return Found(tested=found, faults=stress.faults(found, job.spec.layout, rows))
 
     async def _devices(self, job_id: str) -> tuple[DeviceOfRank, ...]:
         with translating_errors():

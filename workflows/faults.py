@@ -202,7 +202,7 @@ def _told_after(one: Standing, moment: datetime, job: Job) -> Standing:
     late = {rank for told in one.told if told.at > moment for rank in told.ranks}
     if not late:
         return one
-    pods = {rank // job.ranks_per_pod for rank in late}
+    pods = job.layout.pods_of(late)
     details = (d.model_copy(update={"ranks": tuple(r for r in d.ranks if r in late)}) for d in one.fault.details)
     left = {
         "ranks": tuple(sorted(late)),
@@ -268,12 +268,11 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
     held = all(sighting.holders[rank] for rank in ranks)
     lost, passed = ("the pod that held it", "another pod") if len(ranks) == 1 else ("the pods that held them", "other pods")
     what = f"passed to {passed}, whose processes are new" if held else f"lost {lost}"
-    each = state.job.ranks_per_pod
     return Fault(
         id=HOLDERS,
         kind=FaultKind.POD,
         pod_ranks=tuple(ranks),
-        ranks=tuple(rank for pod_rank in ranks for rank in range(pod_rank * each, (pod_rank + 1) * each)),
+        ranks=state.job.layout.ranks_of_all(ranks),
         generation=sighting.generation,
         message=f"{whose} {named} {what}",
         source=WATCHER,

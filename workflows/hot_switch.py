@@ -107,7 +107,7 @@ class HotSwitch(ModeWorkflow):
 
     async def _prepare(self) -> None:
         job = self.context.job
-        ranks = job.ranks_of(self.pod_rank)
+        ranks = job.layout.ranks_of(self.pod_rank)
         self.undo.append(("stop switch", self._stop_switch))
         if await self.order(orders.prepare_hot_switch(job.id, self.uuid, ranks), job.limits.order):
             return

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rekindle.model.base import Resource, Value, WrittenTime
 from rekindle.model.job import Trait
+from rekindle.model.layout import Layout
 from rekindle.model.sizes import MOST_STANDBYS
 
 
@@ -208,6 +209,10 @@ class JobSpec(Resource):
     training_side: str = "rekindle"
     standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)
     limits: dict[str, WrittenTime] = {}
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.pods, self.ranks_per_pod)
 
 
 class JobPhase(StrEnum):

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
+from rekindle.model.layout import Layout
 from rekindle.model.limits import Limits
 from rekindle.model.sizes import size_problem
 
@@ -141,13 +142,13 @@ class Job(Value):
         return trait in self.traits
 
     @property
+    def layout(self) -> Layout:
+        return Layout(self.pods, self.ranks_per_pod)
+
+    @property
     def ranks(self) -> int:
         """World size."""
-        return self.pods * self.ranks_per_pod
-
-    def ranks_of(self, pod_rank: int) -> range:
-        """The ranks of one pod; ranks follow pod ranks."""
-        return range(pod_rank * self.ranks_per_pod, (pod_rank + 1) * self.ranks_per_pod)
+        return self.layout.ranks
 
     @property
     def no_restart(self) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rekindle.model.cluster import JobObject, JobView, Node, Pod
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DEVICES
+from rekindle.model.layout import Layout
 from rekindle.policy.device_names import known, local_ids, plain, uuids
 from rekindle.policy.pod_ranks import RankedPod, ranked
 
@@ -25,8 +26,7 @@ class DeviceOfRank(NamedTuple):
 class Held(NamedTuple):
     """Who holds the pod ranks of a job, found once for all of its nodes: there are thousands."""
 
-    each: int
-    """Ranks of a pod."""
+    layout: Layout
 
     by_node: Mapping[str, Sequence[tuple[int, Pod]]]
     """Pod ranks and their pods."""
@@ -50,7 +50,7 @@ def struck(held: Held, node: Node, named: Sequence[str], pods: Sequence[RankedPo
     of_node = known(node.metadata.annotations.get(DEVICES, ""))
     ids = local_ids(named, of_node)
     here = [(rank, _with_local_id(pod, of_node)) for rank, pod in held.by_node.get(node.metadata.name, ())]
-    rows = list(_rows(held.each, here))
+    rows = list(_rows(held.layout, here))
     pods = [one._replace(pod=_with_local_id(one.pod, of_node)) for one in pods]
     if ids is not None and all(one.pod.status.devices for one in pods):
         return _with_ranks(rows, ids, [one for one in pods if not set(one.pod.status.devices).isdisjoint(ids)])
@@ -85,7 +85,7 @@ def devices(view: JobView) -> tuple[DeviceOfRank, ...]:
     if view.job is None:
         return ()
     held = held_by_node(view.job, ranked(view.pods))
-    return tuple(sorted(row for pods in held.by_node.values() for row in _rows(held.each, pods)))
+    return tuple(sorted(row for pods in held.by_node.values() for row in _rows(held.layout, pods)))
 
 
 def held_by_node(job: JobObject, pods: Iterable[RankedPod]) -> Held:
@@ -95,12 +95,12 @@ def held_by_node(job: JobObject, pods: Iterable[RankedPod]) -> Held:
     for one in holding:
         if one.rank is not None and claims[one.rank] == 1 and one.pod.spec.node_name:
             found.setdefault(one.pod.spec.node_name, []).append((one.rank, one.pod))
-    return Held(job.spec.ranks_per_pod, found)
+    return Held(job.spec.layout, found)
 
 
-def _rows(each: int, pods: Iterable[tuple[int, Pod]]) -> Iterator[DeviceOfRank]:
+def _rows(layout: Layout, pods: Iterable[tuple[int, Pod]]) -> Iterator[DeviceOfRank]:
     """Of the pods of one node."""
-    before = 0
+    before, each = 0, layout.ranks_per_pod
     for pod_rank, pod in sorted(pods, key=lambda one: one[0]):
         node, own = pod.spec.node_name, pod.status.devices
         if not own:
@@ -108,5 +108,5 @@ def _rows(each: int, pods: Iterable[tuple[int, Pod]]) -> Iterator[DeviceOfRank]:
             before += each
         pairs = max(each, len(own))
         for pair in range(pairs):
-            rank, device = pod_rank * each + pair * each // pairs, own[pair * len(own) // pairs]
+            rank, device = layout.ranks_of(pod_rank)[pair * each // pairs], own[pair * len(own) // pairs]
             yield DeviceOfRank(rank, pod_rank, node, device, pod.metadata.uid[:HOLDER_LENGTH])

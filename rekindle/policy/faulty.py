@@ -28,13 +28,13 @@ def ranks_of(job: Job, fault: Fault) -> list[FaultRank]:
     if fault.kind is FaultKind.SUB_HEALTH or fault.backup:
         return []
     types = {rank: detail.type for detail in fault.details for rank in detail.ranks}
-    ranks = fault.ranks or tuple(rank for pod_rank in fault.pod_ranks for rank in job.ranks_of(pod_rank))
+    ranks = fault.ranks or job.layout.ranks_of_all(fault.pod_ranks)
     return [FaultRank(rank=rank, type=types.get(rank, FaultType.OTHER)) for rank in ranks]
 
 
 def pods_of(job: Job, faults: Iterable[FaultRank]) -> tuple[int, ...]:
     """Pod ranks of faulty ranks."""
-    return tuple(sorted({one.rank // job.ranks_per_pod for one in faults}))
+    return job.layout.pods_of(one.rank for one in faults)
 
 
 def is_retryable(faults: Iterable[FaultRank]) -> bool:

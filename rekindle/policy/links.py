@@ -70,7 +70,7 @@ def reset(before: JobState, after: JobState) -> tuple[OnBackup, ...]:
     """Ranks whose pods have been followed by others, which began on their first links."""
     pairs = zip_longest(before.holders, after.holders, fillvalue="")
     new = [pod_rank for pod_rank, (old, now) in enumerate(pairs) if _is_another(old, now)] if after.links else []
-    return among(after.links, (rank for pod_rank in new for rank in after.job.ranks_of(pod_rank)))
+    return among(after.links, after.job.layout.ranks_of_all(new))
 
 
 def taken_over(before: Sequence[OnBackup], after: Sequence[OnBackup], mover: str) -> tuple[OnBackup, ...]:

@@ -26,8 +26,8 @@ def updated(job: Job, situation: Situation, faults: Sequence[Fault], named: Sequ
     reported = faulty.together((*situation.reported, *_own_words(situation, (*told, *named))))
     seen = [one for fault in faults if fault.source != TRAINING_SIDE for one in faulty.ranks_of(job, fault)]
     standing = faulty.together(one for one in (*seen, *reported) if one.rank < job.ranks)
-    pods = {one.rank // job.ranks_per_pod for one in standing}
-    healed = tuple(one.rank for one in situation.announced if one.rank // job.ranks_per_pod not in pods)
+    pods = faulty.pods_of(job, standing)
+    healed = tuple(one.rank for one in situation.announced if job.layout.pod_of(one.rank) not in pods)
     return situation.with_(faults=tuple(faults), faulty=standing, reported=reported, healed=healed)
 
 
@@ -73,7 +73,7 @@ def announcement(job: Job, situation: Situation, *, leave: bool) -> tuple[FaultR
         return situation.faulty
     if not leave:
         return tuple(FaultRank(rank=one.rank) for one in situation.faulty)
-    return tuple(FaultRank(rank=rank) for pod_rank in faulty.pods_of(job, situation.faulty) for rank in job.ranks_of(pod_rank))
+    return tuple(FaultRank(rank=rank) for rank in job.layout.ranks_of_all(faulty.pods_of(job, situation.faulty)))
 
 
 def leaving(job: Job, situation: Situation, before: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:

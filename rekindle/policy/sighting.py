@@ -261,7 +261,7 @@ def _failure(job: JobObject, code: str, refusing: str, pods: Sequence[RankedPod]
         id=f"{'backup-failed' if first.backup else 'failed'}/{_generation(first)}/{code}{f'/{refusing}' if refusing else ''}",
         kind=FaultKind.POD,
         pod_ranks=pod_ranks,
-        ranks=_ranks(job, pod_ranks),
+        ranks=job.spec.layout.ranks_of_all(pod_ranks),
         node=first.pod.spec.node_name if len(here) == 1 else "",
         pod=first.pod.metadata.name,
         pod_uids=tuple(one.pod.metadata.uid for one in pods[:NAMED_PODS]),
@@ -296,7 +296,7 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
             id=f"{node.metadata.name}/lost",  # whether it is not ready, unknown or deleted
             kind=FaultKind.NODE,
             pod_ranks=pod_ranks,
-            ranks=_ranks(job, pod_ranks),
+            ranks=job.spec.layout.ranks_of_all(pod_ranks),
             node=node.metadata.name,
             code=condition.reason[:LONGEST_CODE],
             pod_uids=(group[0].pod.metadata.uid,) if len(group) == 1 else (),
@@ -398,7 +398,7 @@ def _short(devices: str) -> str:
 
 def _of_node(job: JobObject, node: Node, finding: Finding, at: Struck, kind: FaultKind) -> Fault:
     pod_ranks = _pod_ranks(job, at.pods)
-    ranks = at.ranks if kind is FaultKind.PROCESS and at.ranks else _ranks(job, pod_ranks)
+    ranks = at.ranks if kind is FaultKind.PROCESS and at.ranks else job.spec.layout.ranks_of_all(pod_ranks)
     fault = _decided(finding, _id(node.metadata.uid, finding), kind, ranks)
     uids = (at.pods[0].pod.metadata.uid,) if len(at.pods) == 1 else ()
     return fault.model_copy(update={"pod_ranks": pod_ranks, "node": node.metadata.name, "pod_uids": uids})
@@ -407,7 +407,7 @@ def _of_node(job: JobObject, node: Node, finding: Finding, at: Struck, kind: Fau
 def _of_one_pod(job: JobObject, one: RankedPod, finding: Finding, kind: FaultKind) -> Fault:
     """Which says nothing of its node."""
     metadata, pod_ranks = one.pod.metadata, _pod_ranks(job, [one])
-    fault = _decided(finding, _id(metadata.uid, finding), kind, _ranks(job, pod_ranks))
+    fault = _decided(finding, _id(metadata.uid, finding), kind, job.spec.layout.ranks_of_all(pod_ranks))
     pod = {"pod": metadata.name, "pod_uids": (metadata.uid,), "generation": _generation(one)}
     return fault.model_copy(update={"pod_ranks": pod_ranks, **pod})
 
@@ -467,11 +467,6 @@ def _pod_ranks(job: JobObject, pods: Iterable[RankedPod]) -> tuple[int, ...]:
     return tuple(sorted({one.rank for one in pods if one.rank is not None and one.rank < job.spec.pods}))
 
 
-def _ranks(job: JobObject, pod_ranks: Iterable[int]) -> tuple[int, ...]:
-    each = job.spec.ranks_per_pod
-    return tuple(rank for pod_rank in pod_ranks for rank in range(pod_rank * each, (pod_rank + 1) * each))
-
-
 def _with_the_rest(
     job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str, most: int = MOST_BYTES
 ) -> list[Fault]:
@@ -484,7 +479,7 @@ def _with_the_rest(
     of_the_rest = _pod_ranks(job, (one for group in rest for one in group))
     pod_ranks = tuple(sorted({*last.pod_ranks, *of_the_left_out, *of_the_rest}))
     message = f"{cut(last.message, LONGEST_MESSAGE)} (and {len(left_out) + len(rest)} more {what})"
-    told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": _ranks(job, pod_ranks), "message": message})
+    told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": job.spec.layout.ranks_of_all(pod_ranks), "message": message})
     return [*faults[: named - 1], told]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rekindle.model.bounds import cut, few, note, numbered
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job, TrainingSide
+from rekindle.model.layout import Layout
 from rekindle.model.sizes import LONGEST_RANK
 from rekindle.model.stress import (
     MOST_CHECKS,
@@ -198,16 +199,12 @@ def without(found: Tested, failed: Mapping[str, str]) -> Tested:
     return found.model_copy(update={"findings": findings})
 
 
-def faults(found: Tested, each: int, devices: Devices) -> tuple[Fault, ...]:
+def faults(found: Tested, layout: Layout, devices: Devices) -> tuple[Fault, ...]:
     """What has to be mended before training goes on: the pods on nodes with a fault go elsewhere, processes that timed out start
-    again.
-
-    Args:
-        each: ranks of a pod.
-    """
+    again."""
     here, isolated = list(devices), found.findings.isolate
-    open_nodes = [_of_pods(node, (node,), found, each, here) for node in found.findings.not_isolated]
-    closed = [_of_pods("nodes", isolated, found, each, here)] if isolated else []
+    open_nodes = [_of_pods(node, (node,), found, layout, here) for node in found.findings.not_isolated]
+    closed = [_of_pods("nodes", isolated, found, layout, here)] if isolated else []
     gone = {rank for fault in (*closed, *open_nodes) for rank in fault.ranks}
     late = sorted(set(found.findings.faulty) - gone)
     of_ranks = Fault(
@@ -220,7 +217,7 @@ def faults(found: Tested, each: int, devices: Devices) -> tuple[Fault, ...]:
     return (*closed, *open_nodes, *((of_ranks,) if late else ()))
 
 
-def _of_pods(name: str, nodes: Sequence[str], found: Tested, each: int, here: Devices) -> Fault:
+def _of_pods(name: str, nodes: Sequence[str], found: Tested, layout: Layout, here: Devices) -> Fault:
     """A node that could not be isolated counts as lost: no pod goes there as long as its fault stands."""
     pods = sorted({one.pod_rank for one in here if one.node in nodes})
     return Fault(
@@ -228,7 +225,7 @@ def _of_pods(name: str, nodes: Sequence[str], found: Tested, each: int, here: De
         kind=FaultKind.NODE if nodes[0] in found.findings.not_isolated else FaultKind.POD,
         node=nodes[0] if len(nodes) == 1 else "",
         pod_ranks=tuple(pods),
-        ranks=tuple(rank for pod_rank in pods for rank in range(pod_rank * each, (pod_rank + 1) * each)),
+        ranks=layout.ranks_of_all(pods),
         message=note(f"a stress test found a fault: {few(nodes)} {_why(found)}"),
         source=SOURCE,
     )

@@ -70,7 +70,7 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
     job = parse(written({"limits": {"pause": 30, "resume": "PT2M"}}))
     known = job_of(job, Limits(pause=timedelta(seconds=99), order=timedelta(seconds=7)))
     assert (known.pods, known.ranks_per_pod, known.ranks) == (2, 4, 8)
-    assert [known.ranks_of(pod_rank) for pod_rank in range(2)] == [range(4), range(4, 8)]
+    assert [known.layout.ranks_of(pod_rank) for pod_rank in range(2)] == [range(4), range(4, 8)]
     assert (known.sub_health, known.framework) == (SubHealthStrategy.HOT_SWITCH, Framework.PYTORCH)
     limits = known.limits
     assert (limits.pause, limits.resume, limits.order) == (

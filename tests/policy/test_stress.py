@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model.fault import FaultKind
+from rekindle.model.layout import Layout
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.stress import MOST_CHECKS, MOST_ROWS, Code, OpResult, StressRequest, StressResults, gathered
 from rekindle.policy import stress
@@ -152,7 +153,7 @@ def test_a_code_that_nobody_knows_says_that_nothing_was_tested() -> None:
 def test_the_pods_of_a_node_with_a_fault_go_and_other_processes_that_timed_out_start_again() -> None:
     """As two faults, of which the ladder mends both."""
     told = results(aic={**SOUND, 3: "2", 0: "3"})
-    nodes, processes = stress.faults(stress.tested(told, ALL, DEVICES), 2, DEVICES)
+    nodes, processes = stress.faults(stress.tested(told, ALL, DEVICES), Layout(2, 2), DEVICES)
     assert (nodes.kind, nodes.node, nodes.pod_ranks, nodes.ranks) == (FaultKind.POD, "n1", (1,), (2, 3))
     assert (processes.kind, processes.ranks) == (FaultKind.PROCESS, (0,))
     assert "aic of rank 3: aic of 3" in nodes.message

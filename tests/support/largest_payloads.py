@@ -184,7 +184,7 @@ def long_fault(job: Job, number: int, kind: FaultKind, source: str = "test") -> 
         id=f"{'u' * 36}/{number}/{'c' * 80}/2026-01-01T00:00:00+00:00",
         kind=kind,
         pod_ranks=(number,),
-        ranks=tuple(job.ranks_of(number)),
+        ranks=tuple(job.layout.ranks_of(number)),
         node=a_name(number),
         pod=a_name(number),
         pod_uids=("u" * 36,),
@@ -337,7 +337,7 @@ def bad(found: JobState, sighting: Sighting) -> JobState:
     job = found.job
     problems = tuple(f"pod {a_name(number)} carries no rank" for number in range(TOLD_PROBLEMS + 1))
     found = memory.sighted(found, sighting.model_copy(update={"problems": problems}), NOW, restarting=False)
-    of_failed_pods = [rank for pod_rank in range(0, job.pods, 4) for rank in job.ranks_of(pod_rank)]
+    of_failed_pods = [rank for pod_rank in range(0, job.pods, 4) for rank in job.layout.ranks_of(pod_rank)]
     found = memory.reported(found, FaultReport(faults=(process_fault(of_failed_pods),)), NOW)
     for number in range(40):
         for kind in (FaultKind.NODE, FaultKind.SUB_HEALTH):

@@ -27,6 +27,7 @@ from rekindle.model.cluster import (
 from rekindle.model.cluster import Node as NodeObject
 from rekindle.model.cluster import Pod as PodObject
 from rekindle.model.job import Trait
+from rekindle.model.layout import Layout
 from rekindle.model.links import RankLinks
 from rekindle.model.recovery import (
     Order,
@@ -328,7 +329,8 @@ class Activities:
         for name in tested.findings.isolate:
             self._world.isolate(name, stress.reason(tested, name, request.why))
         found = stress.without(tested, {})
-        activity.complete(attempt, activity_values.Found(tested=found, faults=stress.faults(found, RANKS, rows)))
+        faults = stress.faults(found, Layout(self._world.knobs.pods, RANKS), rows)
+        activity.complete(attempt, activity_values.Found(tested=found, faults=faults))
 
     def _devices(self) -> tuple[DeviceOfRank, ...]:
         self._world.answer()
