@@ -28,7 +28,7 @@ from rich.console import Console
 from tests.training.processes import Zygote
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = ROOT / "docs" / "evidence" / "faults.md"
 REPAIRED, SHARDED = (str(ROOT / "tests" / "training" / name) for name in ("repaired.py", "sharded.py"))
 WORLD = 4
 STEPS = 6

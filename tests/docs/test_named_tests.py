@@ -2,12 +2,13 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ATTACKED, NEVER_LOST = ROOT / "docs/attacked.md", ROOT / "docs/never-lost.md"
+ATTACKED, NEVER_LOST = ROOT / "docs/evidence/attacked.md", ROOT / "docs/evidence/never-lost.md"
 
 
 def rows_of(page: Path) -> list[str]:
@@ -17,6 +18,7 @@ def rows_of(page: Path) -> list[str]:
     return [line for index, line in enumerate(lines) if line.startswith("| ") and index not in heads]
 
 
+@cache
 def _tests_in(path: Path) -> set[str]:
     functions = (
         node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

@@ -1,4 +1,4 @@
-"""What the README tells people to type exists: targets of make, commands of the command line and their options."""
+"""What the README and its pages tell people to type exists: targets of make, commands of the command line and their options."""
 
 import re
 import shlex
@@ -24,7 +24,15 @@ def test_every_make_command_of_the_readme_is_a_target(target: str) -> None:
     assert target in TARGET.findall((ROOT / "Makefile").read_text())
 
 
-@pytest.mark.parametrize("line", [line for line in commands("README.md") if line.startswith(".venv/bin/rekindle ")])
+TYPED = [line for page in ("README.md", "docs/cli.md") for line in commands(page) if line.startswith(".venv/bin/rekindle ")]
+
+
+@pytest.mark.parametrize("line", TYPED)
 def test_every_command_of_the_readme_is_understood(line: str) -> None:
     """Command, arguments and options are those of the command line."""
     app.parse_args(shlex.split(line.removesuffix("&"))[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_readme_is_short() -> None:
+    """A first look takes a few minutes; the pages have the rest."""
+    assert len((ROOT / "README.md").read_bytes()) <= 7_000

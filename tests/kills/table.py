@@ -1,4 +1,4 @@
-"""The table of all kills, as it is committed in `docs/kills.md`."""
+"""The table of all kills, as it is committed in `docs/evidence/kills.md`."""
 
 import os
 import statistics
@@ -12,7 +12,7 @@ from tests.kills.calls import DECIDED, DONE, POLL_ACTIVITY, POLL_WORKFLOW, UPDAT
 from tests.kills.events import Place
 from tests.kills.modes import SECTIONS, Struck
 
-PAGE = Path(__file__).parents[2] / "docs" / "kills.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "kills.md"
 
 HEAD = """# Kills
 

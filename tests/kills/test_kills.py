@@ -1,7 +1,7 @@
 """Kills at every event of a recovery of each mode, and between events: all (`make kills`), or a sample seeded by the commit.
 
 `REKINDLE_KILLS=all` kills at all points of every mode, `REKINDLE_KILLS=online-retry,hot-switch` at all points of these modes;
-what was run is written into `docs/kills.md`, where the sections of other modes stay.
+what was run is written into `docs/evidence/kills.md`, where the sections of other modes stay.
 """
 
 import os
