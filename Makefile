@@ -50,6 +50,10 @@ protos: setup ## generate the wire code from protos/
 rights: setup ## generate deploy/base/rbac.yaml from the table of kinds of jobs
 	python deploy/rights.py
 
+.PHONY: settings
+settings: setup ## generate docs/settings.md from the settings, limits, labels and annotations
+	python -m docs.settings
+
 .PHONY: lock
 lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too
 	@command -v uv >/dev/null || .ci/setup

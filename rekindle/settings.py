@@ -116,6 +116,8 @@ class Settings(BaseSettings):
     began goes on with it at once."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe messages that are logged."""
+
     log_json: bool = False
     """JSON lines instead of text."""
 
