@@ -10,7 +10,7 @@ from collections.abc import Callable
 from temporalio import workflow
 
 from rekindle.model.fault import Fault
-from rekindle.model.recovery import Mode, Outcome, Report, ReportKind, Situation, Strategy
+from rekindle.model.recovery import Outcome, Report, ReportKind, Situation, Strategy, Training
 from rekindle.policy import faulty, orders
 from workflows.mode import Ends, ModeWorkflow
 from workflows.opening import open_recovery
@@ -72,4 +72,4 @@ async def _answer(mode: ModeWorkflow, situation: Situation) -> Report | None:
 
 
 def _restart(reason: str) -> Ends:
-    return Ends(Outcome.ESCALATE, f"{LOST}, and {reason}", next_mode=Mode.JOB_RESCHEDULING)
+    return Ends(Outcome.ESCALATE, f"{LOST}, and {reason}", training=Training.LOST)

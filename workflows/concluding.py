@@ -47,7 +47,7 @@ class Concluding(ModeWorkflow):
             return self.recovered(await procedure())
         except Ends as end:
             await self.compensate()
-            return Verdict(mode=self.MODE, outcome=end.outcome, reason=end.reason, next_mode=end.next_mode, passing=end.passing)
+            return Verdict(mode=self.MODE, outcome=end.outcome, reason=end.reason, training=end.training, passing=end.passing)
 
     async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
         """Training that was stopped would stand, also where an earlier mode has stopped it, and so would training whose faults

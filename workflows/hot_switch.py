@@ -28,6 +28,7 @@ from rekindle.model.recovery import (
     Report,
     ReportKind,
     Switched,
+    Training,
     Verdict,
 )
 from rekindle.policy import faulty, orders
@@ -405,7 +406,7 @@ class HotSwitch(ModeWorkflow):
     def _left_alone(self, why: str) -> Ends:
         """Ends a switch whose manager is lost before training pauses by the owner's rule for such a job, as at any other time."""
         if self.context.job.manager_lost is ManagerLost.RESTART:
-            return Ends(Outcome.ESCALATE, why, next_mode=Mode.JOB_RESCHEDULING)
+            return Ends(Outcome.ESCALATE, why, training=Training.LOST)
         return Ends(Outcome.IGNORED, f"{why}; training goes on")
 
     def _backup_failure(self) -> str:
@@ -439,7 +440,7 @@ class HotSwitch(ModeWorkflow):
             outcome=end.outcome,
             reason=end.reason,
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
-            next_mode=end.next_mode,
+            training=end.training,
             policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
             look_at=self._node_to_look_at(),
             left_behind=self.left_behind,
@@ -470,9 +471,9 @@ class HotSwitch(ModeWorkflow):
 def _fault_first(real_faults: list[Fault], note: str = "") -> Ends:
     """It says nothing against the switch: the policy stays."""
     why = f"a real fault comes first: {real_faults[0].message or real_faults[0].kind}{note}"
-    return Ends(Outcome.CANCELLED, why, next_mode=Mode.JOB_RESCHEDULING)
+    return Ends(Outcome.CANCELLED, why, training=Training.FAULTED)
 
 
 def _escalate(reason: str) -> Ends:
     """The five failure rules: straight to job rescheduling, and sub-health is ignored from now on."""
-    return Ends(Outcome.ESCALATE, reason, next_mode=Mode.JOB_RESCHEDULING, policy=IGNORE)
+    return Ends(Outcome.ESCALATE, reason, training=Training.LOST, policy=IGNORE)

@@ -17,7 +17,7 @@ from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Incident, Mode, Order, Outcome, Own, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
-from rekindle.policy import cases, drains, eligibility, ladder, links, nodes, opening, standbys
+from rekindle.policy import cases, drains, links, nodes, opening, standbys, succession
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
@@ -151,28 +151,12 @@ class IncidentRun:
         return [fault for fault in not_among(counting, self._met) if not fault.backup]
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
-        """The next one of the ladder for all that is broken by now; a verdict may name it. What a real fault interrupted is
-        followed by the cheapest that mends that."""
         if not verdicts:
             return self.case.plan.modes[0]
         last = verdicts[-1]
         if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or last.was_interrupted):
             return None
-        left = [mode for mode in (*self._mending(), *self.case.plan.modes) if mode not in self._situation.tried]
-        named = None if last.was_interrupted else last.next_mode
-        if named is Mode.ONLINE_RETRY and self._may_repeat_its_step():
-            return named
-        return named if named in left else next(iter(left), None)
-
-    def _may_repeat_its_step(self) -> bool:
-        """Tells whether training that an operation has left standing goes on with all that it has. It is in no plan: nobody
-        asked."""
-        return Mode.ONLINE_RETRY not in self._situation.tried and not eligibility.repeated_step(self._known.state)
-
-    def _mending(self) -> tuple[Mode, ...]:
-        broken = [fault for fault in cases.counting(self._known.state, workflow.now()) if not fault.backup]
-        kinds = tuple(dict.fromkeys(fault.kind for fault in broken))
-        return ladder.for_real_faults(self._known.state, kinds).modes if kinds else ()
+        return succession.next_after(self._known.state, last, self.case.plan.modes, self._situation.tried, workflow.now())
 
     async def _run_mode(self, mode: Mode) -> Verdict:
         """A failure of ours becomes a verdict too."""
@@ -292,9 +276,9 @@ class IncidentRun:
         if ended and verdict.outcome is Outcome.CANCELLED:
             return verdict.with_(reason=ended)
         if ended and verdict.outcome is Outcome.ESCALATE:
-            return verdict.with_(outcome=Outcome.CANCELLED, next_mode=None, reason=f"{ended}: {verdict.reason}")
+            return verdict.with_(outcome=Outcome.CANCELLED, training=None, reason=f"{ended}: {verdict.reason}")
         if verdict.outcome is Outcome.ESCALATE:
-            return verdict.with_(outcome=Outcome.GIVEN_UP, next_mode=None)
+            return verdict.with_(outcome=Outcome.GIVEN_UP, training=None)
         return verdict
 
 

@@ -17,13 +17,13 @@ from rekindle.model import bounds
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultsNow, not_among
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import (
-    Mode,
     ModeRequest,
     Outcome,
     Phase,
     Progress,
     RecoveryContext,
     Situation,
+    Training,
     Verdict,
 )
 from rekindle.policy import opening
@@ -53,12 +53,12 @@ class Ends(Exception):
         outcome: Outcome,
         reason: str,
         *,
-        next_mode: Mode | None = None,
+        training: Training | None = None,
         policy: SubHealthStrategy | None = None,
         passing: bool = False,
     ) -> None:
         super().__init__(reason)
-        self.outcome, self.reason, self.next_mode, self.policy, self.passing = outcome, reason, next_mode, policy, passing
+        self.outcome, self.reason, self.training, self.policy, self.passing = outcome, reason, training, policy, passing
 
 
 class ModeWorkflow(Dialogue):

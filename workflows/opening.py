@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from rekindle.model.job import Job, TrainingSide
-from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation
+from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation, Training
 from rekindle.policy import faulty, opening, orders
 from workflows import steps
 from workflows.mode import Ends, ModeWorkflow, seconds
@@ -208,4 +208,4 @@ async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
 
 def _restart(reason: str) -> Ends:
     """Nothing of the attempt holds any more: the job starts again from its last checkpoint."""
-    return Ends(Outcome.ESCALATE, f"the recovery cannot be opened: {reason}", next_mode=Mode.JOB_RESCHEDULING)
+    return Ends(Outcome.ESCALATE, f"the recovery cannot be opened: {reason}", training=Training.LOST)

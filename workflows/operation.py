@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from rekindle.model.recovery import Mode, Outcome, Report, ReportKind, Verdict
+from rekindle.model.recovery import Outcome, Report, ReportKind, Training, Verdict
 from rekindle.policy import cases, orders
 from workflows.asked import asked_whether_it_trains
 from workflows.concluding import Concluding
@@ -108,7 +108,7 @@ class Operation(Concluding):
         """Raises Ends where there is one: our training side has given the pause up for it, and stands."""
         if faults := self.felt_faults():
             reason = f"a fault comes first: {cases.describe(faults[0])}"
-            raise Ends(Outcome.CANCELLED, reason, next_mode=Mode.JOB_RESCHEDULING)
+            raise Ends(Outcome.CANCELLED, reason, training=Training.FAULTED)
 
     def stop_for_a_cancellation(self, *, done: bool) -> None:
         """Raises Ends where somebody has cancelled the operation before it was done."""
@@ -119,7 +119,7 @@ class Operation(Concluding):
         """Training of MindIO is paused, and nobody knows whether it may be told to continue. In a pause it takes the order to
         stop, and repeats its step then, with all that it has. Source: the states of its controller; the repetition was tried."""
         workflow.logger.warning("training stands", extra={"reason": reason})
-        return Ends(Outcome.ESCALATE, reason, next_mode=Mode.ONLINE_RETRY)
+        return Ends(Outcome.ESCALATE, reason, training=Training.WHOLE)
 
     def cannot_go_on(self, reason: str) -> Ends:
         """Nobody knows where training stands: what is faulty is mended, and if nothing is, the job starts again."""

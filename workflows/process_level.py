@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, not_among
-from rekindle.model.recovery import Handled, Mode, Order, Outcome, Report, ReportKind, Strategy, Verdict
+from rekindle.model.recovery import Handled, Order, Outcome, Report, ReportKind, Strategy, Training, Verdict
 from rekindle.policy import faulty, opening
 from workflows.asked import asked_whether_it_trains
 from workflows.concluding import Concluding
@@ -185,7 +185,7 @@ class ProcessLevel(Concluding):
 
     def ends_all(self, reason: str) -> Ends:
         """Nobody knows where training stands: only a restart of the job is left."""
-        return Ends(Outcome.ESCALATE, reason, next_mode=Mode.JOB_RESCHEDULING)
+        return Ends(Outcome.ESCALATE, reason, training=Training.LOST)
 
     def recovered(self, reason: str) -> Verdict:
         """What the training side had told is over with its word that it goes on."""

@@ -10,7 +10,7 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import FindingsRequest, Found, TargetsRequest
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Training, Verdict
 from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
 from rekindle.policy import orders, stress
 from workflows import steps
@@ -128,7 +128,7 @@ class StressTest(Operation):
             if suspects.ranks:
                 self.found = Found(faults=(suspects,))
                 words = f"{suspects.message}; no node was isolated, the cluster does not answer: {error.cause}"
-                raise Ends(Outcome.ESCALATE, words, next_mode=Mode.PROCESS_RESCHEDULING) from error
+                raise Ends(Outcome.ESCALATE, words, training=Training.SUSPECT) from error
             self.found = Found(tested=stress.tested(results, stress.by_rank(self.targets), stress.untold(results)))
         self.failed = ""
         if self.found.faults:

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Self, TypedDict, Unpack
 
-from pydantic import BeforeValidator, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, PlainSerializer, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
@@ -318,6 +318,26 @@ class Own(Value):
     reason: Text
 
 
+class Training(StrEnum):
+    """State of training when a mode ends without having recovered it. Policy decides which mode follows."""
+
+    LOST = "lost"
+    """Nobody knows where training stands: only a restart of the whole job helps."""
+
+    WHOLE = "whole"
+    """Training stands with all that it has, and may repeat its step."""
+
+    SUSPECT = "suspect"
+    """Ranks stand on nodes that they must leave."""
+
+    FAULTED = "faulted"
+    """A real fault interrupted the mode: what mends that fault follows."""
+
+
+TRAINING_BEFORE = {"online retry": Training.WHOLE, "process rescheduling": Training.SUSPECT, "job rescheduling": Training.LOST}
+"""By the mode that verdicts of earlier versions name as the next one."""
+
+
 class VerdictChanges(TypedDict, total=False):
     """The fields of `Verdict` that are changed behind a mode, for `with_`."""
 
@@ -326,7 +346,7 @@ class VerdictChanges(TypedDict, total=False):
     seconds: float
     phases: tuple[Phase, ...]
     went_on_at: datetime | None
-    next_mode: Mode | None
+    training: Training | None
     policy_after: SubHealthStrategy | None
     look_at: str
     switched: tuple[Switched, ...]
@@ -343,6 +363,7 @@ class VerdictChanges(TypedDict, total=False):
 
 
 FEW = (
+    "training",
     "again",
     "failed_on",
     "passing",
@@ -368,7 +389,9 @@ class Verdict(Value):
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
     steps_lost: int | None = None
-    next_mode: Mode | None = None
+    training: Training | None = None
+    """None: training stands as the situation says, or was not touched."""
+
     policy_after: SubHealthStrategy | None = None
     """What the job's sub-health policy became; None: unchanged."""
 
@@ -426,8 +449,19 @@ class Verdict(Value):
 
     @property
     def was_interrupted(self) -> bool:
-        """By a real fault."""
-        return self.outcome is Outcome.CANCELLED and self.next_mode is not None
+        """True if a real fault interrupted the mode."""
+        return self.training is Training.FAULTED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, given: object) -> object:
+        """Reads the successor that earlier versions have named, in place of the state of training."""
+        if not isinstance(given, dict) or not (named := given.get("next_mode")):
+            return given
+        return {
+            **given,
+            "training": Training.FAULTED if given.get("outcome") == Outcome.CANCELLED else TRAINING_BEFORE.get(named),
+        }
 
     def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
         """The verdict with these fields changed."""

@@ -6,11 +6,10 @@ from datetime import datetime, timedelta
 from rekindle.model import bounds
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
-from rekindle.model.recovery import Incident, Outcome, Verdict
+from rekindle.model.recovery import Incident, Outcome, Training, Verdict
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
 from rekindle.policy.cases import Case
-from rekindle.policy.modes import LAST
 
 MOST_RARELY = timedelta(minutes=30)
 """Between two tries that each cost training a pause."""
@@ -67,7 +66,7 @@ def _of_a_drain(case: Case, state: JobState, now: datetime, verdict: Verdict) ->
         return kept
     no_restart = cases.no_restart(state, now, requested=False) if drain is Drain.RESCHEDULE else ""
     if drain is Drain.RESCHEDULE and not no_restart and verdict.outcome is Outcome.IGNORED:
-        return kept.with_(outcome=Outcome.ESCALATE, next_mode=LAST.mode)
+        return kept.with_(outcome=Outcome.ESCALATE, training=Training.LOST)
     return kept.with_(reason=f"{WAITS}: {'; '.join(filter(None, (verdict.reason, no_restart)))}")
 
 

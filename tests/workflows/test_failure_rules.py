@@ -14,7 +14,7 @@ from rekindle.model.cluster import Condition
 from rekindle.model.fault import Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome
+from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome, Training
 from tests.support.harness import NOW, Harness, a_job, a_mindio_job, harness, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster, SlowCluster
@@ -238,7 +238,7 @@ async def test_each_failure_rule_leads_straight_to_job_rescheduling(temporal: Wo
 
 def _is_escalated(incident: Incident, reason: str) -> None:
     failed, restarted = incident.ladder
-    assert (failed.mode, failed.outcome, failed.next_mode) == (Mode.HOT_SWITCH, Outcome.ESCALATE, Mode.JOB_RESCHEDULING)
+    assert (failed.mode, failed.outcome, failed.training) == (Mode.HOT_SWITCH, Outcome.ESCALATE, Training.LOST)
     assert reason in failed.reason
     assert (restarted.mode, restarted.outcome, restarted.steps_lost) == (Mode.JOB_RESCHEDULING, Outcome.RECOVERED, 3)
     assert incident.policy_after is SubHealthStrategy.IGNORE

@@ -8,7 +8,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.job import Job
-from rekindle.model.recovery import Mode
+from rekindle.model.recovery import Mode, Training
 from tests.support.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
 from tests.support.harness import a_job, node_fault, sub_health
 from tests.support.opening_modes import OpensFirst
@@ -140,7 +140,7 @@ async def test_with_mindio_the_attempt_ends_with_its_manager(temporal: WorkflowE
         await peer.restart_manager()
         found = await verdict(world)
         assert "another process is the job's manager" in found.reason
-        assert found.next_mode is Mode.JOB_RESCHEDULING
+        assert found.training is Training.LOST
 
 
 async def test_training_that_cannot_be_stopped_is_restarted(temporal: WorkflowEnvironment) -> None:
@@ -149,7 +149,7 @@ async def test_training_that_cannot_be_stopped_is_restarted(temporal: WorkflowEn
         await peer.report_fault(3)
         found = await verdict(world)
         assert "training cannot be stopped: the training side reports 404 stop ok" in found.reason
-        assert (found.next_mode, peer.orders) == (Mode.JOB_RESCHEDULING, ["stop_train"])
+        assert (found.training, peer.orders) == (Training.LOST, ["stop_train"])
 
 
 @pytest.mark.parametrize(("limit", "report"), [("stop", "stop complete"), ("offers", "strategies")])

@@ -76,7 +76,7 @@ async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(t
         in_place = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, IN_PLACE), result_type=Verdict)
         await peer.report_offers()
         verdict = await in_place.result()
-        assert (verdict.outcome, verdict.next_mode) == (ESCALATE, None)
+        assert (verdict.outcome, verdict.training) == (ESCALATE, None)
         assert "no pod is left of pod rank 1" in verdict.reason
         await peer.until(lambda: peer.carried_out == DONE)
         assert "fault_nodes_restart" not in peer.received[-1].actions
