@@ -213,5 +213,5 @@ class Sighting(Value):
     """Standby pods, by name. A problem of one of them is no fault of the job."""
 
     unbelieved: tuple[str, ...] = ()
-    """Rules that call nodes of the job unhealthy, and too many other nodes. Faults by these rules end at once, without their
-    `clear` time."""
+    """Rules that call nodes of the job unhealthy, and too many other nodes. Faults by these rules that are not judged yet end at
+    once, without their `clear` time."""
