@@ -1,4 +1,4 @@
-"""Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and its procedure.
+"""Table of all modes: what each is for, whether it may be tried, how it is requested, its limits, and its procedure.
 
 The order of `LADDER` is that in which modes are tried for one fault; `OPERATIONS` are begun by people and platforms alone. A new
 mode is a row here, its word in `rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.
@@ -18,7 +18,7 @@ from rekindle.policy import eligibility
 
 
 class About(Enum):
-    """What a mode moves or restarts."""
+    """Target of a mode, which it moves or restarts."""
 
     POD = "one pod rank, which a request must name"
     RANKS = "the ranks that are faulty, of which the faults tell"
@@ -31,41 +31,42 @@ class About(Enum):
 class ModeRow:
     mode: Mode
     workflow: str
-    """Workflow type: a client starts it, the `TrainingJob` runs it as its child."""
+    """Type of the workflow. A client can start it; the `TrainingJob` runs it as its child."""
 
     procedure: str
-    """Module that defines it."""
+    """Module that defines the workflow."""
 
     begins: str
-    """The first phase of its procedure: given at its start, since each change of an attribute is an event of the history."""
+    """First phase of the procedure. It is passed at the start, since each change of a search attribute adds an event to the
+    history."""
 
     about: About
     serves: tuple[FaultKind, ...]
-    """Faults for which it is tried unasked."""
+    """Kinds of faults for which the mode is tried without a request."""
 
     reasons_against: Callable[[JobState, int | None], tuple[str, ...]]
-    """Why it may not be tried now for this pod rank, in words; none: it may."""
+    """Returns the reasons why the mode may not be tried now for this pod rank. Empty: it may."""
 
     limits: tuple[str, ...] | None
-    """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline. None: it has no
-    deadline as a whole."""
+    """Names of the limits that the mode may wait for, repeated as often as it may. Their sum and `clean_up` are its deadline.
+    None: the mode has no deadline as a whole."""
 
     begins_unasked: str = ""
-    """The same where our own training side is told at once what to do, without a question."""
+    """First phase if Rekindle's training side gets its order at once, without an opening. Empty: the same as `begins`."""
 
     def first_phase(self, side: TrainingSide) -> str:
-        """The first phase of its procedure with this training side."""
+        """Returns the first phase of the procedure for this training side."""
         return self.begins_unasked if self.begins_unasked and side is TrainingSide.REKINDLE else self.begins
 
     def deadline(self, limits: Limits) -> timedelta | None:
-        """How long the mode may take until it is ended; None: until it ends by itself."""
+        """Returns the maximum duration of the mode, after which it is terminated. None: it has none."""
         if self.limits is None:
             return None
         return sum((getattr(limits, name) for name in self.limits), limits.clean_up)
 
 
 IN_PLACE_TRIES = RESCHEDULING_TRIES = 3
-"""Of one recovery, in which other ranks were lost meanwhile, or new pods failed."""
+"""Number of tries in one recovery, since other ranks may be lost meanwhile, or new pods may fail."""
 OPENING = ("absence", "stop", "settle", "release", "look", "absence", "offers")
 REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
 
