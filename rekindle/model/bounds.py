@@ -31,7 +31,7 @@ def few(words: Sequence[str], count: int = 0, between: str = ", ") -> str:
     """Returns all words of a short list, and the number and the first ten words of a longer one.
 
     Args:
-        count: how many there are, where `words` are only the first of them.
+        count: total number, if `words` are only the first of them.
     """
     count = max(count, len(words))
     listed = between.join(words[:NAMED])

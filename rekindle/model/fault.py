@@ -190,7 +190,7 @@ class ManagerGone(Value):
 class Sighting(Value):
     """State of a job's pods and their nodes at one moment, as the watcher and the activity `survey` see it.
 
-    A 5,000-pod job fits into 256 KiB: holders cost 11 bytes each, lists are bounded by who makes them.
+    The sighting of a job with 5,000 pods fits into 256 KiB: a holder takes 11 bytes, and the authors of the lists limit them.
     """
 
     holders: tuple[str, ...] = ()

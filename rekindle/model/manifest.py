@@ -1,7 +1,7 @@
 """Reads the manifest of `rekindle submit job.yaml`, and converts a job object into the job that recoveries work with.
 
-Called by the command line (`parse`), by the local cluster, which refuses a job that the watcher could not register, and by the
-watcher (`job_of`). Every wrong field is named at once, with what is accepted.
+Used by the command line (`parse`), the watcher (`job_of`), and the local cluster, which rejects a job that the watcher could not
+register. An error names all wrong fields at once, with the accepted values.
 """
 
 from collections import Counter
@@ -276,7 +276,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     """Returns the job of a job object. Its own limits take precedence over the installation's.
 
     Raises:
-        BadInput: one line for every label, annotation and field that does not mean anything.
+        BadInput: one line for every label, annotation and field without a valid value.
     """
     spec = job.spec
     wrong = [f"spec: {problem}"] if (problem := size_problem(spec.pods, spec.ranks_per_pod)) else []

@@ -119,7 +119,7 @@ class Control(Asked):
 
     word: Word
     leaf: Brief = ""
-    """For `proceed`: name of the leaf, which is compared with the one that is free now. Empty: whichever is."""
+    """Name of the leaf for `proceed`, which is compared with the one that is free now. Empty: any leaf."""
 
     requested_by: Note = ""
 

@@ -1,7 +1,7 @@
 """Public faults: faults of nodes that platforms and agents report by the wire contract's `PubFault` or in a ConfigMap.
 
-Used by the gateway, which checks what it is told, and by whoever reads what is said of nodes. Codes, levels and senders are those
-that ClusterD ships with.
+Used by the gateway, which validates them, and by the readers of reports about nodes. Codes, levels and senders are those of
+ClusterD.
 """
 
 from collections.abc import Mapping

@@ -16,7 +16,7 @@ def read_ranks(value: object) -> tuple[int, ...]:
     """Returns ranks from a text of ascending ranges, or from a list of numbers in any order.
 
     Raises:
-        ValueError: it is neither, or a rank is beyond what any job has.
+        ValueError: the value is neither, or a rank is outside 0 to `MOST_RANKS` - 1.
     """
     if isinstance(value, str):
         return _from_text(value)

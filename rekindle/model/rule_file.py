@@ -44,11 +44,13 @@ class RulesFile(Written):
 
 
 def rules_of(named: str) -> Rules:
-    """Args:
+    """Returns the rules of a ready-made set or of a file.
+
+    Args:
         named: the name of a ready-made set, or the path of a file.
 
     Raises:
-        BadInput: there is no such set or file, or one line for every wrong field.
+        BadInput: there is no such set or readable file; or one line for every wrong field.
     """
     if named in set(ReadyMade):
         return ready_made(ReadyMade(named))
@@ -76,7 +78,7 @@ def parse(text: str, prefix: str = "") -> Rules:
     """Returns the rules of a file, followed by the sets that it uses.
 
     Args:
-        prefix: of the names of its own rules.
+        prefix: text that is put in front of the names of the file's own rules.
 
     Raises:
         BadInput: one line for every wrong field, and for every rule that can never decide.

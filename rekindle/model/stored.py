@@ -1,6 +1,6 @@
 """Reads values that outlive the code that wrote them: a job's state from run to run, and the memory on the job's object.
 
-Newer code reads what older code wrote. A field that means nothing any more is left out, so that the rest holds.
+Newer code reads what older code wrote. Fields that it cannot read are left out, and the rest is used.
 """
 
 from collections.abc import Collection
@@ -21,8 +21,8 @@ def read(kind: type[Kind], given: object, needed: Collection[str] = ()) -> tuple
     """Returns the value, and the names of unreadable fields that were left out. The value is None if it cannot be read.
 
     Args:
-        given: as it was stored, decoded from JSON.
-        needed: fields without which there is nothing.
+        given: the stored value, decoded from JSON.
+        needed: fields without which the value cannot be read.
     """
     if not isinstance(given, dict):
         return None, ()
@@ -43,8 +43,8 @@ def with_known(kind: type[Kind], given: object, needed: Collection[str]) -> tupl
     """Returns an input with the readable part of its field `known`, which an earlier run wrote, and the names of fields left out.
 
     Args:
-        given: the input as it was stored, decoded from JSON; what is no such input is returned as it is.
-        needed: as of `read`.
+        given: the stored input, decoded from JSON; anything but an object is returned unchanged.
+        needed: see `read`.
     """
     if not isinstance(given, dict):
         return given, ()

@@ -1,7 +1,7 @@
 """Decides which rules are not believed now: those that call too many nodes of the cluster unhealthy at once. Pure.
 
-A new version of a detector, or a wrong rule, calls every node broken; no restart helps then, and each would end on another such
-node. Asked by the watcher, which counts as nodes change, and by the activities that look at nodes for a job or a person.
+A new version of a detector, or a wrong rule, may call every node broken. No restart helps then, since it would lead to another
+such node. Used by the watcher, which updates its counts as nodes change, and by the activities that read nodes.
 """
 
 from collections import Counter

@@ -25,7 +25,7 @@ NAMED = 3
 
 
 class Case(Value):
-    """What an incident is about, and its plan. Decided before the incident starts."""
+    """Subject and plan of an incident, decided before it starts."""
 
     plan: ladder.Plan
     summary: Text

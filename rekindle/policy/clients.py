@@ -1,7 +1,7 @@
 """Decides whether two streams of a job come from the same process of its training side. The wire contract does not tell.
 
-A client is written as up to three words: its address, the UID of its pod, and when the container of its manager was started, such
-as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Who fills it in leaves out what it does not know, from the end.
+A client is written as up to three words: its address, the UID of its pod, and the start time of its manager's container, such
+as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Unknown words are left out, from the end.
 """
 
 from enum import StrEnum
@@ -17,8 +17,8 @@ def doubts(manager_lost: str, unsure: bool) -> list[str]:
     """Returns the reasons, in words, why silence of the training side does not mean that all is well.
 
     Args:
-        manager_lost: how a MindIO job's manager was lost; empty: it was not.
-        unsure: its client came back after an outage, and has not spoken since.
+        manager_lost: description of how a MindIO job's manager was lost; empty: it was not.
+        unsure: the job's client came back after an outage, and has reported nothing since.
     """
     return [*([f"its manager was lost: {manager_lost}"] if manager_lost else []), *([UNSURE] if unsure else [])]
 

@@ -1,6 +1,6 @@
 """Names of the devices of a node: local ids, UUIDs and PCI addresses. Pure.
 
-A node says it in one annotation, in lines as `nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader` prints them.
+They are in an annotation of the node, in lines as `nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader` prints.
 """
 
 import re

@@ -82,8 +82,8 @@ def _with_local_id(pod: Pod, of_node: Mapping[str, str]) -> Pod:
 def devices(view: JobView) -> tuple[DeviceOfRank, ...]:
     """Returns the device of each rank, by rank. A pod rank that no pod holds on a node, or that two pods claim, has none.
 
-    The n-th device of a pod belongs to its n-th local rank. Of more devices than ranks each rank has its share, in order, and
-    as many rows; of more ranks than devices several share one.
+    The n-th device of a pod belongs to its n-th local rank. If there are more devices than ranks, they are divided in order, and
+    a rank has a row for each of its devices. If there are more ranks than devices, several ranks share one.
     """
     if view.job is None:
         return ()

@@ -30,7 +30,7 @@ def forecast(node: str, there: There, jobs: Mapping[str, JobStatus]) -> Draining
     """Returns what a drain of the node would do now, and why it is refused. A drain that cannot end is not begun.
 
     Args:
-        jobs: those that are registered, by id.
+        jobs: registered jobs, by id.
     """
     rows = _rows(there, jobs, lambda pod, status, rule: _expected(node if there.cordoned else "", pod, status, rule))
     stays = [f"pod {row.pod.name} of job {row.job} would stay: {row.why}" for row in rows if row.where is Where.STAYS]
@@ -42,7 +42,7 @@ def progress(node: str, known: There, jobs: Mapping[str, JobStatus], seen: There
     """Returns the state of the pods that were on the node.
 
     Args:
-        seen: the node as it is now; None: it was not looked at, and may hold others by now.
+        seen: present state of the node; None: it was not read, and may have other pods now.
     """
     rows = _rows(known, jobs, lambda pod, status, rule: _so_far(node, pod, status, rule))
     if seen:
@@ -73,7 +73,7 @@ def met(known: There, seen: There, jobs: Container[str]) -> There:
     """Returns the present state of the node, with the pods that were there before.
 
     Args:
-        jobs: those that are registered: of a pod of another one nobody tells what became of it.
+        jobs: ids of registered jobs. Earlier pods of other jobs are left out, since their state is unknown.
     """
     now = {pod.uid for pod in seen.pods}
     before = (pod for pod in known.pods if pod.uid not in now and pod.job_id in jobs)

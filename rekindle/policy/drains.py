@@ -127,7 +127,7 @@ def concerned(state: JobState, case: Case, last: Verdict, met: Iterable[Fault]) 
     cancelled. The result of a request does not judge a drain.
 
     Args:
-        met: faults that the last mode was given, of the case or not.
+        met: all faults that the last mode was given.
     """
     if last.outcome not in LEFT_AS_IT_WAS or not (case.request or is_drain(case)):
         return [*case.faults, *met]
@@ -163,7 +163,7 @@ def again_at(job: Job, before: Incident | None, incident: Incident) -> datetime:
     further try that paused training in vain, the time is doubled.
 
     Args:
-        before: the try before this one; None: it is the first.
+        before: incident of the try before this one; None: this was the first.
     """
     patience = job.limits.drain_again
     if before and _went_back(before) and _went_back(incident):

@@ -230,7 +230,7 @@ def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> t
     """Returns why processes cannot be recovered by this strategy. A missing stream is no reason: the opening waits for it.
 
     Args:
-        stands: training was paused, which is a reason of its own.
+        stands: True if training was paused, so that a recovery needs no fault.
     """
     job, ready = state.job, readiness(state)
     checks = {

@@ -1,6 +1,6 @@
 """Computes the faulty ranks of the present faults, and what the job's owner allows to be done about them.
 
-Asked before a mode is chosen (`eligibility`) and while faults are announced (`opening`).
+Used before a mode is chosen (`eligibility`) and while faults are announced (`opening`).
 """
 
 from collections.abc import Iterable

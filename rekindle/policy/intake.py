@@ -1,7 +1,7 @@
 """Computes what a job's workflow is to be told: the difference between the cluster and what the workflow acknowledged last. Pure.
 
-Called by the watcher, which keeps the two values in memory for each job. Whatever was missed, repeated or forgotten on the way,
-the next look finds the same difference or none. docs/intake.md has the rule, the cases and an example.
+Used by the watcher, which keeps the two states in memory for each job. If a message was lost, repeated or forgotten, the next
+look finds the same difference or none. docs/intake.md has the rule, the cases and an example.
 """
 
 import json
@@ -80,8 +80,8 @@ def shown(view: JobView, installation: Limits, rules: Rules | None = None) -> Sh
     """Returns the state of a job in the cluster, to be compared with what was acknowledged.
 
     Args:
-        installation: limits that hold where the job names none of its own.
-        rules: what of its nodes and pods is a fault; by default the ready-made set `plain`.
+        installation: limits that apply where the job sets none of its own.
+        rules: rules of detection; by default the ready-made set `plain`.
     """
     ended = end_of(view.job)
     if ended or view.job is None:

@@ -1,7 +1,7 @@
 """Isolation of nodes on which a stress test found a fault: no new pods are placed there. Marks and releases such nodes.
 
-The contract's annotation `NodeHealthyStatus` says so to Volcano, and ours beside it says who wrote it and why. Only what has
-ours is released: whoever else marks a node takes that back himself. Pure; who writes it passes the change on as a merge patch.
+The contract's annotation `NodeHealthyStatus` tells Volcano. An annotation of Rekindle tells who isolated the node and why. Only
+nodes with the latter are released: others have to be released by those that marked them. Pure: changes are merge patches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ def isolation(annotations: Mapping[str, str], reason: str) -> Change:
     """Returns the change that isolates a node. Empty: it is isolated by `NodeHealthyStatus` already.
 
     Args:
-        reason: who isolates it and why, such as `stress test of job default/gpt: aic found a fault (rank 3)`.
+        reason: who isolates the node and why, such as `stress test of job default/gpt: aic found a fault (rank 3)`.
     """
     if annotations.get(NODE_HEALTHY) == UNHEALTHY:
         return {}

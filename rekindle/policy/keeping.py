@@ -1,6 +1,6 @@
 """Reduces pods and nodes to what a sighting is computed from. The watcher keeps tens of thousands of them. Pure.
 
-Who sees the whole object, as the activities do, and who sees what is kept of it come to equal sightings.
+The sighting of reduced objects is equal to that of whole ones, which the activities use.
 """
 
 from rekindle.model.cluster import Node, Pod

@@ -1,7 +1,7 @@
 """Table of all modes: what each is for, whether it may be tried, how it is requested, its limits, and its procedure.
 
-The order of `LADDER` is that in which modes are tried for one fault; `OPERATIONS` are begun by people and platforms alone. A new
-mode is a row here, its word in `rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.
+`LADDER` is the order in which modes are tried for a fault. `OPERATIONS` are requested by people and platforms only. A new mode
+is a row here, its name in `rekindle.model.recovery.Mode`, its limits in `Limits`, and a module with its procedure.
 """
 
 from collections.abc import Callable

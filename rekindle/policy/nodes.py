@@ -21,12 +21,12 @@ def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy, refusing: Itera
     """Returns nodes that are sub-healthy, unless that is ignored, nodes that have refused pods of the job recently, and lost
     nodes.
 
-    A pod or process that has run and failed says nothing of its node: most of them fail by themselves, and a full cluster has no
-    other node for them. A pod that is to keep off a cordoned node could not be put there either when that is over: it is left to
-    the scheduler, and to who makes the pod.
+    Nodes of pods or processes that have run and failed are not included: most of them fail by themselves, and a full cluster has
+    no other node for them. Neither are cordoned nodes: a pod with an affinity against one could not use it after it is
+    uncordoned. The scheduler avoids them, and so does the creator of the pod.
 
     Args:
-        refusing: nodes that have refused pods, see `Refusing`.
+        refusing: nodes that have refused pods; see `Refusing`.
     """
     known = [fault for fault in faults if not fault.is_cordon]
     ill = [] if policy is SubHealthStrategy.IGNORE else _nodes(known, FaultKind.SUB_HEALTH)

@@ -20,7 +20,7 @@ def updated(job: Job, situation: Situation, faults: Sequence[Fault], named: Sequ
     """Returns the situation with the present faults.
 
     Args:
-        named: what the training side names in an answer.
+        named: faulty ranks in an answer of the training side.
     """
     told = [one for fault in faults if fault.source == TRAINING_SIDE for one in faulty.ranks_of(job, fault)]
     reported = faulty.together((*situation.reported, *_own_words(situation, (*told, *named))))
@@ -66,7 +66,7 @@ def announcement(job: Job, situation: Situation, *, leave: bool) -> tuple[FaultR
     """Returns the ranks of `globalFault`, as normal faults or as faults that may be retried.
 
     Args:
-        leave: the pods of normal faults leave.
+        leave: True if all ranks of the pods of normal faults leave.
     """
     if not situation.faulty:
         return HEALTHY
@@ -83,8 +83,8 @@ def leaving(job: Job, situation: Situation, before: Sequence[str], now: Sequence
     whole job.
 
     Args:
-        before: who held each pod rank before the incident.
-        now: who holds it at this moment.
+        before: holder of each pod rank before the incident.
+        now: present holder of each pod rank.
     """
     if not faulty.may_pods_fail(job):
         return ()

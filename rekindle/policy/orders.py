@@ -117,7 +117,7 @@ def stop_train(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Order:
 
 
 def retryable_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Order:
-    """`on_global_rank` for faults that a repeated step may repair. No process ends."""
+    """Order `on_global_rank` for faults that a repeated step may repair. No process ends."""
     timeout = ROUTES if any(fault.type is FaultType.NETWORK for fault in faults) else 0
     return Order(
         job_id=job_id,
@@ -130,7 +130,7 @@ def retryable_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Or
 
 
 def normal_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...], leaving: tuple[int, ...]) -> Order:
-    """`on_global_rank` with the faulty ranks and all ranks that leave with them.
+    """Order `on_global_rank` with the faulty ranks and all ranks that leave with them.
 
     Args:
         leaving: pod ranks whose agents end with their processes.
@@ -151,7 +151,7 @@ def change_strategy(
     """`change_strategy`: tells the training side what to do about its faults.
 
     Args:
-        pods: pod ranks of the faults. Those of `recover` end: only pods that no order of this incident has named.
+        pods: pod ranks of the faults. `recover` ends these pods, so that no earlier order of the incident may have named them.
     """
     return Order(
         job_id=job_id,

@@ -1,6 +1,6 @@
 """Describes a job for platforms, in the terms of ClusterD: its state, and the faults of its nodes. Pure.
 
-Used by the gateway. What is wrong with processes or pods alone is no fault of a node, and is not told.
+Used by the gateway. Faults of pods, and faults of processes without a node, are not faults of a node and are left out.
 """
 
 from collections.abc import Iterable, Sequence

@@ -95,7 +95,7 @@ def problems(pods: Iterable[RankedPod], count: int) -> tuple[str, ...]:
     do not count. Neither do pods that do not run yet: the rank may be written when the pod gets a node.
 
     Args:
-        count: how many pods with ranks the job has.
+        count: number of pods with ranks of the job.
     """
     first: dict[int, RankedPod] = {}
     more: dict[int, list[RankedPod]] = {}
@@ -140,7 +140,7 @@ def count_problem(job: Job, ranks: int) -> str:
     counts are equal, or the training side does not tell.
 
     Args:
-        ranks: as the training side counts them; 0: it does not say.
+        ranks: number of ranks that the training side counts; 0: unknown.
     """
     if ranks in (0, job.ranks):
         return ""

@@ -1,6 +1,6 @@
 """Tracks the nodes of a public fault through its messages: it occurs, recovers, or came once. Pure, with the time as an argument.
 
-What is kept of a fault is one value, so that a gateway that dies forgets nothing: also the end that is to come.
+The state of a fault, including its future end, is one value that is stored. A gateway that dies loses nothing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -39,7 +39,7 @@ def read(given: object) -> ModeRequest:
     """Returns the request that a client wrote.
 
     Raises:
-        BadInput: each field that is wrong.
+        BadInput: names each wrong field.
     """
     return read_as(ModeRequest, given, '{"pod_rank": 1}')
 
@@ -48,7 +48,7 @@ def mode_named(given: object) -> Mode:
     """Returns the mode that a program names: `Mode.IN_PLACE`, its value, or `in-place` as on the command line.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: there is no mode with that name.
     """
     names = {name.lower().replace("_", "-"): mode for name, mode in Mode.__members__.items()}
     spelled = {**names, **{mode.replace(" ", "-"): mode for mode in Mode}}
@@ -64,10 +64,10 @@ def read_as(kind: type[Input], given: object, example: str) -> Input:
     workflow.
 
     Args:
-        example: of such an input, as JSON.
+        example: an example of such an input, as JSON.
 
     Raises:
-        BadInput: each field that is wrong.
+        BadInput: names each wrong field.
     """
     if not isinstance(given, Mapping | kind):
         raise BadInput(f"the input must be one JSON object, such as {example} (got {cut(repr(given), QUOTED)})")

@@ -152,7 +152,7 @@ def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tup
     """Returns the conditions that can have an effect, whatever else is shown: a rule gives them a meaning, or they end a fault.
 
     Args:
-        source: condition or podCondition.
+        source: `condition` or `podCondition`.
     """
     judging = [named.rule for named in rules.by_source[source] if named.rule.then is not Then.NOTHING]
     healing = [named.rule.healed for named in rules.by_source["report"] if named.rule.healed]

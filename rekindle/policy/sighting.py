@@ -92,7 +92,7 @@ def sight(view: JobView, rules: Rules | None = None) -> Sighting:
     compares the holders with those that it knows.
 
     Args:
-        rules: what of its nodes and pods is a fault; by default the ready-made set `plain`.
+        rules: rules of detection; by default the ready-made set `plain`.
     """
     rules = rules or plain()
     if view.job is None:
@@ -382,8 +382,9 @@ def _struck(held: Held, found: Found, thens: Sequence[Then], pods: Sequence[Rank
 
 
 def _id(where: str, finding: Finding) -> str:
-    """Returns the id of a fault. A state of a node, device or pod keeps its id as long as it lasts, since agents change reason
-    and time of conditions that never ended. A failure of processes gets another id each time."""
+    """Returns the id of a fault. A state of a node, device or pod keeps its id as long as it lasts: agents change reason
+    and time of conditions that never ended. A failure of processes in an event or a report gets another id at each new time,
+    unless its rule has a `clear` time."""
     rule, fact = finding.named.rule, finding.fact
     devices = _short(",".join(shown(finding.devices)))
     if rule.then not in TYPES:

@@ -1,6 +1,6 @@
 """Decides how many standbys a job has, which ones stay, and when they are created or deleted. Pure.
 
-A standby is never worth a recovery: while anything is wrong with the job itself, nothing is done about its standbys.
+Standbys never cause a recovery. While the job itself has a real fault, nothing is done about its standbys.
 """
 
 from collections.abc import Iterable, Sequence

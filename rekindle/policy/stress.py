@@ -61,7 +61,7 @@ def problem(request: StressRequest, devices: Devices, accepted: Iterable[int]) -
     """Returns the error in a request, with the field names of the wire contract. Empty: there is none.
 
     Args:
-        accepted: operations that the job's training side knows.
+        accepted: operations that the job's training side supports.
     """
     nodes = sorted({one.node for one in devices})
     if not nodes:
@@ -118,7 +118,7 @@ def told(said: Mapping[str, ResultOf], ranks: int) -> StressResults:
     are the results of surplus checks.
 
     Args:
-        ranks: of the job.
+        ranks: number of ranks of the job.
     """
     known = {
         int(text): of_rank for text, of_rank in said.items() if len(text) <= LONGEST_RANK and text.isascii() and text.isdigit()
@@ -191,7 +191,7 @@ def without(found: Tested, failed: Mapping[str, str]) -> Tested:
     """Returns the result after some nodes could not be isolated.
 
     Args:
-        failed: reasons by node.
+        failed: reasons why nodes could not be isolated, by node.
     """
     said = found.findings
     isolated = tuple(node for node in said.isolate if node not in failed)
