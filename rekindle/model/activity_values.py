@@ -60,7 +60,7 @@ class TargetsRequest(Value):
     job_id: str
     stress: StressRequest
     accepted: tuple[int, ...]
-    """Operations that the job's training side knows."""
+    """Operations that the job's training side supports."""
 
 
 class FindingsRequest(Value):

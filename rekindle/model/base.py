@@ -24,7 +24,7 @@ def sent(value: Value) -> dict[str, Any]:
 
 
 class Resource(BaseModel):
-    """An object of a cluster, spelled in JSON as Kubernetes spells it (`nodeName`)."""
+    """An object of a cluster. Its fields in JSON are spelled as in Kubernetes (`nodeName`)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
 

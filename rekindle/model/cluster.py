@@ -61,10 +61,10 @@ class PodSpec(Resource):
     command: tuple[str, ...] = Field(min_length=1)
     env: dict[str, str] = {}
     accelerators: int = Field(default=0, ge=0)
-    """Accelerators that the pod asks for; a node must have as many free."""
+    """Number of accelerators that the pod requests. A node must have as many free."""
 
     node_name: str = ""
-    """The node that the scheduler chose; empty while the pod is not scheduled."""
+    """Name of the node that the scheduler chose. Empty: the pod is not scheduled yet."""
 
     avoid_nodes: tuple[str, ...] = ()
     """Required anti-affinity: never scheduled to these nodes."""

@@ -127,7 +127,7 @@ class Job(Value):
     """Component that also decides when the job's pods run, such as a queue. Empty: none does."""
 
     unmovable: Note = ""
-    """Reason why no other pod can take the place of one of its pods, in words; empty: one can."""
+    """Reason why no other pod can replace a pod of the job. Empty: one can."""
 
     admitted: bool = False
     """True if backup pods of the job are created by Rekindle, and an admission controller may reject them."""

@@ -160,7 +160,7 @@ class Spec(Written):
     @classmethod
     def _limits_are_limits(cls, limits: dict[str, float | str]) -> dict[str, float | str]:
         names = {field.alias or name for name, field in Limits.model_fields.items()}
-        wrong = _slips((key for key in limits if key in Limits.model_fields), names)  # others are unknown anyway
+        wrong = _slips((key for key in limits if key in Limits.model_fields), names)  # all other keys are rejected as unknown
         _limits(Limits(), limits, wrong, relations=False)
         return _unless(wrong, limits)
 

@@ -49,7 +49,7 @@ def _lines(detail: ErrorDetails, where: str, model: type[BaseModel], *, guess: b
     if detail["type"] == "missing":
         return [f"{where}: missing"]
     if detail["type"] == "default_factory_not_called":
-        return []  # its default depends on a field that has a line of its own
+        return []  # the default depends on a wrong field, which has its own line
     words = next((words for kind, words in WORDS.items() if detail["type"].startswith(kind)), _lower(detail["msg"]))
     return [f"{where}: {words}{_got(detail['input'])}"]
 

@@ -52,7 +52,7 @@ def next_case(state: JobState, now: datetime) -> Case | None:
             return _real_faults(state, real)
         return _request(state, state.request) if state.request else None
     if _counts_soon(state, now):
-        return None  # what is begun now would be ended in its middle
+        return None  # anything that is started now would be interrupted
     if state.request:
         return _request(state, state.request)
     sub_healths = [one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH and _counts(one)]
@@ -147,7 +147,7 @@ def _request(state: JobState, pending: Pending) -> Case:
     request = pending.request
     assert request.mode is not None
     about_pod = row_of(request.mode).about is About.POD
-    refused = requests.refused(state, request)  # requested before, and something else may have come first
+    refused = requests.refused(state, request)  # something may have happened since the request was accepted
     plan = ladder.Plan(refused=refused) if refused else ladder.for_request(state, request.mode, request.pod_rank)
     what = f"{request.mode} of pod rank {request.pod_rank}" if about_pod else f"{request.mode}"
     if request.links:
@@ -188,7 +188,7 @@ def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:
 
 def describe(fault: Fault) -> str:
     """Returns a description of a fault in one line, for summaries."""
-    is_of_pods = fault.kind is FaultKind.POD  # its words name pod ranks
+    is_of_pods = fault.kind is FaultKind.POD  # the message names pod ranks
     where = fault.node or fault.pod or (numbered("rank", fault.ranks) if fault.ranks and not is_of_pods else "")
     code = f" {fault.code}" if fault.code else ""
     words = f": {fault.message}" if fault.message else ""

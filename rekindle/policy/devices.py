@@ -60,7 +60,7 @@ def struck(held: Held, node: Node, named: Sequence[str], pods: Sequence[RankedPo
     if by_uuid and all(one.pod.status.uuids for one in pods):
         return Struck([one for one in pods if not set(by_uuid).isdisjoint(map(plain, one.pod.status.uuids))])
     if ids is None or len(here) != 1 or len(rows) != node.status.accelerators or not {row.device for row in rows}.issuperset(ids):
-        return Struck(pods)  # other pods have devices here too, or names of another kind: nobody knows whose it is
+        return Struck(pods)  # other pods use devices here too, or names are of another kind: the owner is unknown
     owners = {row.pod_rank for row in rows if row.device in ids}
     return _with_ranks(rows, ids, [one for one in pods if one.rank in owners or one.backup])
 

@@ -141,7 +141,7 @@ def concerned(state: JobState, case: Case, last: Verdict, met: Iterable[Fault]) 
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:
     """Returns the incident in the history that ended in the same wait, of which only the last repetition is kept. None: there is
     none. An incident of an earlier drain of the node is another one."""
-    summary, since = bounds.note(case.summary), _since(case)  # as the history keeps it
+    summary, since = bounds.note(case.summary), _since(case)  # the history keeps a summary of this length
     same = (one for one in history if one.summary == summary and one.ladder[-1].reason.startswith((WAITS, WAITS_FOR_SPARE)))
     return next((one for one in same if since is None or since <= one.started_at), None)
 

@@ -113,7 +113,7 @@ def due(now: Shown, acknowledged: Acknowledged) -> News | None:
         registration = Registration(job=job, sighting=now.sighting, remembered=now.remembered, holders=acknowledged.lost)
         return Register(registration=registration)
     if not accepted and now.observe and not (acknowledged.job and acknowledged.job.observe):
-        return None  # the workflow does not know that nothing is to be done for the job, and cannot be told
+        return None  # the workflow would act, since it cannot be told that the job is only observed
     return Sighted(sighting=now.sighting) if _differs(now.sighting, acknowledged.sighting) else None
 
 

@@ -71,7 +71,7 @@ OPENING = ("absence", "stop", "settle", "release", "look", "absence", "offers")
 REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
 
 LADDER: tuple[ModeRow, ...] = (
-    ModeRow(  # the pod moves to a spare node, training pauses for a moment
+    ModeRow(  # moves the pod to a spare node while training pauses for a moment
         mode=Mode.HOT_SWITCH,
         workflow="HotSwitch",
         procedure="workflows.hot_switch",
@@ -80,7 +80,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=(FaultKind.SUB_HEALTH,),
         reasons_against=eligibility.hot_switch,
         limits=(
-            "order",  # three orders at most are waited for at length
+            "order",  # the delivery of three orders at most is waited for at length
             "order",
             "absence",
             "backup_scheduled",
@@ -92,7 +92,7 @@ LADDER: tuple[ModeRow, ...] = (
             "old_pod_deleted",
         ),
     ),
-    ModeRow(  # the step is repeated, no process ends
+    ModeRow(  # repeats the step; no process ends
         mode=Mode.ONLINE_RETRY,
         workflow="OnlineRetry",
         procedure="workflows.online_retry",
@@ -103,7 +103,7 @@ LADDER: tuple[ModeRow, ...] = (
         limits=(*OPENING, "absence", "retry"),
         begins_unasked="the step is repeated",
     ),
-    ModeRow(  # faulty processes start again in their pods, and take their state from replicas
+    ModeRow(  # restarts faulty processes in their pods, with the state of replicas
         mode=Mode.IN_PLACE,
         workflow="InPlaceRecovery",
         procedure="workflows.in_place",
@@ -114,7 +114,7 @@ LADDER: tuple[ModeRow, ...] = (
         limits=(*OPENING, "absence", "repair") * IN_PLACE_TRIES,
         begins_unasked="faulty processes start again",
     ),
-    ModeRow(  # other pods take over the ranks of faulty ones, on other nodes, and their state from replicas
+    ModeRow(  # replaces faulty pods on other nodes, with the state of replicas
         mode=Mode.PROCESS_RESCHEDULING,
         workflow="ProcessRescheduling",
         procedure="workflows.process_rescheduling",
@@ -127,7 +127,7 @@ LADDER: tuple[ModeRow, ...] = (
             *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
     ),
-    ModeRow(  # all pods start again on healthy nodes, from the last checkpoint; it sweeps what any other mode left behind
+    ModeRow(  # restarts all pods on healthy nodes, from the last checkpoint, and cleans up after all other modes
         mode=Mode.JOB_RESCHEDULING,
         workflow="JobRescheduling",
         procedure="workflows.rescheduling",
@@ -135,14 +135,14 @@ LADDER: tuple[ModeRow, ...] = (
         about=About.JOB,
         serves=REAL,
         reasons_against=eligibility.job_rescheduling,
-        limits=None,  # each step has a limit but the wait for a cluster that does not answer, and nothing would come after it
+        limits=None,  # all steps have limits, except for the wait for a cluster that does not answer; no mode would follow
     ),
 )
 
 LAST = LADDER[-1]
 
 OPERATIONS: tuple[ModeRow, ...] = (
-    ModeRow(  # devices are moved to their other link while training pauses
+    ModeRow(  # moves devices to their other link while training pauses
         mode=Mode.LINK_SWITCH,
         workflow="LinkSwitch",
         procedure="workflows.link_switch",
@@ -152,7 +152,7 @@ OPERATIONS: tuple[ModeRow, ...] = (
         reasons_against=eligibility.operation,
         limits=("look", "order", "pause_train", "order", "link_switch", "absence", "continue_train"),
     ),
-    ModeRow(  # nodes are tested while training pauses; those with a fault are isolated, and training goes on without them
+    ModeRow(  # tests nodes while training pauses, and isolates those with a fault
         mode=Mode.STRESS_TEST,
         workflow="StressTest",
         procedure="workflows.stress_test",

@@ -321,7 +321,7 @@ def _again(moves: Iterable[JobMove]) -> Iterator[JobMove]:
     for move in moves:
         if move.where is Where.NOT_RETURNED:
             yield _where(move, Where.ON_BACKUP)
-        elif move.where is not Where.NOT_MOVED:  # that one is found on the leaf again
+        elif move.where is not Where.NOT_MOVED:  # the job is found on the leaf again
             yield move
 
 

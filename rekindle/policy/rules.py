@@ -145,7 +145,7 @@ def _perhaps(fact: Fact, rules: Rules) -> Iterator[Rule]:
     for rule in (named.rule for named in rules.by_source["report"] if named.rule.takes(fact.values)):
         yield rule
         if rule.beside is None:
-            return  # whatever comes behind it does not decide
+            return  # later rules never decide
 
 
 def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tuple[Condition, ...]:

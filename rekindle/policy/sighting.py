@@ -160,7 +160,7 @@ def _not_ready(node: Node) -> Condition | None:
     return condition if condition and condition.status != "True" else None
 
 
-# ---- who holds which rank
+# ---- holders of ranks
 
 
 def _holders(holding: Sequence[RankedPod], count: int) -> tuple[str, ...]:
@@ -295,7 +295,7 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
     for node, condition, group in here[:MOST_FAULTS]:
         pod_ranks = _pod_ranks(job, group)
         fault = Fault(
-            id=f"{node.metadata.name}/lost",  # whether it is not ready, unknown or deleted
+            id=f"{node.metadata.name}/lost",  # the same id whether the node is not ready, unknown or deleted
             kind=FaultKind.NODE,
             pod_ranks=pod_ranks,
             ranks=job.spec.layout.ranks_of_all(pod_ranks),

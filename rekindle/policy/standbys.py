@@ -25,7 +25,7 @@ complete for such a time."""
 AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
-# ---- what a job wants
+# ---- wanted standbys
 
 
 def problem(job: Job) -> str:
@@ -43,7 +43,7 @@ def wanted(job: Job) -> int:
     return 0 if problem(job) else job.standbys
 
 
-# ---- what is to be done
+# ---- changes
 
 
 class Plan(NamedTuple):
@@ -99,7 +99,7 @@ def _worth(pod: Pod) -> tuple[bool, bool, str]:
     return pod.status.phase is not PodPhase.RUNNING, not pod.spec.node_name, pod.metadata.name
 
 
-# ---- when
+# ---- times of tries
 
 
 def next_try(state: JobState) -> datetime | None:
@@ -142,7 +142,7 @@ def to_avoid(state: JobState) -> tuple[str, ...]:
     return nodes.to_avoid((one.fault for one in state.faults), SubHealthStrategy.HOT_SWITCH)
 
 
-# ---- what people read
+# ---- messages for people
 
 
 def trouble(state: JobState) -> tuple[str, str]:
