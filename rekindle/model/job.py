@@ -71,7 +71,7 @@ class ManagerLost(StrEnum):
     LEAVE = "leave"
     """The loss is shown and training continues."""
     RESTART = "restart"
-    """All pods are recreated at once, which also brings a new manager. For jobs whose pods nobody else recreates."""
+    """All pods are recreated at once, which also brings a new manager. For jobs whose pods no other component recreates."""
 
 
 class Drain(StrEnum):

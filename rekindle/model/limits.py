@@ -45,8 +45,8 @@ class Limits(Written):
     """Time from `migration` until the report that training resumed. Source: ClusterD, 15 minutes."""
 
     order: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
-    """Time in which the delivery of an order is retried before the mode is given up: as long as MindIO waits for an order, or
-    training that can go on without one."""
+    """Time in which the delivery of an order is retried before the mode is given up. Applies to MindIO, which waits for a limited
+    time, and to orders without which training can continue."""
 
     absence: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
     """Time in which the delivery of an order is retried that Rekindle's training side waits for. It recovers by itself after a

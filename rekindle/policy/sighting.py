@@ -382,9 +382,9 @@ def _struck(held: Held, found: Found, thens: Sequence[Then], pods: Sequence[Rank
 
 
 def _id(where: str, finding: Finding) -> str:
-    """Returns the id of a fault. A state of a node, device or pod keeps its id as long as it lasts: agents change reason
-    and time of conditions that never ended. A failure of processes in an event or a report gets another id at each new time,
-    unless its rule has a `clear` time."""
+    """Returns the id of a fault. A state of a node, device or pod keeps its id as long as it lasts: agents change reason and time
+    of conditions that never ended. A failure of processes in a report gets another id at each new time, unless its rule has a
+    `clear` time."""
     rule, fact = finding.named.rule, finding.fact
     devices = _short(",".join(shown(finding.devices)))
     if rule.then not in TYPES:

@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     """Names of the standbys to create."""
 
     model: Pod | None
-    """Pod whose specification the new standbys get. None: the job needs no standbys."""
+    """Pod whose specification the new standbys get. None: no pod with a rank is alive, and no standby is wanted."""
 
     avoid_nodes: tuple[str, ...]
     """Nodes on which new standbys must not be placed. Nodes with a rank of the job are included."""
