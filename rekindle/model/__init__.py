@@ -1,1 +1,1 @@
-"""The vocabulary: frozen values that travel in payloads, over the cluster's API and through the decisions."""
+"""Frozen values that are passed in payloads, over the cluster's API and to decisions."""

@@ -1,4 +1,4 @@
-"""What workflows ask of activities, and what these answer. Built in `workflows/steps.py` and the modes."""
+"""Arguments and results of activities. Built in `workflows/steps.py` and the modes."""
 
 from datetime import datetime, timedelta
 
@@ -17,8 +17,8 @@ class BackupRequest(Value):
     job_id: str
     pod_rank: int
     name_suffix: str
-    """Makes the name of the backup pod: `<old pod>-hot-<suffix>`, as the Ascend Operator does. The suffix of an earlier hot
-    switch is replaced."""
+    """Suffix of the backup pod's name, `<old pod>-hot-<suffix>`, as the Ascend Operator names it. It replaces the suffix of an
+    earlier hot switch."""
 
     avoid_nodes: tuple[str, ...]
 
@@ -27,15 +27,15 @@ class Backup(Value):
     old: PodRef
     backup: PodRef
     standby: bool = False
-    """It was a standby, which its order has to tell of its rank."""
+    """True if the pod was a standby. The order then has to tell it its rank."""
 
 
 class Replacement(Value):
-    """Of a pod rank that has lost its pod."""
+    """Pod that is to take over a pod rank that has lost its pod."""
 
     backup: PodRef
     old: PodRef | None = None
-    """The pod that held the rank last; None: the cluster shows none any more."""
+    """Last pod that held the rank. None: the cluster shows no such pod any more."""
 
     standby: bool = False
     """See `Backup.standby`."""
@@ -48,33 +48,33 @@ class ResolveLinksRequest(Value):
 
 class LinkTargets(Value):
     links: tuple[Placed, ...] = ()
-    """What was asked for."""
+    """Requested devices, with the ranks that use them."""
 
     problem: Text = ""
-    """The entry that the job has no such device for, and what it has; empty: it has all of them."""
+    """Entry with a device that the job does not have, and the devices that it has. Empty: the job has all of them."""
 
 
 class TargetsRequest(Value):
-    """Whom a stress test asks."""
+    """Request for the ranks that a stress test has to order."""
 
     job_id: str
     stress: StressRequest
     accepted: tuple[int, ...]
-    """Operations that the job's training side knows."""
+    """Operations that the job's training side supports."""
 
 
 class FindingsRequest(Value):
-    """What a stress test has found: nodes with faults are isolated."""
+    """Request to evaluate the results of a stress test and to isolate the nodes with faults."""
 
     job_id: str
     asked: tuple[RankOps, ...]
     results: StressResults
     why: Text
-    """Who isolates them: which test of which job."""
+    """Origin of the isolation: which test of which job."""
 
 
 class Found(Value):
-    """What that is, and what has to be mended."""
+    """Evaluation of a stress test: the findings, and the faults that have to be repaired."""
 
     tested: Tested = Tested()
     faults: tuple[Fault, ...] = ()
@@ -91,14 +91,14 @@ class StandbysNow(Value):
 
 
 class Held(Value):
-    """A pod rank whose pod is to be followed by another one, which the job's controller makes."""
+    """Pod rank whose pod is to be followed by another pod, which the job's controller creates."""
 
     pod_rank: int
     holder: str
-    """First characters of the UID of the pod that is to go, as in `Sighting.holders`."""
+    """First characters of the UID of the pod that is to end, as in `Sighting.holders`."""
 
     told: bool
-    """The training side told it to leave: it ends by itself."""
+    """True if the training side told the pod to exit: it then ends by itself."""
 
 
 class MadeAnewRequest(Value):
@@ -109,36 +109,36 @@ class MadeAnewRequest(Value):
 
 
 class MadeAnew(Value):
-    """Pods that the job's controller made anew and its scheduler gave a node."""
+    """Pods that the job's controller has recreated and the scheduler has assigned to nodes."""
 
     moved: tuple[Switched, ...] = ()
     missing: Text = ""
-    """What is not there yet, in words; empty: all are."""
+    """Description of the pods that are still missing. Empty: all pods are there."""
 
 
 class PodsRequest(Value):
-    """The few pods of a hot switch."""
+    """Request to wait for the few pods of a hot switch."""
 
     job_id: str
     pods: tuple[PodRef, ...]
     within: timedelta
-    """From now; no moment, since the worker's clock is not the server's."""
+    """Limit, counted from the start of the activity. It is not a point in time, since the clocks of worker and server differ."""
 
 
 class Restart(Value):
-    """Tells the pods of one restart from those before it, without a list of either."""
+    """Identifies the pods of one restart and separates them from earlier ones, without a list of either."""
 
     job_id: str
     generation: str
-    """Label of the new pods, where we make them."""
+    """Label of the new pods, where the control plane creates them."""
 
     youngest: datetime | None = None
-    """When the youngest of the old pods was created, by the cluster's clock: who makes pods by themselves gives them a label of
-    their own. None: there were none."""
+    """Creation time of the youngest old pod, by the cluster's clock. It identifies new pods where a controller creates them and
+    sets labels of its own. None: there were no old pods."""
 
     youngest_uids: tuple[str, ...] = ()
-    """First eight characters of the UIDs of those that were created then: that clock tells seconds, and the first new pods may
-    be created in the same one."""
+    """First eight characters of the UIDs of all pods with that creation time. The clock has a resolution of one second, so that
+    the first new pods may have the same time."""
 
 
 class OldPodsRequest(Value):
@@ -149,20 +149,20 @@ class OldPodsRequest(Value):
 class NewPodsRequest(Value):
     restart: Restart
     pods: int
-    """How many there must be."""
+    """Number of pods that must exist."""
 
     within: timedelta = timedelta(0)
 
 
 class PodCount(Value):
-    """Pods of a job, of which there may be thousands."""
+    """Number of pods of a job, which may be thousands, and the names of some."""
 
     count: int = 0
     names: tuple[str, ...] = ()
-    """Of the first ten."""
+    """Names of the first ten pods."""
 
     youngest: datetime | None = None
-    """When the youngest of them was created."""
+    """Creation time of the youngest pod."""
 
     youngest_uids: tuple[str, ...] = ()
     """See `Restart.youngest_uids`."""
@@ -177,37 +177,37 @@ class JobRequest(Value):
 
 class JobLook(Value):
     phase: JobPhase | None = None
-    """None: there is no such job any more."""
+    """Phase of the job. None: the job no longer exists."""
 
 
 class Scheduled(Value):
     node: str
-    """Empty: not scheduled until the deadline."""
+    """Name of the node. Empty: the pod was not scheduled before the deadline."""
 
     sub_healthy: bool = False
-    """The node is."""
+    """True if the node is sub-healthy."""
 
     message: Text = ""
-    """The scheduler's own words."""
+    """Message of the scheduler, unchanged."""
 
     gate: Note = ""
-    """The scheduling gate that keeps the scheduler from the pod; empty: none does."""
+    """Scheduling gate that keeps the scheduler from the pod. Empty: no gate does."""
 
 
 class Started(Value):
     running: bool
     waits: bool = False
-    """None has failed or is gone: the processes of some have never started."""
+    """True if no pod has failed or is gone, but the processes of some pods have never started."""
 
     message: Text = ""
     failed_on: tuple[str, ...] = ()
-    """Nodes on which pods did not start while others of the job run elsewhere."""
+    """Nodes on which pods did not start, while other pods of the job run elsewhere."""
 
 
 class SwapRequest(Value):
     job_id: str
     old: PodRef | None
-    """None: it is gone, and has nothing to be deleted of."""
+    """Pod to delete. None: it is already gone."""
 
     backup: PodRef
 
@@ -215,14 +215,14 @@ class SwapRequest(Value):
 class Swap(Value):
     old_deleted: bool
     message: Text = ""
-    """Why the old pod was kept."""
+    """Reason why the old pod was kept."""
 
 
 class StopRequest(Value):
     job_id: str
     grace_seconds: int
     lost_nodes: tuple[str, ...] = ()
-    """Their pods get no grace: nothing there would end them."""
+    """Lost nodes, whose pods are deleted without a grace period since no kubelet would end them."""
 
 
 class SweepRequest(Value):
@@ -240,7 +240,7 @@ class PolicyRequest(Value):
     job_id: str
     strategy: str
     reason: Text
-    """Why it is not what the job's owner wrote; empty: it is."""
+    """Reason why the policy differs from what the job's owner wrote. Empty: it does not differ."""
 
 
 class EventRequest(Value):
@@ -258,53 +258,53 @@ class RememberRequest(Value):
     job_id: str
     memory: Remembered
     recovering: Text = ""
-    """The mode that runs, for people; empty: none does."""
+    """Mode that is running, for display. Empty: no mode is running."""
 
     last_verdict: Text = ""
     event: ClusterEvent | None = None
-    """Told of the job when the rest is written."""
+    """Event about the job, which is created after the rest has been written."""
 
 
 class SurveyRequest(Value):
     job_id: str
     nodes: tuple[str, ...] = ()
-    """The nodes to look at, by name; the first hundred of a longer list."""
+    """Names of the nodes to look at. Only the first hundred of a longer list are used."""
 
 
 class Survey(Value):
-    """A job as the cluster shows it now, to whoever asks."""
+    """State of a job in the cluster now, for a caller that asks."""
 
     exists: bool
     phase: JobPhase = JobPhase.PENDING
     ended: str = ""
-    """Why the job is over; empty: it lives."""
+    """Reason why the job has ended. Empty: it has not."""
 
     sighting: Sighting = Sighting()
-    """What the watcher would tell, but of other nodes than these nothing."""
+    """Sighting as the watcher would report it, but without other nodes than `nodes`."""
 
     nodes: tuple[str, ...] = ()
-    """The nodes that were looked at, also those that are not there any more."""
+    """Names of the nodes that were looked at, including those that no longer exist."""
 
 
 class RecoveryEnd(Value):
-    """How a recovery ended that an earlier workflow of its job had started."""
+    """Result of a recovery that an earlier workflow of the job had started."""
 
     settled: bool
-    """It came to an end of its own that leaves nothing behind."""
+    """True if the recovery ended by itself and left nothing to clean up."""
 
     words: str
     verdict: Verdict | None = None
-    """What it did; None: it was cancelled before it did anything, or nothing is known of it."""
+    """Verdict of the recovery. None: it was cancelled before it did anything, or nothing is known about it."""
 
     known: bool = True
-    """There is, or was, such a recovery."""
+    """True if such a recovery exists or existed."""
 
 
 class AskRequest(Value):
     job_id: str
     request: ModeRequest
     request_id: str
-    """Id of the update: who asks again with it is answered, and nothing is begun again."""
+    """Id of the update. A repeated request with the same id is answered, but starts nothing again."""
 
 
 class WithdrawRequest(Value):

@@ -1,4 +1,4 @@
-"""The kinds of values: payloads, which tolerate what they do not know, and what people and their programs write, which do not."""
+"""Base classes of values. Payloads ignore unknown fields; what people and their programs write is rejected if it has any."""
 
 from typing import Annotated, Any
 
@@ -7,24 +7,24 @@ from pydantic.alias_generators import to_camel
 
 
 class Value(BaseModel):
-    """A payload. Unknown fields are dropped, so that an older worker reads what a newer one wrote."""
+    """A payload. Unknown fields are dropped, so that an older worker can read what a newer one wrote."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Asked(Value):
-    """Request of a program. An unknown field is an error that names it: it was meant to say something."""
+    """Request of a program. An unknown field is an error that names the field, since the caller expected an effect of it."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def sent(value: Value) -> dict[str, Any]:
-    """Returns a request as it is sent: without fields at their defaults, so that an older worker does not meet unknown ones."""
+    """Returns a request as it is sent: without fields that have their default, so that an older worker can read it."""
     return value.model_dump(mode="json", exclude_defaults=True)
 
 
 class Resource(BaseModel):
-    """An object of a cluster, spelled in JSON as Kubernetes spells it (`nodeName`)."""
+    """An object of a cluster. Its fields in JSON are spelled as in Kubernetes (`nodeName`)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
@@ -36,7 +36,8 @@ class Written(BaseModel):
 
 
 def no_truth(value: object) -> object:
-    """`yes` is true for YAML, and as a time true would be one second."""
+    """Returns a boolean as the text that was written, and any other value unchanged. YAML reads `yes` as true, which would be one
+    second."""
     return f"{value}".lower() if isinstance(value, bool) else value
 
 

@@ -1,4 +1,5 @@
-"""How long a text may be where it ends up. The server refuses what is longer, and ends a workflow that starts a child with it."""
+"""Maximum lengths of texts in the places where they are stored. The server rejects longer texts, and fails a workflow that starts
+a child with one."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -13,24 +14,24 @@ ATTRIBUTE = 1_900
 KEYWORD = 255
 """Characters of a keyword in the server's databases."""
 SUMMARY = 400
-"""Bytes; the server's `limit.userMetadataSummarySize`."""
+"""Bytes of a summary; the server's `limit.userMetadataSummarySize`."""
 DETAILS = 16_000
-"""Bytes; the server's `limit.userMetadataDetailsSize` is 20,000."""
+"""Bytes of details; the server's `limit.userMetadataDetailsSize` is 20,000."""
 NAMED = 10
-"""Of many things, how many are named."""
+"""Number of items that are named in a longer list."""
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or as much of it as fits into this many bytes of UTF-8."""
+    """Returns the text, cut to this many bytes of UTF-8. A text that was cut ends with `...`."""
     encoded = text.encode()
     return text if len(encoded) <= most else encoded[: most - 3].decode(errors="ignore") + "..."
 
 
 def few(words: Sequence[str], count: int = 0, between: str = ", ") -> str:
-    """All of a few; of many their number and the first ten.
+    """Returns all words of a short list, and the number and the first ten words of a longer one.
 
     Args:
-        count: how many there are, where `words` are only the first of them.
+        count: total number, if `words` are only the first of them.
     """
     count = max(count, len(words))
     listed = between.join(words[:NAMED])
@@ -38,12 +39,12 @@ def few(words: Sequence[str], count: int = 0, between: str = ", ") -> str:
 
 
 def numbered(noun: str, numbers: Sequence[int]) -> str:
-    """One rank is `rank 2`; several are `ranks 2, 3`."""
+    """Returns the noun with its numbers: `rank 2` for one, `ranks 2, 3` for several."""
     return f"{noun if len(numbers) == 1 else f'{noun}s'} {few([str(number) for number in numbers])}"
 
 
 def fitting(names: Iterable[str], most: int, count: int) -> tuple[str, ...]:
-    """As many of the names, from the first, as fit into this many bytes of JSON."""
+    """Returns the first names that fit into `most` bytes of JSON, at most `count` of them."""
     found: list[str] = []
     for name in names:
         most -= len(json.dumps(name)) + 1
@@ -54,7 +55,7 @@ def fitting(names: Iterable[str], most: int, count: int) -> tuple[str, ...]:
 
 
 def keywords(names: Iterable[str]) -> list[str]:
-    """The names that a search attribute of keywords has room for."""
+    """Returns the first names that fit into a search attribute of keywords."""
     return list(fitting(names, ATTRIBUTE, ATTRIBUTE))
 
 
@@ -71,15 +72,15 @@ def details(text: str) -> str:
 
 
 def reason(text: str) -> str:
-    """Of a verdict or an event."""
+    """Returns the reason of a verdict or an event, cut to its maximum length."""
     return cut(text, LONGEST_TEXT)
 
 
 def note(text: str) -> str:
-    """Of what there are many in one payload."""
+    """Returns a text of which one payload has many, cut to its maximum length."""
     return cut(text, LONGEST_NOTE)
 
 
 Text = Annotated[str, AfterValidator(reason)]
-"""A text of a payload, such as a reason. What is longer is cut."""
+"""Text of a payload, such as a reason. A longer text is cut."""
 Note = Annotated[str, AfterValidator(note)]

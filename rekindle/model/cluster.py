@@ -1,4 +1,5 @@
-"""Objects of a cluster, shaped after Kubernetes. The local cluster serves them, the `Cluster` port and the watcher read them."""
+"""Objects of a cluster, modelled after Kubernetes. The local cluster serves them. The `Cluster` port and the
+watcher read them."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -36,7 +37,7 @@ class Condition(Resource):
 
 
 def condition_of(conditions: Iterable[Condition], kind: str) -> Condition | None:
-    """The condition of a type, when the object has it."""
+    """Returns the condition of this type. None: the object has none."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
@@ -48,7 +49,7 @@ class PodPhase(StrEnum):
 
 
 class PodRole(StrEnum):
-    """Environment `REKINDLE_POD_ROLE` of a pod."""
+    """Value of the environment variable `REKINDLE_POD_ROLE` of a pod."""
 
     WORKER = "worker"
     BACKUP = "backup"
@@ -60,10 +61,10 @@ class PodSpec(Resource):
     command: tuple[str, ...] = Field(min_length=1)
     env: dict[str, str] = {}
     accelerators: int = Field(default=0, ge=0)
-    """Accelerators that the pod asks for; a node must have as many free."""
+    """Number of accelerators that the pod requests. A node must have as many free."""
 
     node_name: str = ""
-    """The node that the scheduler chose; empty while the pod is not scheduled."""
+    """Name of the node that the scheduler chose. Empty: the pod is not scheduled yet."""
 
     avoid_nodes: tuple[str, ...] = ()
     """Required anti-affinity: never scheduled to these nodes."""
@@ -72,23 +73,23 @@ class PodSpec(Resource):
     """Keys of the taints of nodes that the pod tolerates by name."""
 
     gates: tuple[str, ...] = ()
-    """Scheduling gates: no scheduler looks at the pod until others have removed them."""
+    """Scheduling gates. The scheduler ignores the pod until other components have removed all of them."""
 
     termination_grace_period_seconds: int = Field(default=10, ge=0)
 
 
 class ContainerState(Resource):
-    """What became of a container of a pod."""
+    """State of a container of a pod."""
 
     name: str
     trains: bool = True
-    """Whether it has accelerators, or is the first one of a pod that has none."""
+    """True if the container has accelerators, or is the first container of a pod without accelerators."""
 
     waiting: str = ""
-    """Why it waits: `CrashLoopBackOff`."""
+    """Reason why the container is waiting, such as `CrashLoopBackOff`."""
 
     exit_code: int | None = None
-    """With which it ended last."""
+    """Exit code of the last termination."""
 
     restarts: int = 0
     message: str = ""
@@ -100,19 +101,19 @@ class PodStatus(Resource):
     reason: str = ""
     message: str = ""
     waiting: str = ""
-    """Why a container of it has not started, such as `ImagePullBackOff: ...`; empty: nobody says."""
+    """Reason why a container of the pod has not started, such as `ImagePullBackOff: ...`. Empty: unknown."""
 
     exit_code: int | None = None
     pid: int | None = None
     start_time: datetime | None = None
     containers: tuple[ContainerState, ...] = ()
-    """Those that wait, were started again or have ended; of one that just runs there is nothing to tell."""
+    """Containers that wait, were restarted or have ended. Containers that just run are left out."""
 
     devices: tuple[str, ...] = ()
-    """Local ids of its devices on its node (`0`, `1`, ...), in the order of its local ranks. Empty: none, or nobody says."""
+    """Local ids of the pod's devices on its node (`0`, `1`, ...), in the order of its local ranks. Empty: none, or unknown."""
 
     uuids: tuple[str, ...] = ()
-    """The same by UUID (`GPU-6b2c...`), in no order, where local ids are not said."""
+    """UUIDs of the pod's devices (`GPU-6b2c...`), in no particular order, where the local ids are unknown."""
 
 
 class Pod(Resource):
@@ -122,15 +123,15 @@ class Pod(Resource):
 
 
 class Link(Resource):
-    """A network interface of a node that carries the traffic of ranks. A node's first one is in use, the next one its backup."""
+    """Network interface of a node for the traffic of ranks. The first one of a node is in use, the second is its backup."""
 
     name: str
     up: bool = True
-    """Whether its cable is plugged in."""
+    """True if the cable is plugged in."""
 
     sent: int = 0
     received: int = 0
-    """Bytes since the node is there, when the node was asked for."""
+    """Bytes since the start of the node, at the time of the request."""
 
 
 class Taint(Resource):
@@ -141,50 +142,50 @@ class Taint(Resource):
 
 
 class NodeReport(Resource):
-    """What somebody says of a node in an object of its own; there as long as that object says it."""
+    """Report about a node in another object than the node's. It lasts as long as that object contains it."""
 
     id: str
-    """Names it among all that is said of the node."""
+    """Id, which is unique among all reports about the node."""
 
     source: str
-    """`event`, `device-plugin`, `switch`, `noded`, `public-fault`."""
+    """Kind of the source: `event`, `device-plugin`, `switch`, `noded`, `public-fault`."""
 
     code: str = ""
     level: str = ""
     by: str = ""
-    """The component that wrote an event; who sent a public fault."""
+    """Component that wrote an event, or sender of a public fault."""
 
     message: str = ""
     devices: tuple[str, ...] = ()
-    """Local ids of the devices that it is about; empty: the whole node."""
+    """Local ids of the affected devices. Empty: the whole node is affected."""
 
     since: datetime | None = None
     told: datetime | None = None
-    """When it was said last, by the clock of the API server where that says so."""
+    """Time of the last repetition, by the clock of the API server where that is known."""
 
     until: datetime | None = None
-    """When it is over by itself, if nobody says it again; None: it lasts as long as its object says it."""
+    """Time at which the report expires unless it is repeated. None: it lasts as long as its object contains it."""
 
 
 class NodeSpec(Resource):
     unschedulable: bool = False
-    """Cordoned: no new pod is put there."""
+    """True if the node is cordoned: no new pods are scheduled to it."""
 
     taints: tuple[Taint, ...] = ()
 
 
 class NodeStatus(Resource):
     accelerators: int
-    """Capacity."""
+    """Number of accelerators of the node."""
 
     reports: tuple[NodeReport, ...] = ()
-    """What others say of it: not a part of the object in Kubernetes."""
+    """Reports about the node in other objects. Not part of the node object in Kubernetes."""
 
     conditions: tuple[Condition, ...] = ()
-    """`Ready`, and `SubHealthy` (status True: degraded; reason is the fault code)."""
+    """Conditions `Ready` and `SubHealthy`. Status True of the latter means degraded; its reason is the fault code."""
 
     links: tuple[Link, ...] = ()
-    """Of a local cluster whose nodes have networks of their own; elsewhere none are known."""
+    """Network interfaces of the node, on a local cluster whose nodes have network namespaces. Empty elsewhere."""
 
 
 class Node(Resource):
@@ -204,7 +205,7 @@ class JobSpec(Resource):
     ranks_per_pod: int = Field(ge=1)
     template: PodTemplate
     manager: PodTemplate | None = None
-    """Template of the manager's pod; None where the training side brings its own (MindIO)."""
+    """Template of the manager's pod. None: the training side brings its own manager (MindIO)."""
 
     training_side: str = "rekindle"
     standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)
@@ -216,7 +217,7 @@ class JobSpec(Resource):
 
 
 class JobPhase(StrEnum):
-    """How the job's worker pods are. A job without a live worker may be brought back by a recovery."""
+    """Phase of the job's worker pods. A recovery may restart a job without a live worker."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -225,18 +226,18 @@ class JobPhase(StrEnum):
 
 
 class JobObjectStatus(Resource):
-    """Written by the cluster only."""
+    """Status of a job object. Only the cluster writes it."""
 
     phase: JobPhase = JobPhase.PENDING
     master_port: int = 0
-    """`MASTER_PORT` of all its pods, for the job's life. 0 where a Service names the port."""
+    """`MASTER_PORT` of all pods of the job, which never changes. 0 where a Service names the port."""
 
     directory: str = ""
-    """`REKINDLE_JOB_DIR` of all its pods, on the local cluster."""
+    """`REKINDLE_JOB_DIR` of all pods of the job, on the local cluster."""
 
 
 class JobObject(Resource):
-    """The job object. Labels and annotations are those of the Kubernetes contract (`subHealthyStrategy`, ...)."""
+    """A job object. Labels and annotations are those of the Kubernetes contract (`subHealthyStrategy`, ...)."""
 
     kind: str = "LocalJob"
     traits: tuple[Trait, ...] = ()
@@ -244,36 +245,36 @@ class JobObject(Resource):
     spec: JobSpec
     status: JobObjectStatus = JobObjectStatus()
     suspended: bool = False
-    """Its owner or a queue has stopped it; a restart of ours, which does so for a moment, is none of that."""
+    """True if the job's owner or a queue has suspended it. The short suspension of a restart by Rekindle does not count."""
 
     failure: str = ""
-    """Reason why its controller has given it up for good, in words; empty: it has not. Nobody brings such a job back."""
+    """Reason why the job's controller has failed the job for good. Empty: it has not. Such a job is never restarted."""
 
     queue: str = ""
-    """Who else decides when its pods run, in words; empty: nobody does. Such a job is not restarted."""
+    """Component that also decides when the job's pods run, such as a queue. Empty: none does. Such a job is not restarted."""
 
     unmovable: str = ""
-    """Reason why no other pod can take the place of one of its pods, in words; empty: one can."""
+    """Reason why no other pod can replace a pod of the job. Empty: one can."""
 
     admitted: bool = False
-    """True: its backups are pods that we make, and that somebody may refuse."""
+    """True if backup pods of the job are created by Rekindle, and an admission controller may reject them."""
 
     observe: bool = False
-    """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""
+    """True if Rekindle only decides and shows what it would do for the job. Set for the installation or the namespace."""
 
     managed: bool = True
-    """It asks for recoveries."""
+    """True if the job requests recoveries."""
 
 
 class JobView(Value):
     """One job as the cluster shows it."""
 
     job: JobObject | None = None
-    """None: there is no such job any more."""
+    """The job object. None: the job no longer exists."""
 
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
-    """Of those that its pods are on at least the ones that something is wrong with, as far as they were looked at."""
+    """Nodes of the job's pods: at least those with a problem, as far as nodes were read."""
 
 
 class WatchEvent(Resource):
@@ -283,10 +284,10 @@ class WatchEvent(Resource):
 
 
 class ClusterEvent(Resource):
-    """An event about an object, as people read it (`kubectl get events`)."""
+    """Event about an object, as `kubectl get events` shows it."""
 
     name: str
-    """Name of the object that it is about."""
+    """Name of the object that the event is about."""
 
     kind: str
     reason: str
@@ -296,7 +297,7 @@ class ClusterEvent(Resource):
 
 
 class Status(Resource):
-    """The cluster's refusal of a request."""
+    """Error with which the cluster refuses a request."""
 
     code: int
     reason: str
@@ -304,7 +305,7 @@ class Status(Resource):
 
 
 class MetadataChange(Resource):
-    """A merge patch: None removes a key."""
+    """Merge patch of labels and annotations. None removes a key."""
 
     labels: dict[str, str | None] = {}
     annotations: dict[str, str | None] = {}
@@ -317,24 +318,24 @@ class MetadataPatch(Resource):
 class LinkPatch(Resource):
     name: str
     up: bool
-    """Plugs its cable in, or pulls it."""
+    """True to plug in the cable, False to unplug it."""
 
 
 class NodePatch(Resource):
     conditions: tuple[Condition, ...] = ()
-    """Each replaces the condition of its type."""
+    """Conditions to set. Each one replaces the condition of the same type."""
 
     accelerators: int | None = Field(default=None, ge=0)
     links: tuple[LinkPatch, ...] = ()
     annotations: dict[str, str | None] = {}
-    """None removes a key."""
+    """Annotations to set. None removes a key."""
 
     unschedulable: bool | None = None
-    """Cordons it, or takes that back."""
+    """True to cordon the node, False to uncordon it. None: no change."""
 
 
 class GenerationRequest(Resource):
-    """The pods of a restart of the whole job."""
+    """Request to create the pods of a restart of the whole job."""
 
     generation: str = Field(min_length=1, max_length=63)
     avoid_nodes: tuple[str, ...] = ()

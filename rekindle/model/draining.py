@@ -1,4 +1,4 @@
-"""A node that a person drains, pod by pod."""
+"""State of a node that a person drains, pod by pod."""
 
 from enum import StrEnum
 
@@ -8,28 +8,28 @@ from rekindle.model.recovery import Mode
 
 
 class Where(StrEnum):
-    """What becomes of a pod on a node that is drained. The value is what people read."""
+    """State of a pod on a node that is drained. The value is shown to people."""
 
     MOVES = "moves"
     WAITS = "waits"
-    """It cannot move now, and is tried again without anybody's doing."""
+    """The pod cannot move now. The move is retried automatically."""
 
     STAYS = "stays"
-    """It does not move by itself, now or later."""
+    """The pod does not move by itself, now or later."""
 
     NO_RANK = "has no rank"
-    """It holds no drain: another one is made elsewhere when it ends."""
+    """The pod does not hold up the drain: a new one is created elsewhere when it ends."""
 
     MOVED = "moved"
     OVER = "over"
-    """Its job has ended."""
+    """The job of the pod has ended."""
 
 
 LEFT = (Where.NO_RANK, Where.MOVED, Where.OVER)
-"""Nobody waits for these."""
+"""States of pods that the drain does not wait for."""
 
 SETTLED = (*LEFT, Where.STAYS)
-"""Nothing becomes of these by itself any more."""
+"""States that do not change any more without a person."""
 
 
 class PodRow(Value):
@@ -42,7 +42,7 @@ class PodRow(Value):
 
 
 class Moving(Value):
-    """A recovery that runs in a job with pods there."""
+    """Recovery that is running in a job with pods on the node."""
 
     job: str
     mode: Mode
@@ -50,18 +50,18 @@ class Moving(Value):
 
 
 class Draining(Value):
-    """A node and what becomes of the pods on it."""
+    """A drained node and the state of the pods on it."""
 
     node: str
     cordoned: bool
     rule: str = ""
-    """By which it is left."""
+    """Name of the rule by which pods leave the node."""
 
     refused: tuple[str, ...] = ()
-    """Why it is not drained, one reason a line; empty: it may be."""
+    """Reasons why the node is not drained, one a line. Empty: it can be."""
 
     rows: tuple[PodRow, ...] = ()
 
     moving: tuple[Moving, ...] = ()
     drained: bool = False
-    """No pod of a rank is there any more, as the cluster shows it."""
+    """True if the cluster shows no pod with a rank on the node any more."""

@@ -1,4 +1,4 @@
-"""What a cluster shows of its nodes and what becomes of it, for people. Made by `rekindle.policy.explaining`."""
+"""Explanation for people of what the cluster shows about its nodes, and its effects. Built by `rekindle.policy.explaining`."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -12,44 +12,44 @@ from rekindle.model.rules import Unbelieved
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE
 
 MOST_NODES = 60
-"""That one list shows."""
+"""Maximum number of nodes in one list."""
 
 MOST_FACTS = 100
-"""That are shown of one node; of many each has a few."""
+"""Maximum number of facts of one node. In a list of many nodes each has `FEW_FACTS`."""
 
 MOST_THERE = 256
-"""Pods of jobs on one node that are shown: hardly a kubelet runs more."""
+"""Maximum number of pods of jobs that are shown for one node: hardly any kubelet runs more."""
 
 FEW_FACTS = 4
 
 MOST_DOUBTED = 20
-"""Rules that are not believed, of which all are shown beside the nodes that they call sick."""
+"""Maximum number of rules that are shown as not believed, beside the nodes that they call unhealthy."""
 
 
 class Mark(StrEnum):
-    """What a person says of a node, in the annotation `rekindle.io/health`."""
+    """Value of the annotation `rekindle.io/health`, by which a person marks a node."""
 
     SICK = "sick"
     BROKEN = "broken"
     WELL = "well"
     NONE = "none"
-    """Takes the word back."""
+    """Removes the mark."""
 
 
 class NodesRequest(Value):
-    """Argument of the workflow `Nodes`: what to say of a node, if anything, and which to look at."""
+    """Argument of the workflow `Nodes`: the mark to set on nodes, if any, and the nodes to return."""
 
     names: tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)], ...] = Field(default=(), max_length=MOST_NODES)
-    """Empty: all of which there is something to say."""
+    """Names of the nodes. Empty: all nodes with something to report."""
 
     mark: Mark | None = None
-    """Of the nodes that are named; None: nothing is written."""
+    """Mark to set on the named nodes. None: nothing is written."""
 
     cordon: bool | None = None
-    """Cordons the node that is named, or takes that back; None: neither."""
+    """True to cordon the named node, False to uncordon it. None: neither."""
 
     pods: bool = False
-    """Also the pods of jobs on the node that is named."""
+    """True to return also the pods of jobs on the named node."""
 
     reason: Annotated[str, Field(max_length=LONGEST_NOTE)] = ""
 
@@ -59,58 +59,58 @@ class FactNow(Value):
     message: Note = ""
     since: datetime | None = None
     until: datetime | None = None
-    """When it is over by itself."""
+    """Time at which the fact expires by itself."""
     devices: tuple[str, ...] = ()
     rule: str = ""
-    """That decides about it; empty: none knows it, it is not used."""
+    """Name of the rule that decides about the fact. Empty: no rule matches it and it is not used."""
 
     then: str = ""
     settle: float = 0.0
     clear: float = 0.0
     unbelieved: Note = ""
-    """Why the rule is not believed now; empty: it is."""
+    """Reason why the rule is not believed now. Empty: it is believed."""
 
 
 class NodeNow(Value):
     name: str
     lost: Note = ""
-    """Why it is not ready; empty: it is."""
+    """Reason why the node is not ready. Empty: it is ready."""
 
     silenced: Note = ""
-    """The word of a person that it is well; empty: nobody says so."""
+    """Mark of a person that the node is well. Empty: there is no such mark."""
 
     unheard: Note = ""
-    """The word of a person that no rule knows; empty: there is none."""
+    """Mark of a person that no rule matches. Empty: there is none."""
 
     isolated: Note = ""
-    """Why no new pod goes there; empty: they may."""
+    """Reason why no new pods are scheduled to the node. Empty: they can be."""
 
     facts: tuple[FactNow, ...] = ()
-    """Those that mean something come first, then those that are not used, then those that mean nothing."""
+    """Facts about the node: first those with an effect, then those that no rule matches, then those that rules ignore."""
 
     more: int = 0
-    """Facts that are left out."""
+    """Number of facts that are left out."""
 
 
 class PodThere(Value):
-    """A pod of a job that is on a node and not over."""
+    """Pod of a job that is on the node and has not ended."""
 
     job_id: Text
     name: Note
     uid: Text
     pod_rank: int | None = None
-    """None: it has none, as a manager and a standby."""
+    """Pod rank. None: the pod has none, such as a manager or a standby."""
 
 
 class There(Value):
-    """What matters of a node that is drained."""
+    """State of a node that matters for its drain."""
 
     cordoned: bool = False
     rule: Note = ""
-    """By which a cordoned node is to be left."""
+    """Name of the rule by which pods leave a cordoned node."""
 
     refused: Note = ""
-    """Why a cordon makes nobody leave it; empty: it does."""
+    """Reason why pods do not leave the node when it is cordoned. Empty: they do."""
 
     pods: tuple[PodThere, ...] = ()
 
@@ -118,13 +118,14 @@ class There(Value):
 class NodesNow(Value):
     nodes: tuple[NodeNow, ...] = ()
     there: There | None = None
-    """Of the node that was named, where its pods were asked for."""
+    """Drain state of the named node, if its pods were requested."""
 
     count: int = 0
-    """Of the nodes of the cluster."""
+    """Number of nodes of the cluster, or of named nodes that exist."""
 
     more: int = 0
-    """Nodes that are left out."""
+    """Number of nodes that are left out."""
 
     unbelieved: tuple[Unbelieved, ...] = ()
-    """Rules that call too many nodes sick, of all nodes where all were asked for."""
+    """Rules that are not believed now, since they call too many nodes of the cluster unhealthy. If nodes were named: none where
+    no such rule calls one of them unhealthy."""

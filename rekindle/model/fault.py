@@ -1,4 +1,4 @@
-"""What is wrong with a job: differences between the world and a job that trains undisturbed."""
+"""Faults of a job: differences between the cluster and a job that trains undisturbed."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -12,25 +12,26 @@ from rekindle.model.ranks import Ranks
 from rekindle.model.standby import Standby
 
 WATCHER = "watcher"
-"""Source of faults that each sighting tells anew."""
+"""Source of faults that are read from the cluster. Each sighting contains all of them."""
 
 TRAINING_SIDE = "training-side"
-"""Source of reports about processes, which merge into one fault for as long as it stands."""
+"""Source of faults that the training side reports about processes. They merge into one fault as long as it lasts."""
 
 CORDONED = "cordoned"
-"""What a rule saw of a node that the scheduler puts no new pod on, because somebody says so."""
+"""Value of `Decided.saw` for a node that is cordoned: the scheduler puts no new pods on it."""
 
 HOLDER_LENGTH = 8
-"""Characters of a pod's UID that stand for it in `Sighting.holders`."""
+"""Number of characters of a pod's UID in `Sighting.holders`."""
 
 UNKNOWN_HOLDER = "?"
 """Holder of a pod rank that two pods claim."""
 
 HOLDERS = "holders"
-"""Id of the fault of pod ranks that lost the pod that held them."""
+"""Id of the fault for all pod ranks that have lost the pod that held them."""
 
 EXPECTED_HOLDER = "*"
-"""Holder of a pod rank whose pod was just made by us: whoever is seen first, and nobody is a fault."""
+"""Holder of a pod rank whose pod was just created by Rekindle. The first pod that is seen becomes its holder; a missing one is no
+fault."""
 
 
 class FaultKind(StrEnum):
@@ -45,7 +46,7 @@ class FaultKind(StrEnum):
 
 
 class FaultType(StrEnum):
-    """`faultType` on the wire."""
+    """Type of a fault; `faultType` on the wire."""
 
     MEMORY = "0"
     OTHER = "1"
@@ -62,99 +63,100 @@ class FaultyRanks(Value):
 
 
 class Decided(Value):
-    """Which rule made a fault of something that the cluster shows."""
+    """Rule that turned a fact of the cluster into a fault."""
 
     rule: str
     saw: str
-    """The fact, in a few words: `condition GpuXid=True`."""
+    """The fact in a few words, such as `condition GpuXid=True`."""
 
     since: datetime | None = None
-    """By the cluster's clock, where it says so."""
+    """Time since which the fact holds, by the cluster's clock. None: unknown."""
 
     settle: float = 0.0
-    """Seconds that it has to last until it counts."""
+    """Seconds that the fact must hold before the fault counts."""
 
     clear: float = 0.0
-    """Seconds that it has to be gone until it is over."""
+    """Seconds that the fact must be gone before the fault is over."""
 
     maintenance: bool = False
-    """Nothing is wrong with the node: it is to be left."""
+    """True if nothing is wrong with the node, but pods have to leave it."""
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """There may be hundreds in one payload."""
+        """Serializes the fields that are set. One payload may contain hundreds of these values."""
         return {name: value for name, value in handler(self).items() if value}
 
 
 class Fault(Value):
-    """One difference, from when it is seen until it is gone."""
+    """One difference, from the moment it is seen until it is gone."""
 
     id: str
-    """Names the difference as long as it lasts, together with `source`: `{node uid}/{rule}/{devices}`, `failed/{generation}`."""
+    """Id of the fault, unique among those of its `source` as long as it lasts: `{node uid}/{rule}/{devices}`,
+    `failed/{generation}`."""
 
     kind: FaultKind
     pod_ranks: Ranks = ()
     ranks: Ranks = ()
     details: tuple[FaultyRanks, ...] = ()
-    """Type, device and code rank by rank, where the training side told them."""
+    """Type, device and code of the fault by rank, if the training side reported them."""
 
     node: str = ""
     pod: str = ""
-    """Name of a pod that it is about, the first of several."""
+    """Name of the pod that the fault is about; the first of several."""
 
     pod_uids: tuple[str, ...] = ()
-    """UIDs of the first ten pods that it is about."""
+    """UIDs of the first ten pods that the fault is about."""
 
     generation: str = ""
-    """Which restart of the whole job created these pods; empty: unknown, or about no pod."""
+    """Restart of the whole job that created these pods. Empty: unknown, or the fault is not about pods."""
 
     backup: bool = False
-    """The pods are backup pods that have not taken over: the running hot switch's own affair, not a real fault."""
+    """True if the pods are backup pods that have not taken over. The running hot switch handles them; this is no real fault."""
 
     code: str = ""
     message: Note = ""
     seen_at: datetime | None = None
-    """By the clock of who saw it; decides nothing."""
+    """Time at which the source saw the fault, by the clock of the source. No decision depends on it."""
 
     accepted_at: datetime | None = None
-    """By the workflow's clock, when the job's workflow took it; None: not taken yet."""
+    """Time at which the job's workflow accepted the fault, by the workflow's clock. None: not accepted yet."""
 
     decided: Decided | None = None
-    """The rule by which it is one; None: it is one in any case."""
+    """Rule that made this a fault. None: it is a fault without any rule."""
 
     session: str = ""
-    """The training side's subscription at the time of its report."""
+    """Subscription of the training side at the time of its report."""
 
     source: str
-    """Who saw it: `watcher`, `training-side`, `operator`, ..."""
+    """Source of the fault: `watcher`, `training-side`, `operator`, ..."""
 
     @property
     def is_maintenance(self) -> bool:
-        """Nothing is wrong with its node, which is to be left."""
+        """True if nothing is wrong with the node of the fault, but pods have to leave it."""
         return self.decided is not None and self.decided.maintenance
 
     @property
     def is_cordon(self) -> bool:
-        """Its node takes pods again as soon as somebody says so; until then the scheduler puts none there."""
+        """True if the node is cordoned. The scheduler puts no pods on it until somebody uncordons it."""
         return self.decided is not None and self.decided.saw == CORDONED
 
     def same_as(self, other: "Fault") -> bool:
-        """Whether it is the same difference, seen again."""
+        """Returns whether both faults are equal, except for the times at which they were seen and accepted."""
         return self.untimed() == other.untimed()
 
     def untimed(self) -> "Fault":
-        """The difference itself, whenever it was seen."""
+        """Returns the fault without the times at which it was seen and accepted."""
         return self.model_copy(update={"seen_at": None, "accepted_at": None})
 
     def is_part_of(self, other: "Fault") -> bool:
-        """Whether it is this other one, seen again and no bigger. Words about it may have changed."""
+        """Returns whether this is the other fault seen again, with no more ranks or pod ranks. Its texts may differ."""
         if (self.source, self.id) != (other.source, other.id):
             return False
         return set(self.pod_ranks) <= set(other.pod_ranks) and set(self.ranks) <= set(other.ranks)
 
 
 def not_among(faults: Iterable[Fault], known: Iterable[Fault]) -> list[Fault]:
-    """The faults that are not among those that are known, seen again."""
+    """Returns the faults that are not part of a known one."""
     before: dict[tuple[str, str], list[Fault]] = {}
     for one in known:
         before.setdefault((one.source, one.id), []).append(one)
@@ -162,53 +164,54 @@ def not_among(faults: Iterable[Fault], known: Iterable[Fault]) -> list[Fault]:
 
 
 class FaultReport(Value):
-    """Update `report_faults`: news from who sees no whole job, such as the training side or a person."""
+    """Update `report_faults`: new faults from a source that does not see the whole job, such as the training side or a person."""
 
     faults: tuple[Fault, ...] = ()
     cleared: tuple[str, ...] = ()
-    """Ids of its faults that are over."""
+    """Ids of faults of this source that are over."""
 
     takes_order: bool = False
-    """Who sends it holds the stream of its faults, and writes the order that the receipt brings."""
+    """True if the sender holds the stream of its faults, and writes the order that the receipt contains."""
 
 
 class FaultsNow(Value):
-    """Signal `faults` to the running mode: all that is broken now. What is not in it any more has healed."""
+    """Signal `faults` to the running mode: all present faults. A fault that is missing has healed."""
 
     faults: tuple[Fault, ...] = ()
 
 
 class ManagerGone(Value):
-    """Signal `manager_lost` to the running mode."""
+    """Signal `manager_lost` to the running mode: the training side's manager was lost."""
 
     how: str
-    """In words: which process it is now."""
+    """Description of the process that is the manager now."""
 
 
 class Sighting(Value):
-    """A job's pods and their nodes at one moment, as the watcher and the activity `survey` see them: all that matters of them.
+    """State of a job's pods and their nodes at one moment, as the watcher and the activity `survey` see it.
 
-    A 5,000-pod job fits into 256 KiB: holders cost 11 bytes each, lists are bounded by who makes them.
+    The sighting of a job with 5,000 pods fits into 256 KiB: a holder takes 11 bytes, and the authors of the lists limit them.
     """
 
     holders: tuple[str, ...] = ()
-    """By pod rank: the first eight characters of the UID of the pod that holds it (live, no backup); empty: nobody does;
-    `UNKNOWN_HOLDER`: two pods claim it."""
+    """First eight characters of the UID of the live pod that holds each pod rank, by pod rank. Backup pods do not count. Empty:
+    no pod holds it. `UNKNOWN_HOLDER`: two pods claim it."""
 
     generation: str = ""
-    """Of the pods that hold ranks: which restart of the whole job created them."""
+    """Restart of the whole job that created the pods with ranks."""
 
     manager: str = ""
-    """Which process the training side's manager is, where it has a pod of its own: the pod's UID and when it started."""
+    """Process of the training side's manager, if it has a pod of its own: the pod's UID and the start time of the process."""
 
     faults: tuple[Fault, ...] = ()
-    """What is visibly wrong: failed pods, nodes that are lost or sub-healthy with live pods of the job on them."""
+    """Visible faults: failed pods, and lost or sub-healthy nodes with live pods of the job."""
 
     problems: tuple[str, ...] = ()
-    """Why the pods cannot be told apart, in words; no recovery begins while there are any."""
+    """Reasons why the pods of the job cannot be told apart. No recovery begins while there are any."""
 
     standbys: tuple[Standby, ...] = ()
-    """Pods that stand by, by name. What is wrong with one is no fault of the job."""
+    """Standby pods, by name. A problem of one of them is no fault of the job."""
 
     unbelieved: tuple[str, ...] = ()
-    """Rules that call nodes of the job sick, and too many others: what stood by them is over, and not just gone for a moment."""
+    """Rules that call nodes of the job unhealthy, and too many other nodes. Faults by these rules that are not judged yet end at
+    once, without their `clear` time."""

@@ -1,4 +1,4 @@
-"""What is known of a training job when it is registered."""
+"""Description of a training job at its registration."""
 
 from enum import StrEnum
 from typing import NewType, Self
@@ -16,7 +16,7 @@ JobId = NewType("JobId", str)
 
 
 class TrainingSide(StrEnum):
-    """What runs in the job's pods and answers orders."""
+    """Software that runs in the job's pods and carries out orders."""
 
     REKINDLE = "rekindle"
     MINDIO = "mindio"
@@ -29,7 +29,7 @@ class Framework(StrEnum):
 
 
 class Capability(StrEnum):
-    """What the training side says of itself; absent means no."""
+    """Capability that the training side declares. An absent one counts as not available."""
 
     REPLACE_RANK_0 = "replace_rank_0"
     MULTIMODAL = "multimodal"
@@ -37,22 +37,22 @@ class Capability(StrEnum):
     SINGLE_OPERATOR = "single_operator"
     MEGATRON = "megatron"
     TASKD_PROCESS = "taskd_process"
-    """`TASKD_PROCESS_ENABLE=on` stands in its pods."""
+    """`TASKD_PROCESS_ENABLE=on` is set in the pods."""
 
 
 class Trait(StrEnum):
-    """What a kind of job has of its own beside how it is restarted and counted; the row of the kind says it."""
+    """Property of a kind of job, besides how it is restarted and counted. Declared by the table of kinds."""
 
     MINDIO = "mindio"
-    """Its controller makes pods for MindIO, and makes them anew."""
+    """The job's controller creates pods for MindIO, and recreates them."""
     NO_STANDBYS = "no_standbys"
-    """Its pods are somebody else's to make."""
+    """Rekindle does not create pods of this kind, so that there are no standbys."""
     FIRST_WORD_HOLDS = "first_word_holds"
-    """Its pods speak for it by turns: what it said when it was registered holds."""
+    """The pods describe the job in turn, so that the description at its registration stays in force."""
 
 
 TRAITS_BEFORE = {"AscendJob": (Trait.MINDIO, Trait.NO_STANDBYS), "Pods": (Trait.NO_STANDBYS, Trait.FIRST_WORD_HOLDS)}
-"""By kind, of jobs that are read from histories and memories which do not say any."""
+"""Traits by kind, for jobs in histories and memories that were written before traits were stored."""
 
 
 class SubHealthStrategy(StrEnum):
@@ -65,33 +65,33 @@ class SubHealthStrategy(StrEnum):
 
 
 class ManagerLost(StrEnum):
-    """What is done when the manager of a MindIO job is lost: its successor knows no rank, and reports no fault of one. When the
-    next checkpoint is written cannot be seen, so that nothing can wait for it."""
+    """Action when the manager of a MindIO job is lost. Its successor knows no rank and reports no fault of one. The time of the
+    next checkpoint is unknown, so that nothing can wait for it."""
 
     LEAVE = "leave"
-    """It is shown; training goes on."""
+    """The loss is shown and training continues."""
     RESTART = "restart"
-    """All pods start anew, at once. For jobs whose pods nobody else starts anew: that brings another manager as well."""
+    """All pods are recreated at once, which also brings a new manager. For jobs whose pods no other component recreates."""
 
 
 class Drain(StrEnum):
-    """What becomes of a job on a node that is to be left, where its pod cannot move by a hot switch."""
+    """Action for a pod on a node that is drained, if a hot switch cannot move the pod."""
 
     WAIT = "wait"
-    """It trains on where it is, and the drain waits; the switch is tried again."""
+    """Training continues on the node and the drain waits. The hot switch is retried."""
     RESCHEDULE = "reschedule"
-    """All its pods start anew elsewhere."""
+    """All pods of the job are recreated on other nodes."""
     LET_GO = "let-go"
-    """It trains on where it is, and nothing keeps its pod from being evicted."""
+    """Training continues on the node, and nothing prevents the eviction of the pod."""
 
 
 class NoSpare(StrEnum):
-    """Policy for a sub-healthy pod that finds no spare."""
+    """Action for a sub-healthy pod that finds no spare node."""
 
     IGNORE = "ignore"
     """Sub-health is ignored from then on. Source: ClusterD."""
     WAIT = "wait"
-    """The policy stays, and the switch is tried again."""
+    """The policy stays in force and the switch is retried."""
 
 
 class Job(Value):
@@ -109,7 +109,7 @@ class Job(Value):
     training_side: TrainingSide = TrainingSide.REKINDLE
     capabilities: tuple[Capability, ...] = ()
     pods: int
-    """Pods with ranks. The job's manager is not one of them."""
+    """Number of pods with ranks. The pod of the job's manager is not counted."""
 
     ranks_per_pod: int = 1
 
@@ -121,19 +121,19 @@ class Job(Value):
     drain: Drain = Drain.WAIT
     no_spare: NoSpare = NoSpare.IGNORE
     standbys: int = 0
-    """How many pods without a rank are to stand by on spare nodes."""
+    """Number of pods without a rank that stand by on spare nodes."""
 
     queue: Note = ""
-    """Who else decides when its pods run, in words; empty: nobody does."""
+    """Component that also decides when the job's pods run, such as a queue. Empty: none does."""
 
     unmovable: Note = ""
-    """Reason why no other pod can take the place of one of its pods, in words; empty: one can."""
+    """Reason why no other pod can replace a pod of the job. Empty: one can."""
 
     admitted: bool = False
-    """True: its backups are pods that we make, and that somebody may refuse."""
+    """True if backup pods of the job are created by Rekindle, and an admission controller may reject them."""
 
     observe: bool = False
-    """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
+    """True if Rekindle only decides and shows what it would do for the job. It gives no orders and writes nothing."""
 
     def can(self, capability: Capability) -> bool:
         return capability in self.capabilities
@@ -147,12 +147,12 @@ class Job(Value):
 
     @property
     def ranks(self) -> int:
-        """World size."""
+        """Number of ranks of the job (world size)."""
         return self.layout.ranks
 
     @property
     def no_restart(self) -> str:
-        """Why all its pods cannot start anew, and what works; empty: they can."""
+        """Reason why the job cannot be restarted as a whole, and what can be done instead. Empty: it can be."""
         return no_restart(self.queue) if self.queue else ""
 
     @model_validator(mode="after")
@@ -163,7 +163,7 @@ class Job(Value):
 
 
 def no_restart(queue: str) -> str:
-    """Why a job is not restarted whose pods somebody else lets run, and what works."""
+    """Returns why a job is not restarted if `queue` decides when its pods run, and what can be done instead."""
     return (
         f"the job is not restarted: {queue} decides when its pods run, starts again by itself what a restart suspends, and may "
         "bring the pods back where they were; a hot switch works"

@@ -1,4 +1,4 @@
-"""Ranks of a job and the pods that they run in. Every pod has as many ranks, and ranks follow pod ranks."""
+"""Ranks of a job and the pods that they run in. All pods have the same number of ranks, and ranks are ordered by pod rank."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class Layout(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """World size."""
+        """Number of ranks of the job (world size)."""
         return self.pods * self.ranks_per_pod
 
     def ranks_of(self, pod_rank: int) -> range:
@@ -20,7 +20,7 @@ class Layout(NamedTuple):
         return range(pod_rank * self.ranks_per_pod, (pod_rank + 1) * self.ranks_per_pod)
 
     def ranks_of_all(self, pod_ranks: Iterable[int]) -> tuple[int, ...]:
-        """Returns the ranks of several pods, in the order of these."""
+        """Returns the ranks of several pods, in the order of `pod_ranks`."""
         return tuple(rank for pod_rank in pod_ranks for rank in self.ranks_of(pod_rank))
 
     def pod_of(self, rank: int) -> int:
@@ -28,5 +28,5 @@ class Layout(NamedTuple):
         return rank // self.ranks_per_pod
 
     def pods_of(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        """Returns the pod ranks of some ranks, each once and in ascending order."""
+        """Returns the pod ranks of some ranks, without duplicates and in ascending order."""
         return tuple(sorted({self.pod_of(rank) for rank in ranks}))

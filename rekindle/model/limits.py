@@ -1,4 +1,4 @@
-"""Every wait of every mode: unit, default and source. Resolved once, when a job is registered, and carried in every input."""
+"""Limits of all waits of all modes: unit, default and source. Resolved at the registration of a job and passed in every input."""
 
 from datetime import timedelta
 from typing import Self
@@ -9,125 +9,132 @@ from rekindle.model.base import Written, no_truth
 
 
 class Limits(Written):
-    """How long each wait may take. In YAML and JSON a limit is an ISO 8601 duration (`PT15M`) or a number of seconds."""
+    """Maximum duration of each wait. In YAML and JSON a limit is an ISO 8601 duration (`PT15M`) or a number of seconds."""
 
     backup_scheduled: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
-    """From the creation of the backup pod until it has a node. Beyond it: no spare. Source: ClusterD, hot switch."""
+    """Hot switch: time from the creation of the backup pod until it has a node. When exceeded, there is no spare. Source:
+    ClusterD, hot switch."""
 
     drain_again: timedelta = Field(default=timedelta(seconds=60), ge=timedelta(seconds=1))
-    """On a node that is to be left: from a hot switch that found no free node until the next. Of free nodes elsewhere nothing is
-    told; the pending backup pod of a try is the request for one. Source: ours."""
+    """Drain: time from a hot switch that found no free node until the next one. Rekindle is not notified of free nodes; the
+    pending backup pod of each try requests one. Source: ours."""
 
     backup_start: timedelta = Field(default=timedelta(minutes=10), gt=timedelta(0))
-    """From the node until the backup pod runs; an image may have to be pulled. Beyond it: the backup pod fails to run."""
+    """Time from the assignment of a node until the backup pod runs, including the pull of its image. When exceeded, the backup
+    pod fails to run."""
 
     pause: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """From the moment when the backup pod runs until the report of the pause; covers loading. Source: ClusterD, 15 minutes."""
+    """Time from the start of the backup pod until the report of the pause, which includes loading. Source:
+    ClusterD, 15 minutes."""
 
     pause_lost: timedelta = Field(default=timedelta(seconds=90), gt=timedelta(0))
-    """MindIO: after an outage in which the report of the pause may have been lost, until it is looked whether the pods still run.
-    A library whose report was lost gives up after 60 s, seen after 72 s. Source: tried with the real client."""
+    """MindIO: time after an outage that may have lost the report of the pause, until the state of the pods is read. A library
+    whose report was lost gives up after 60 s, which is seen after 72 s. Source: tried with the real client."""
 
     pause_crossing: timedelta = Field(default=timedelta(seconds=2), gt=timedelta(0))
-    """After the end of a backup pod: how long a report of the pause may take that crossed it. Then training goes on where it was,
-    instead of from its last checkpoint. Source: ours."""
+    """Time after the end of a backup pod in which a report of the pause may still arrive. If it does, training continues where it
+    was, instead of from its last checkpoint. Source: ours."""
 
     old_pod_deleted: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
-    """From the deletion of the old pod until it is gone. With MindIO it counts against `migration_delivered`."""
+    """Time from the deletion of the old pod until it is gone. With MindIO this is part of `migration_delivered`."""
 
     migration_delivered: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
-    """From the report of the pause until `migration` is on the stream. MindIO waits 30 s (MINDIO_WAIT_MINDX_TIME)."""
+    """Time from the report of the pause until `migration` is on the stream. MindIO waits 30 s (MINDIO_WAIT_MINDX_TIME)."""
 
     resume: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """From `migration` until the report that training resumed. Source: ClusterD, 15 minutes."""
+    """Time from `migration` until the report that training resumed. Source: ClusterD, 15 minutes."""
 
     order: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
-    """Time in which an order is tried before the mode is given up: the patience of MindIO, and of training that may be left
-    alone."""
+    """Time in which the delivery of an order is retried before the mode is given up. Applies to MindIO, which waits for a limited
+    time, and to orders without which training can continue."""
 
     absence: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
-    """Time in which an order is tried that our own training side waits for: it mends itself after a minute without orders, and
-    bears one that comes late. Time in which the control plane itself is away does not count. Source: ours."""
+    """Time in which the delivery of an order is retried that Rekindle's training side waits for. It recovers by itself after a
+    minute without orders, and accepts a late one. An outage of the control plane itself does not count. Source: ours."""
 
     status_lost: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
-    """MindIO: after an outage in which the last report of a recovery may have been lost, until training is asked whether it goes
-    on; behind `recover` that is the end of `repair`. Who is asked too soon may be in the middle of it. Source: ours."""
+    """MindIO: time after an outage that may have lost the last report of a recovery, until the training side is asked whether
+    training continues. For `recover` this is the end of `repair`: if asked too early, it may still be at work. Source: ours."""
 
     stop: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Fault recovery: from `stop_train` until the report that training has stopped. Source: ClusterD, 15 minutes."""
+    """Fault recovery: time from `stop_train` until the report that training has stopped. Source: ClusterD, 15 minutes."""
 
     settle: timedelta = Field(default=timedelta(seconds=1), ge=timedelta(0))
-    """Fault recovery with MindIO: from that report until the faults are taken as they are, unless all may be retried. Source:
-    ClusterD; its fault centre looks once a second."""
+    """Fault recovery with MindIO: time from that report until the set of faults is final, unless all may be retried. Source:
+    ClusterD, whose fault centre looks once a second."""
 
     release: timedelta = Field(default=timedelta(seconds=10), ge=timedelta(0))
-    """Fault recovery with MindIO: behind `settle`, for NodeD to release the faulty devices. Source: ClusterD."""
+    """Fault recovery with MindIO: time after `settle` in which NodeD releases the faulty devices. Source: ClusterD."""
 
     look: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
-    """Fault recovery: how long the cluster may take to say which pods are there. Beyond it none of them is told to leave when
-    the faults are announced. Source: ours."""
+    """Fault recovery: time for the cluster to return the list of pods. When exceeded, the announcement of the faults tells no pod
+    to leave. Source: ours."""
 
     offers: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Fault recovery: from the announcement of the faults until the report of what the training side offers. Source: ClusterD."""
+    """Fault recovery: time from the announcement of the faults until the training side reports the strategies that it offers.
+    Source: ClusterD."""
 
     next_order: timedelta = Field(default=timedelta(seconds=30), gt=timedelta(0))
-    """How long a MindIO client waits for an order after its report: MINDIO_WAIT_MINDX_TIME of the job."""
+    """Time that a MindIO client waits for an order after its report: MINDIO_WAIT_MINDX_TIME of the job."""
 
     retry: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Online retry: from `retry` until the report that training goes on. Source: ClusterD, 15 minutes."""
+    """Online retry: time from `retry` until the report that training continues. Source: ClusterD, 15 minutes."""
 
     repair: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Recovery of processes: from `recover` until the report that training goes on; a process may have to load. Source: ClusterD,
-    15 minutes."""
+    """Recovery of processes: time from `recover` until the report that training continues. A process may have to load first.
+    Source: ClusterD, 15 minutes."""
 
     replacement_scheduled: timedelta = Field(default=timedelta(seconds=270), gt=timedelta(0))
-    """Process rescheduling: from the creation of a new pod until it has a node, while training stands. Beyond it: no spare.
-    Source: ClusterD, 30 to 270 s."""
+    """Process rescheduling: time from the creation of a new pod until it has a node, while training stands. When exceeded, there
+    is no spare. Source: ClusterD, 30 to 270 s."""
 
     pause_train: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Link switch, stress test: from `pause_train` until the report that all ranks stand behind one step. Source: ClusterD, 15
-    minutes."""
+    """Link switch and stress test: time from `pause_train` until the report that all ranks have stopped after the same step.
+    Source: ClusterD, 15 minutes."""
 
     link_switch: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Link switch: from the list of ranks until the report that all of them use their other link. Source: ClusterD, 15
+    """Link switch: time from the list of ranks until the report that all of them use their other link. Source: ClusterD, 15
     minutes."""
 
     stress_test: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Stress test: from the list of ranks and their checks until the report of what was found. Source: ClusterD, 15 minutes."""
+    """Stress test: time from the list of ranks and checks until the report of the results. Source: ClusterD, 15 minutes."""
 
     continue_train: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Link switch, stress test: from `continue` until the report that training goes on. Source: ClusterD, 15 minutes."""
+    """Link switch and stress test: time from `continue` until the report that training continues. Source:
+    ClusterD, 15 minutes."""
 
     report_lost: timedelta = Field(default=timedelta(seconds=3), gt=timedelta(0))
-    """MindIO: after an outage in which a report of the opening may have been lost, until it goes on without it. Source: ours; the
-    client answers within 0.2 s, and an outage of 15 s has cost 18 s of its patience."""
+    """MindIO: time after an outage that may have lost a report of the opening, until the opening continues without the report.
+    The client answers within 0.2 s. An outage of 15 s took 18 s of the time that the client waits. Source: ours."""
 
     pods_deleted: timedelta = Field(default=timedelta(minutes=5), gt=timedelta(0))
-    """Job rescheduling: until the deletion of all pods is ordered. Time in which the cluster does not answer does not count,
+    """Job rescheduling: time until the deletion of all pods is ordered. Time in which the cluster does not answer does not count,
     neither here nor in the limits below."""
 
     pods_stopped: timedelta = Field(default=timedelta(minutes=2), gt=timedelta(0))
-    """Job rescheduling: from the deletion of the pods until all are gone; then they are forced."""
+    """Job rescheduling: time from the deletion of the pods until all are gone. Then they are deleted by force."""
 
     pods_created: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Job rescheduling: from the end of the old pods until all new ones are made, by us or by the job's controller."""
+    """Job rescheduling: time from the end of the old pods until all new ones are created, by Rekindle or by the
+    job's controller."""
 
     pods_running: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Job rescheduling: from the creation of the pods until all of them run."""
+    """Job rescheduling: time from the creation of the pods until all of them run."""
 
     restart: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Job rescheduling: from running pods until the first completed step (MindIO: until its stream is attached)."""
+    """Job rescheduling: time from running pods until the first completed step (MindIO: until its stream is attached)."""
 
     node_lost: timedelta = Field(default=timedelta(seconds=20), ge=timedelta(0))
-    """How long a node may be not ready until it counts as lost. Skipped when a pod failed or the training side reported a fault.
+    """Time that a node may be not ready before it counts as lost. Skipped if a pod failed or the training side reported a fault.
     Source: ours; a kubelet that restarts is back within seconds."""
 
     pods_stay: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
-    """Job rescheduling with MindIO, which tells no step: how long the pods must run on once its stream is attached. Source: ours,
-    from measured 1.6-2 s between the two."""
+    """Job rescheduling with MindIO, which reports no step: time that the pods must keep running after its stream is attached.
+    Source: ours, from measured 1.6-2 s between the two."""
 
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
-    """Beyond the sum of a mode's limits: for its clean-up, and again for its cancellation; then it is ended. Source: ours."""
+    """Time that a mode gets for its clean-up in addition to the sum of its limits, and the same again for its cancellation. Then
+    it is terminated. Source: ours."""
 
     _no_truth = field_validator("*", mode="before")(no_truth)
 

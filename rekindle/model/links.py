@@ -1,4 +1,4 @@
-"""Links: which network interface a device uses for its collectives, the first one or the backup."""
+"""Links: which network interface each device uses for its collectives, the first one or the backup."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -10,18 +10,18 @@ from rekindle.model.bounds import Note, Text
 from rekindle.model.ranks import Ranks
 
 MOST_NODES = 128
-"""Nodes whose devices one request moves. Source: ours; a leaf switch has fewer ports."""
+"""Maximum number of nodes whose devices one request moves. Source: ours; a leaf switch has fewer ports."""
 
 MOST_DEVICES = 32
-"""Devices of one node in a request."""
+"""Maximum number of devices of one node in a request."""
 
 MOST_ON_BACKUP = 1_024
-"""Ranks of a job that are on their backup links at once. Source: ours; all of them are in the state of its workflow."""
+"""Maximum number of ranks of a job on their backup links. Source: ours; all of them are in the state of its workflow."""
 
 
 NodeName = Annotated[str, Field(min_length=1, max_length=253)]
 DeviceId = Annotated[str, Field(min_length=1, max_length=16)]
-"""As in the job's rank table: `0`, `1`, ..."""
+"""Id of a device as in the job's rank table: `0`, `1`, ..."""
 
 
 class NodeLinks(Value):
@@ -30,14 +30,14 @@ class NodeLinks(Value):
     node: NodeName
     devices: tuple[DeviceId, ...] = Field(min_length=1, max_length=MOST_DEVICES)
     backup: bool
-    """To the backup link; otherwise back to the first one."""
+    """True to move the devices to their backup link, False to move them back to the first one."""
 
 
 class Placed(NodeLinks):
-    """Such devices, with the ranks that have them."""
+    """Devices to move, with the ranks that use them."""
 
     ranks: tuple[Ranks, ...]
-    """Of each device."""
+    """Ranks of each device, in the order of `devices`."""
 
 
 class OnBackup(Value):
@@ -45,21 +45,21 @@ class OnBackup(Value):
 
     ranks: Ranks
     maintenance: Note = ""
-    """Workflow id of who moved them, and moves them back; empty: nobody waits for it."""
+    """Workflow id of the maintenance that moved the ranks and moves them back. Empty: none waits for it."""
 
 
 class LinksReset(Value):
-    """Signal `links_reset` to a maintenance: these ranks are on their backup links no more."""
+    """Signal `links_reset` to a maintenance: these ranks are no longer on their backup links."""
 
     job_id: str = ""
-    """Whose ranks. A job's memory may name any maintenance: a tenant writes there."""
+    """Id of the job of these ranks, to be compared: the memory of a job, which tenants can write, may name any maintenance."""
 
     ranks: Ranks
     why: Text
 
 
 class RankLinks(Value):
-    """What the training side is told: ranks by the link that they are to use."""
+    """Ranks that the training side is told to move, by the link that they are to use."""
 
     backup: Ranks = ()
     first: Ranks = ()
@@ -70,12 +70,12 @@ class RankLinks(Value):
 
 
 def describe(links: Iterable[NodeLinks]) -> str:
-    """`node-1 devices 0,8 to the backup link`, of each entry."""
+    """Returns the movements in words: `node-1 devices 0,8 to the backup link`, separated by semicolons."""
     return "; ".join(f"{named(one)} to the {'backup' if one.backup else 'first'} link" for one in links)
 
 
 def named(one: NodeLinks) -> str:
-    """`node-1 devices 0,8`."""
+    """Returns the devices in words: `node-1 devices 0,8`."""
     return f"{one.node} {_devices(one.devices)}"
 
 

@@ -1,4 +1,4 @@
-"""A maintenance of links: from the failover of a job's devices to their switchback, days later."""
+"""Maintenance of links: from the failover of a job's devices to their switchback, which may be days later."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -13,7 +13,7 @@ KEPT_MOVES = 20
 
 
 class Stage(StrEnum):
-    """Where a maintenance is; what people read."""
+    """Stage of a maintenance. The value is shown to people."""
 
     FAILING_OVER = "failing over"
     ON_BACKUP = "on the backup link"
@@ -22,19 +22,19 @@ class Stage(StrEnum):
 
 
 class SwitchBack(Asked):
-    """The devices that are to return to their first link; none: all that are on their backup link by this maintenance."""
+    """Devices to move back to their first link. Empty: all devices that this maintenance has moved to their backup link."""
 
     links: tuple[NodeLinks, ...] = ()
     requested_by: Text = ""
 
 
 class Move(Value):
-    """One movement of links, or what else became of them."""
+    """One movement of links, or another event of a maintenance."""
 
     at: datetime
     what: Text
     outcome: Outcome | None = None
-    """None: no movement of ours."""
+    """Outcome of the link switch. None: this was no link switch of Rekindle."""
 
     reason: Text = ""
 
@@ -44,7 +44,7 @@ class Move(Value):
 
 
 class MaintenanceChanges(TypedDict, total=False):
-    """The fields of `Maintenance`, for `with_`."""
+    """Fields of `Maintenance`, for `with_`."""
 
     job_id: str
     stage: Stage
@@ -55,49 +55,49 @@ class MaintenanceChanges(TypedDict, total=False):
 
 
 class Maintenance(Value):
-    """Where a maintenance is, and what it did: its status, its result, and its memory from run to run."""
+    """Status, result and memory of a maintenance: its stage and what it did. Passed from run to run of its workflow."""
 
     job_id: str = ""
     job: str = ""
     stage: Stage = Stage.FAILING_OVER
     on_backup: tuple[Placed, ...] = ()
-    """Devices that it has moved, and that have not returned."""
+    """Devices that the maintenance has moved and that have not returned."""
 
     since: datetime | None = None
-    """When it had moved them."""
+    """Time at which the devices had been moved."""
 
     asked: int = 0
-    """So many movements were asked for."""
+    """Number of movements that were requested."""
 
     moves: tuple[Move, ...] = ()
-    """The last ones."""
+    """The last movements, at most `KEPT_MOVES`."""
 
     @property
     def last(self) -> Move | None:
-        """Its last movement of links."""
+        """Last link switch of the maintenance. None: there was none."""
         return next((move for move in reversed(self.moves) if move.outcome), None)
 
     def with_(self, **changes: Unpack[MaintenanceChanges]) -> Self:
-        """It with these fields changed."""
+        """Returns a copy with these fields changed."""
         return self.model_copy(update=dict(changes))
 
 
 class FailoverRequest(Value):
-    """Argument of `LinkFailover`."""
+    """Argument of the workflow `LinkFailover`."""
 
     job: Text = ""
     """Id or name of the job."""
 
     name: Text = ""
-    """The job's, as it is shown; empty: as it was given."""
+    """Name of the job for display. Empty: the one that was given."""
 
     links: tuple[NodeLinks, ...] = ()
     dry_run: bool = False
-    """Only look whose devices these are: they are the result, as if they had been moved."""
+    """True to return the ranks of these devices without moving them, in the same form as after a movement."""
 
     requested_by: Text = ""
     upgrade: Text = ""
-    """Workflow id of the upgrade that is told when devices return; empty: none is."""
+    """Workflow id of the switch upgrade that is notified when devices return. Empty: none."""
 
     known: Maintenance | None = None
-    """What an earlier run of it knew; None: it begins."""
+    """State of an earlier run of the workflow. None: this is the first run."""

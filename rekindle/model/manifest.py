@@ -1,7 +1,7 @@
-"""What `rekindle submit job.yaml` reads, and what a job object means to recoveries.
+"""Reads the manifest of `rekindle submit job.yaml`, and converts a job object into the job that recoveries work with.
 
-Called by the command line (`parse`), by the local cluster, which refuses a job that the watcher could not register, and by the
-watcher (`job_of`). Every wrong field is named at once, with what is accepted.
+Used by the command line (`parse`), the watcher (`job_of`), and the local cluster, which rejects a job that the watcher could not
+register. An error names all wrong fields at once, with the accepted values.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS,
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
 KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, NO_SPARE, RECOVER_STRATEGY)
-"""What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
+"""Labels and annotations of a job object that recoveries read. All others are dropped: they may be large."""
 
 SPELLED = {
     LIMITS: "spec.limits",
@@ -52,16 +52,17 @@ SPELLED = {
     STANDBYS: "spec.standbys",
     TRAINING_SIDE: "spec.trainingSide",
 }
-"""Annotations of other kinds of jobs: what our own kind says in a field. Ignored without a word, they would seem to hold."""
+"""Annotations of other kinds of jobs, and the field of a `TrainingJob` for the same setting. They are rejected there, since they
+would have no effect."""
 
 QUOTED = 80
-"""Bytes of a wrong value that a refusal quotes."""
+"""Maximum number of bytes of a wrong value in an error message."""
 
 TOLD_PROBLEMS = 20
-"""Wrong fields that a refusal names."""
+"""Maximum number of wrong fields in an error message."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
-"""Lower-case letters, digits and hyphens, at most 40: names of pods are longer, and must fit into a label."""
+"""Lower-case letters, digits and hyphens, at most 40 characters: names of pods are longer and must fit into a label."""
 
 Word = TypeVar("Word", bound=StrEnum)
 Argument = Annotated[str, StringConstraints(min_length=1)]
@@ -101,21 +102,21 @@ NOT_OF_A_POD = {
     "restartPolicy": "is Never: pods are started again by recoveries",
     "nodeName": "no other pod could take over there; use nodeSelector or affinity",
 }
-"""Fields of a pod's spec that cannot be said, and why."""
+"""Fields of a pod's spec that cannot be set, and the reasons."""
 
 
 class Kubernetes(Written):
-    """What the pods need on Kubernetes only."""
+    """Settings of the pods for Kubernetes only."""
 
     image: str = ""
     accelerator_resource: str = "huawei.com/Ascend910"
-    """Extended resource of one accelerator; `nvidia.com/gpu` for GPUs."""
+    """Extended resource of an accelerator, such as `nvidia.com/gpu` for GPUs."""
 
     pod: dict[str, Any] = {}
-    """Fields of each pod's spec: volumes, tolerations, ..."""
+    """Fields to set in the spec of each pod: volumes, tolerations, ..."""
 
     container: dict[str, Any] = {}
-    """Fields of each pod's container: volumeMounts, resources, ..."""
+    """Fields to set in the container of each pod: volumeMounts, resources, ..."""
 
     @field_validator("pod")
     @classmethod
@@ -127,26 +128,26 @@ class Spec(Written):
     pods: int = Field(ge=1, le=MOST_PODS)
     ranks_per_pod: int = Field(ge=1, le=MOST_RANKS)
     command: tuple[Argument, ...] = Field(min_length=1)
-    """Argument vector of each worker pod."""
+    """Command line of each worker pod."""
 
     env: dict[str, str] = {}
     accelerators: int = Field(default=-1, ge=0)
-    """Accelerators of each worker pod; by default one a rank."""
+    """Number of accelerators of each worker pod. By default one for each rank."""
 
     manager: tuple[Argument, ...] | None = None
-    """Argument vector of the manager's pod; by default our own manager, and none where the training side is MindIO."""
+    """Command line of the manager's pod. By default Rekindle's own manager, and no manager if the training side is MindIO."""
 
     training_side: TrainingSide = TrainingSide.REKINDLE
     capabilities: tuple[Capability, ...] = ()
     standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)
-    """Pods without a rank that stand by on spare nodes, with everything loaded but the state."""
+    """Number of pods without a rank that stand by on spare nodes, with everything loaded except the state."""
 
     limits: dict[str, WrittenTime] = {}
     kubernetes: Kubernetes = Kubernetes()
 
     @property
     def manager_command(self) -> tuple[str, ...]:
-        """Of the manager's pod; empty: there is none."""
+        """Command line of the manager's pod. Empty: there is no such pod."""
         if "manager" in self.model_fields_set or self.training_side is not TrainingSide.REKINDLE:
             return self.manager or ()
         return ("rekindle-manager", "--nnodes", str(self.pods), "--nproc-per-node", str(self.ranks_per_pod))
@@ -159,7 +160,7 @@ class Spec(Written):
     @classmethod
     def _limits_are_limits(cls, limits: dict[str, float | str]) -> dict[str, float | str]:
         names = {field.alias or name for name, field in Limits.model_fields.items()}
-        wrong = _slips((key for key in limits if key in Limits.model_fields), names)  # others are unknown anyway
+        wrong = _slips((key for key in limits if key in Limits.model_fields), names)  # all other keys are rejected as unknown
         _limits(Limits(), limits, wrong, relations=False)
         return _unless(wrong, limits)
 
@@ -172,8 +173,8 @@ class Manifest(Written):
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses what is nested deeper than any manifest, as what it would take to read it grows with the cube of the levels, and a
-    key that is there twice, of which YAML would take the last."""
+    """YAML loader that rejects deep nesting and duplicate keys. The time for reading a document grows with the cube of its depth,
+    and YAML silently uses the last of duplicate keys."""
 
     level = 0
 
@@ -194,7 +195,7 @@ class Loader(yaml.SafeLoader):
 
 
 def parse_all(text: str) -> list[JobObject]:
-    """The job objects of a file, which may have several documents in YAML; those without content are left out.
+    """Returns the job objects of a file, which may contain several YAML documents. Empty documents are skipped.
 
     Raises:
         BadInput: one line for every wrong field of the first document that has any.
@@ -219,7 +220,7 @@ def _documents(text: str) -> list[object]:
 
 
 def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B008
-    """The job object that a manifest in YAML asks for, judged together with the limits of the installation.
+    """Returns the job object of a manifest in YAML, after validation together with the limits of the installation.
 
     Raises:
         BadInput: one line for every wrong field.
@@ -231,7 +232,7 @@ def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B00
 
 
 def parsed(document: object, installation: Limits = Limits()) -> JobObject:  # noqa: B008
-    """Does what `parse` does, for a document that was read."""
+    """Returns the job object of a document that was read, as `parse` does for a text."""
     if not isinstance(document, dict):
         raise BadInput("the manifest is not a mapping: it begins with `apiVersion: rekindle.io/v1` and `kind: TrainingJob`")
     job = read(document)
@@ -240,7 +241,7 @@ def parsed(document: object, installation: Limits = Limits()) -> JobObject:  # n
 
 
 def read(document: Mapping[str, object]) -> JobObject:
-    """The job object of a manifest, each of whose fields is right by itself.
+    """Returns the job object of a manifest, with each field validated by itself.
 
     Raises:
         BadInput: one line for every wrong field.
@@ -272,10 +273,10 @@ def _job_object(manifest: Manifest) -> JobObject:
 
 
 def job_of(job: JobObject, installation: Limits) -> Job:
-    """What recoveries know of a job object. Its own limits come before the installation's.
+    """Returns the job of a job object. Its own limits take precedence over the installation's.
 
     Raises:
-        BadInput: one line for every label, annotation and field that does not mean anything.
+        BadInput: one line for every label, annotation and field without a valid value.
     """
     spec = job.spec
     wrong = [f"spec: {problem}"] if (problem := size_problem(spec.pods, spec.ranks_per_pod)) else []
@@ -328,7 +329,7 @@ def _bounded_names(job: JobObject, wrong: list[str]) -> None:
 
 
 def _kept(written: dict[str, str], keys: tuple[str, ...], where: str, wrong: list[str]) -> dict[str, str]:
-    """What is written under these keys."""
+    """Returns the entries with these keys. Appends an error to `wrong` for each value that is too long."""
     kept = {key: written[key] for key in keys if key in written}
     for key, text in kept.items():
         if len(text) > LONGEST_TEXT:
@@ -371,13 +372,14 @@ def _no_spare(annotations: dict[str, str], prefix: str, wrong: list[str]) -> NoS
 
 
 def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...]:
-    """Our own training side can replace rank 0 without saying so."""
+    """Adds the capability that Rekindle's training side always has: it can replace rank 0."""
     ours = {Capability.REPLACE_RANK_0} if side is TrainingSide.REKINDLE else set()
     return tuple(sorted(said | ours))
 
 
 def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str], *, relations: bool = True) -> Limits | None:
-    """The job's limits in front of the installation's. Without `relations` each is looked at by itself."""
+    """Returns the job's limits, with the installation's as defaults. Without `relations`, each limit is
+    validated only by itself."""
     names = {field.alias: name for name, field in Limits.model_fields.items()}
     try:
         return Limits.model_validate({**installation.model_dump(), **{names.get(key, key): own[key] for key in own}})
@@ -387,7 +389,8 @@ def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str],
 
 
 def _slips(written: Iterable[str], known: Collection[str]) -> list[str]:
-    """Keys that are close to a known one: they would be ignored without a word. All others are none of our business."""
+    """Returns an error for each key that is similar to a known one. It would be ignored silently; all other unknown keys are
+    accepted."""
     unknown = islice((key for key in written if key not in known), MOST_GUESSED)
     meant = {key: did_you_mean(key, known) for key in unknown}
     return [f"{key}: unknown{words}" for key, words in meant.items() if words]
@@ -400,7 +403,7 @@ def _unless(wrong: list[str], value: Checked) -> Checked:
 
 
 def refusal(lines: list[str]) -> BadInput:
-    """Of very many it names the first: it becomes an event, a log line or a status."""
+    """Returns an error with all lines, or the first ones of very many: it becomes an event, a log line or a status."""
     if len(lines) == 1:
         return BadInput(lines[0])
     more = [f"and {len(lines) - TOLD_PROBLEMS} more"] if len(lines) > TOLD_PROBLEMS else []

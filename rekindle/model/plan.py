@@ -1,4 +1,4 @@
-"""The upgrade of a switch: which links each of its leaves carries, where the upgrade is, and what becomes of each job."""
+"""Upgrade of a switch: the links on each of its leaves, the stage of the upgrade, and the state of each job."""
 
 from enum import StrEnum
 from typing import Annotated, Self, TypedDict, Unpack
@@ -12,27 +12,27 @@ from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Move
 
 MOST_LEAVES = 64
 MOST_ENTRIES = 192
-"""Nodes of all leaves of a plan together, and places of jobs on one leaf: what one payload has room for."""
+"""Maximum number of nodes on all leaves of a plan, and of places of jobs on one leaf. One payload has room for so many."""
 
 MOST_LINKS = 1_024
-"""Links of all leaves of a plan together."""
+"""Maximum number of links on all leaves of a plan."""
 
 MOST_JOBS = 64
-"""Jobs with devices on one leaf."""
+"""Maximum number of jobs with devices on one leaf."""
 
 MOST_LEFT = 16
-"""Jobs of earlier leaves that are left on their backup links."""
+"""Maximum number of jobs of earlier leaves that are left on their backup links."""
 
 AT_ONCE = 8
-"""Jobs that are moved at the same time, if the plan does not say otherwise."""
+"""Default for the number of jobs that are moved at the same time."""
 
 MOST_AT_ONCE = 64
 KEPT_ROWS = 96
-"""Rows of a forecast."""
+"""Maximum number of rows of a forecast."""
 
 LONGEST_SWITCH = 63
 LONGEST_BRIEF = 120
-"""Characters of the name of a leaf, and of a job's devices in words."""
+"""Characters of the name of a leaf, and of the description of a job's devices."""
 
 
 def _brief(text: str) -> str:
@@ -47,29 +47,29 @@ class Leaf(Value):
 
     name: Brief
     links: tuple[NodeLinks, ...] = ()
-    """What is plugged into it: of these devices the first link, or (`backup`) the backup link."""
+    """Links that are plugged into the leaf: the first link of the devices, or (`backup`) their backup link."""
 
 
 class SwitchPlan(Value):
-    """What a person wants to be done."""
+    """Upgrade plan of a switch, as a person writes it."""
 
     switch: str = Field(min_length=1, max_length=LONGEST_SWITCH, pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$")
     carries: tuple[NodeLinks, ...] = ()
-    """All links of the switch, whatever leaf they are on: what the leaves are compared with before it begins."""
+    """All links of the switch, on whatever leaf. The leaves are compared with them before the upgrade begins."""
 
     leaves: tuple[Leaf, ...] = ()
-    """In the order of their upgrades."""
+    """Leaves in the order in which they are upgraded."""
 
     jobs: tuple[Note, ...] = ()
-    """Ids or names; none: all registered jobs that have devices on a leaf."""
+    """Ids or names of jobs. Empty: all registered jobs with devices on a leaf."""
 
     at_once: int = Field(default=AT_ONCE, ge=1, le=MOST_AT_ONCE)
     skip_unmovable: bool = False
-    """A job that cannot be moved is left on the leaf; otherwise the plan stands until somebody decides."""
+    """True to leave a job on the leaf that cannot be moved. Otherwise the plan waits for a person's decision."""
 
 
 class Stage(StrEnum):
-    """Where an upgrade is; what people read."""
+    """Stage of an upgrade. The value is shown to people."""
 
     CHECKING = "being checked"
     FAILING_OVER = "failing over"
@@ -80,14 +80,14 @@ class Stage(StrEnum):
     ROLLED_BACK = "rolled back"
     REFUSED = "refused"
     TERMINATED = "terminated"
-    """Somebody has ended its workflow by force; its maintenances stand."""
+    """A person has terminated the workflow of the upgrade. Its maintenances stay."""
 
 
 ENDS = (Stage.DONE, Stage.ROLLED_BACK, Stage.REFUSED, Stage.TERMINATED)
 
 
 class Where(StrEnum):
-    """What became of one job of a leaf."""
+    """State of one job of a leaf. The value is shown to people."""
 
     MOVING = "is being moved"
     NOT_MOVED = "not moved"
@@ -100,11 +100,11 @@ class Where(StrEnum):
 
 
 ASKING = (Where.NOT_MOVED, Where.NOT_RETURNED)
-"""Somebody has to decide."""
+"""States in which a person has to decide."""
 
 
 class Word(StrEnum):
-    """What a person tells an upgrade."""
+    """Command of a person to an upgrade."""
 
     PROCEED = "proceed"
     STOP = "stop"
@@ -119,42 +119,42 @@ class Control(Asked):
 
     word: Word
     leaf: Brief = ""
-    """Of `proceed`: it is refused where another leaf is free; empty: whichever is."""
+    """Name of the leaf for `proceed`, which is compared with the one that is free now. Empty: any leaf."""
 
     requested_by: Note = ""
 
 
 class JobMove(Value):
-    """A job that was on a leaf."""
+    """A job with devices on a leaf, and its state."""
 
     job_id: str
     job: Note
     leaf: int
-    """Which one of the plan, from 0."""
+    """Index of the leaf in the plan, from 0."""
 
     maintenance: Text = ""
-    """Workflow id of the `LinkFailover` that moves its links, there and back."""
+    """Workflow id of the `LinkFailover` that moves the links of the job in both directions."""
 
     where: Where = Where.MOVING
     what: Brief = ""
-    """Its devices, in words."""
+    """Devices of the job, in words."""
 
     reason: Note = ""
 
 
 class LeafDone(Value):
-    """A leaf that was upgraded."""
+    """A leaf whose upgrade is done."""
 
     name: Brief
     returned: int
-    """Jobs."""
+    """Number of jobs that were moved back."""
 
     skipped: int = 0
     left: int = 0
 
 
 class UpgradeChanges(TypedDict, total=False):
-    """The fields of `Upgrade`, for `with_`."""
+    """Fields of `Upgrade`, for `with_`."""
 
     stage: Stage
     leaf: int
@@ -166,24 +166,24 @@ class UpgradeChanges(TypedDict, total=False):
 
 
 class Upgrade(Value):
-    """Where an upgrade is, and what it did: its status, its result, and its memory from run to run."""
+    """Status, result and memory of an upgrade: its stage and what it did. Passed from run to run of its workflow."""
 
     switch: str = ""
     stage: Stage = Stage.CHECKING
     leaf: int = 0
-    """Which leaf of the plan, from 0."""
+    """Index of the present leaf in the plan, from 0."""
 
     leaves: tuple[Brief, ...] = ()
     moves: tuple[JobMove, ...] = ()
-    """Jobs of this leaf, and those of earlier ones that are still on their backup links."""
+    """Jobs of this leaf, and jobs of earlier leaves that are still on their backup links."""
 
     done: tuple[LeafDone, ...] = ()
     stopped: bool = False
     notes: tuple[Move, ...] = ()
-    """The last ones."""
+    """The last events of the upgrade, at most `KEPT_MOVES`."""
 
     def with_(self, **changes: Unpack[UpgradeChanges]) -> Self:
-        """It with these fields changed."""
+        """Returns a copy with these fields changed."""
         return self.model_copy(update=dict(changes))
 
     def noting(self, note: Move) -> Self:
@@ -195,23 +195,23 @@ class Upgrade(Value):
 
     @property
     def asking(self) -> tuple[JobMove, ...]:
-        """Jobs about which somebody has to decide."""
+        """Jobs for which a person has to decide."""
         return tuple(move for move in self.moves if move.where in ASKING)
 
 
 class UpgradeRequest(Value):
-    """Argument of `SwitchUpgrade`."""
+    """Argument of the workflow `SwitchUpgrade`."""
 
     plan: SwitchPlan
     dry_run: bool = False
-    """Only look: the forecast is the answer of its update `checked`."""
+    """True to compute only a forecast, which the update `checked` returns."""
 
     requested_by: Note = ""
     known: Upgrade | None = None
-    """What an earlier run of it knew; None: it begins."""
+    """State of an earlier run of the workflow. None: this is the first run."""
 
 
-# ---- what is seen of a leaf
+# ---- state of a leaf
 
 
 class SurveyLeafRequest(Value):
@@ -220,21 +220,21 @@ class SurveyLeafRequest(Value):
 
 
 class JobOnLeaf(Value):
-    """A job that has devices on a leaf, as it is now."""
+    """Present state of a job that has devices on a leaf."""
 
     job_id: str
     job: Note
     maintenance: Text = ""
-    """Workflow id of the `LinkFailover` that would move them."""
+    """Workflow id of the `LinkFailover` that would move the devices."""
 
     move: tuple[Placed, ...] = ()
-    """To the backup link: what uses its first link on this leaf."""
+    """Devices to move to their backup link: those that use their first link on this leaf."""
 
     busy: Note = ""
-    """With what it is busy now; it is waited for."""
+    """Description of what the job is busy with now. The upgrade waits for its end."""
 
     problem: Note = ""
-    """Why it cannot leave the leaf as it is now; empty: it can."""
+    """Reason why the job cannot leave the leaf now. Empty: it can."""
 
     info: Note = ""
 
@@ -242,11 +242,11 @@ class JobOnLeaf(Value):
 class LeafView(Value):
     jobs: tuple[JobOnLeaf, ...] = ()
     problems: tuple[Note, ...] = ()
-    """Nodes and jobs that are not known, and a leaf that carries too much."""
+    """Descriptions of unknown nodes and jobs, and of a leaf that carries too many links."""
 
 
 class ForecastRow(Value):
-    """What would be done with one job on one leaf."""
+    """Planned action for one job on one leaf."""
 
     leaf: Note
     job: Note
@@ -257,24 +257,24 @@ class ForecastRow(Value):
 
 
 class Forecast(Value):
-    """What an upgrade would do."""
+    """Forecast of an upgrade."""
 
     leaves: tuple[Note, ...] = ()
     rows: tuple[ForecastRow, ...] = ()
     more: int = 0
-    """Rows that are left out."""
+    """Number of rows that are left out."""
 
     refused: tuple[Note, ...] = ()
-    """Why it is not begun; none: it would be."""
+    """Reasons why the upgrade is not started. Empty: it would be."""
 
 
 class FailOver(Value):
-    """A maintenance that is to be begun."""
+    """Request to start a maintenance."""
 
     maintenance: Text
     request: FailoverRequest
     whose: Note
-    """Which upgrade begins it: the same one may ask again."""
+    """Workflow id of the upgrade that starts the maintenance. The same upgrade may repeat the request."""
 
 
 class MoveBack(Value):
@@ -283,12 +283,12 @@ class MoveBack(Value):
 
 
 class Moved(Value):
-    """What became of the movement of a job's links."""
+    """Result of the movement of a job's links."""
 
     problem: Note = ""
-    """Why they were not moved; empty: they were."""
+    """Reason why the links were not moved. Empty: they were."""
 
     busy: bool = False
-    """It may be tried again soon."""
+    """True if the movement can be retried soon."""
 
     info: Note = ""

@@ -1,4 +1,4 @@
-"""What `rekindle plan start plan.yaml` reads. Every wrong field is named at once, with what is accepted."""
+"""Reads the plan of `rekindle plan start plan.yaml`. An error names all wrong fields at once, with the accepted values."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -23,7 +23,8 @@ class Unmovable(StrEnum):
 
 
 def _as_text(value: object) -> object:
-    """Ids of devices are mostly written as numbers. `08` is none to YAML, and no device: its job would stay on the leaf."""
+    """Converts device ids that are written as numbers into texts. Rejects `08`: to YAML it is no number, and no device has this
+    id."""
     if isinstance(value, str) and value.isdecimal() and value != str(int(value)):
         raise ValueError(f"is not accepted, write {int(value)}")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -36,7 +37,7 @@ Short = Annotated[str, Field(min_length=1, max_length=LONGEST_NOTE)]
 
 
 class Links(Written):
-    """Links of devices, by node: `{node-1: [0, 1]}`."""
+    """Links by node and device: `{node-1: [0, 1]}`."""
 
     first: Ports = {}
     backup: Ports = {}
@@ -52,7 +53,7 @@ class LeafSpec(Links):
 
 class Metadata(Written):
     name: Annotated[str, Field(max_length=LONGEST_SWITCH, pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$")]
-    """Of the switch."""
+    """Name of the switch."""
 
 
 class Spec(Written):
@@ -71,7 +72,7 @@ class PlanFile(Written):
 
 
 def parse(text: str) -> SwitchPlan:
-    """The plan that a file in YAML describes. Each field is right by itself; `policy.plans.problems` judges them together.
+    """Returns the plan of a file in YAML. Each field is validated by itself; `policy.plans.problems` validates them together.
 
     Raises:
         BadInput: one line for every wrong field.

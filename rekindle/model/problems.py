@@ -1,4 +1,4 @@
-"""What is wrong with a value that somebody wrote, in lines for people: each names its field and what is accepted."""
+"""Describes validation errors for people: a line for each wrong field, with what is accepted."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -8,16 +8,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 INSIDE = "rekindle_inside"
-"""Type of an error that holds several lines of its own."""
+"""Type of a validation error that contains several lines of its own."""
 
 CLOSE = 0.87
-"""How alike a name must be to a known one to be taken for a slip: one letter in eight."""
+"""Similarity from which on an unknown name is taken for a misspelled known one: about one letter in eight differs."""
 
 LONGEST = 200
-"""Characters of a value, or of a field's name, that are repeated."""
+"""Maximum number of characters of a value, or of a field's name, in an error message."""
 
 MOST_GUESSED = 50
-"""Names of one object of which is looked for what was meant: a tenant may write tens of thousands, and everybody waits."""
+"""Maximum number of names of one object for which a similar known one is searched. A tenant may write tens of thousands, which
+would delay everybody."""
 
 WORDS = {
     "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",
@@ -29,7 +30,8 @@ WORDS = {
 
 
 def problems(error: ValidationError, model: type[BaseModel], prefix: str = "", *, relations: bool = True) -> list[str]:
-    """One line for each wrong field: where, what is wrong, what is accepted. Relations are between fields of `model` itself."""
+    """Returns a line for each wrong field: its path, the error, and what is accepted. Without `relations`, errors between fields
+    of `model` are left out."""
     lines: list[str] = []
     for detail in error.errors(include_url=False):
         where = ".".join(str(part)[:LONGEST] for part in (prefix, *detail["loc"]) if part != "")
@@ -47,20 +49,20 @@ def _lines(detail: ErrorDetails, where: str, model: type[BaseModel], *, guess: b
     if detail["type"] == "missing":
         return [f"{where}: missing"]
     if detail["type"] == "default_factory_not_called":
-        return []  # its default depends on a field that has a line of its own
+        return []  # the default depends on a wrong field, which has its own line
     words = next((words for kind, words in WORDS.items() if detail["type"].startswith(kind)), _lower(detail["msg"]))
     return [f"{where}: {words}{_got(detail['input'])}"]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`, did you mean X?` for the known name that another one is close to; empty: it is close to none."""
+    """Returns `, did you mean X?` for the first known name that is similar. Empty: none is."""
     close = next((other for other in known if len(name) <= LONGEST and _is_close(name, other)), "")
     return f", did you mean {close}?" if close else ""
 
 
 def _is_close(name: str, other: str) -> bool:
-    """Whether two names differ in case, hyphens and underscores only, or by a slip. Their prefix (`rekindle.io/`) is the same:
-    whoever has one of its own may call things as we do."""
+    """Returns whether two names differ only in case, hyphens, underscores or about one letter in eight. Their prefixes
+    (`rekindle.io/`) must be equal: keys with other prefixes may have any name."""
     (prefix, _, own), (other_prefix, _, other_own) = name.rpartition("/"), other.rpartition("/")
     return prefix.lower() == other_prefix and SequenceMatcher(None, _plain(own), _plain(other_own)).ratio() >= CLOSE
 
@@ -70,7 +72,7 @@ def _plain(name: str) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Names of the fields that are accepted at a place, as they are written."""
+    """Returns the names of the accepted fields at a path, as they are written."""
     for part in path:
         field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
         inner = _model_in(field.annotation) if field else None
@@ -81,7 +83,7 @@ def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that a field's type is, or holds (`X | None`, `tuple[X, ...]`)."""
+    """Returns the model that a field's type is or contains (`X | None`, `tuple[X, ...]`)."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
@@ -93,7 +95,7 @@ def _lower(message: str) -> str:
 
 
 def _got(value: object) -> str:
-    """The value, as far as it fits into a line; Python writes no numbers of thousands of digits."""
+    """Returns the value for an error message, if it fits into a line. Python does not print numbers of thousands of digits."""
     if isinstance(value, int) and value.bit_length() > LONGEST:
         return " (got a number that is far too large)"
     words = repr(value[:LONGEST] if isinstance(value, str) else value) if isinstance(value, str | int | float | None) else ""

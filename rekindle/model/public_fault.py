@@ -1,7 +1,7 @@
-"""Public faults: what platforms and agents tell of faults of nodes, by the wire contract's `PubFault` or as a ConfigMap.
+"""Public faults: faults of nodes that platforms and agents report by the wire contract's `PubFault` or in a ConfigMap.
 
-Used by the gateway, which checks what it is told, and by whoever reads what is said of nodes. Codes, levels and senders are those
-that ClusterD ships with.
+Used by the gateway, which validates them, and by the readers of reports about nodes. Codes, levels and senders are those of
+ClusterD.
 """
 
 from collections.abc import Mapping
@@ -34,23 +34,23 @@ LEVELS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("110001022", "110001023"), PRE_SEPARATE),
 }
-"""By code. Source: ClusterD."""
+"""Levels by fault code. Source: ClusterD."""
 
 MOST_FAULTS, MOST_INFLUENCES = 100, 1000
-"""Of one request, and of one fault."""
+"""Maximum numbers of faults in a request and of influences of a fault."""
 
 LEAST_SECONDS = 5.0
-"""A fault is seen for so long in any case: who told that it is over may have overtaken who told of it. Source: ClusterD."""
+"""Minimum duration of a fault in seconds. The report of its end may arrive before that of its beginning. Source: ClusterD."""
 
 SERIAL = "sn/"
-"""Before the serial number of a node that is not named."""
+"""Prefix of a node that is identified by its serial number instead of its name."""
 
 EARLIEST = 1_735_689_600_000
-"""2025-01-01, in milliseconds."""
+"""Earliest accepted time, 2025-01-01, in milliseconds."""
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{8,128}$")]
 Moment = Annotated[int, Field(ge=EARLIEST, lt=10**13)]
-"""Milliseconds, of 13 digits."""
+"""Milliseconds since 1970, a number of 13 digits."""
 
 
 def _different(ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -60,17 +60,17 @@ def _different(ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Message(Value):
-    """Spelled as on the wire."""
+    """Base class of messages, with field names as on the wire."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
 
 class Influence(_Message):
-    """A node that has the fault."""
+    """Node that is affected by the fault."""
 
     node_name: Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")] = ""
     node_sn: Annotated[str, StringConstraints(pattern=r"^[!-~]{0,128}$")] = Field(default="", alias="nodeSN")
-    """Its serial number: the annotation `product-serial-number` of the node."""
+    """Serial number of the node; its annotation `product-serial-number`."""
 
     device_ids: Annotated[
         tuple[Annotated[int, Field(ge=0, le=31)], ...], Field(min_length=1, max_length=32), AfterValidator(_different)
@@ -101,10 +101,10 @@ class PublicFault(_Message):
 
 
 class Envelope(_Message):
-    """A request beside its faults, which are good or bad one by one."""
+    """Fields of a request other than its faults. The faults are validated one by one."""
 
     id: Id
     timestamp: Moment
     version: Literal["1.0"]
     resource: str
-    """Who sends it."""
+    """Sender of the request."""

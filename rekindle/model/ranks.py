@@ -1,4 +1,4 @@
-"""A set of ranks: a sorted tuple in memory and a text such as "0-9,12" in JSON, where 10,000 numbers would fill a payload."""
+"""Sets of ranks: a sorted tuple in memory, and a text such as "0-9,12" in JSON, where 10,000 numbers would fill a payload."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -9,14 +9,14 @@ from pydantic import BeforeValidator, PlainSerializer
 from rekindle.model.sizes import MOST_RANKS
 
 LONGEST = 5 * MOST_RANKS
-"""Characters of the longest text that can be right: every second rank, with its comma."""
+"""Maximum number of characters of a valid text: every second rank, with commas."""
 
 
 def read_ranks(value: object) -> tuple[int, ...]:
-    """Ranks from a text of ascending ranges, or from numbers in any order.
+    """Returns ranks from a text of ascending ranges, or from a list of numbers in any order.
 
     Raises:
-        ValueError: it is neither, or a rank is beyond what any job has.
+        ValueError: the value is neither, or a rank is outside 0 to `MOST_RANKS` - 1.
     """
     if isinstance(value, str):
         return _from_text(value)
@@ -48,7 +48,7 @@ def _number(digits: str, part: str) -> int:
 
 
 def written_ranks(ranks: Iterable[int]) -> str:
-    """Ranks as people and payloads write them: `0-9,12`."""
+    """Returns ranks as a text for people and payloads: `0-9,12`."""
     runs = groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0])
     parts = []
     for _, run in runs:

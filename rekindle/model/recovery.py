@@ -1,4 +1,4 @@
-"""Orders, reports, and how a recovery ends."""
+"""Orders to the training side, its reports, and results of recoveries."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -17,7 +17,7 @@ from rekindle.model.trace import Trace
 
 
 class Mode(StrEnum):
-    """A way to recover. The value is what people read, in the Temporal UI and in output."""
+    """A mode of recovery. The value is shown to people, in the Temporal UI and in output."""
 
     HOT_SWITCH = "hot switch"
     ONLINE_RETRY = "online retry"
@@ -29,15 +29,15 @@ class Mode(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a recovery ended."""
+    """Result of a recovery."""
 
     RECOVERED = "recovered"
     ESCALATE = "escalate"
-    """To the next mode, which the verdict names."""
+    """The next mode is tried; the verdict names it."""
     REFUSED = "refused"
-    """Nothing was touched."""
+    """Nothing was changed."""
     IGNORED = "ignored"
-    """The sub-health was left alone; training goes on."""
+    """The sub-health was ignored; training continues."""
     CANCELLED = "cancelled"
     GIVEN_UP = "given_up"
 
@@ -63,43 +63,46 @@ FaultRanks = Annotated[
     BeforeValidator(_read_by_type),
     PlainSerializer(_by_type, return_type=dict[str, str], when_used="json"),
 ]
-"""In JSON the ranks of each type of fault, such as `{"1": "0-7"}`: 10,000 of them fit into a payload."""
+"""Ranks with the type of their fault. In JSON a text of ranks for each type, such as `{"1": "0-7"}`, so that 10,000 ranks fit
+into a payload."""
 
 
 class Order(Value):
-    """One message to the training side: a `ProcessManageSignal`."""
+    """One message to the training side; by default a `ProcessManageSignal`."""
 
     job_id: str
     uuid: str
-    """The attempt. The same order with the same uuid is carried out once."""
+    """Id of the attempt. The training side executes the same order with the same uuid only once."""
 
     signal_type: str
     actions: tuple[str, ...] = ()
     fault_ranks: FaultRanks = ()
     change_strategy: str = ""
     timeout: int = 0
-    """Seconds; 0 where the contract gives none."""
+    """Timeout in seconds. 0: the contract gives none."""
 
     node_rank_ids: tuple[int, ...] = ()
     extra_params: str = ""
     session: str = ""
-    """The subscription that it is for: a newer one gets the orders of the attempt in turn. Empty: whichever is there."""
+    """Session of the subscription that gets the order. A newer subscription gets all orders of the attempt again. Empty: any
+    subscription."""
 
     links: RankLinks | None = None
-    """Order for the stream `SubscribeNotifySwitch`, in place of a `ProcessManageSignal`: a `SwitchRankList`."""
+    """Content of a `SwitchRankList` for the stream `SubscribeNotifySwitch`. None: this is another message."""
 
     stress: tuple[RankOps, ...] = ()
-    """Order for the stream `SubscribeNotifyExecStressTest`, in place of a `ProcessManageSignal`: `StressTestRankParams`."""
+    """Content of `StressTestRankParams` for the stream `SubscribeNotifyExecStressTest`. Empty: this is another message."""
 
     trace: Trace | None = None
-    """Order for the stream `SubscribeDataTraceSwitch`, in place of a `ProcessManageSignal`: a `DataStatusRes`."""
+    """Content of a `DataStatusRes` for the stream `SubscribeDataTraceSwitch`. None: this is another message."""
 
     at_once: bool = False
-    """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
+    """True if the client reads orders as they arrive, as Rekindle's manager does. Other clients may lose the first of two orders
+    that arrive together."""
 
     @property
     def name(self) -> str:
-        """What people call it: `hot switch`, `migration`, ..."""
+        """Name of the order for people, such as `hot switch` or `migration`."""
         return self.change_strategy or (self.actions[0] if self.actions else self.signal_type)
 
 
@@ -112,7 +115,7 @@ class ReportKind(StrEnum):
 
 
 class Report(Value):
-    """A message of the training side that answers an order. It carries no id in the contract."""
+    """Message by which the training side answers an order. The contract gives it no id."""
 
     kind: ReportKind
     code: int = 0
@@ -121,15 +124,16 @@ class Report(Value):
     strategies: tuple[str, ...] = ()
     strategy: str = ""
     attempt: str = ""
-    """Of ours, in a status: the uuid of the order that it answers. Empty: nobody said."""
+    """Uuid of the order that a status answers, as Rekindle's training side sends it. Empty: not sent."""
 
     isolate_ranks: Ranks = ()
     results: StressResults | None = None
-    """Of a stress test."""
+    """Results of a stress test. None: this is another report."""
 
 
 class Strategy(StrEnum):
-    """What the training side can be told to do about its faults. In-place recovery is a `recover` with an extra parameter."""
+    """Strategy that the training side can be told to execute for its faults. In-place recovery is `recover` with an extra
+    parameter."""
 
     RETRY = "retry"
     RECOVER = "recover"
@@ -140,69 +144,70 @@ class Strategy(StrEnum):
 
 
 class Heard(Value):
-    """A report that was taken, to know it again when it is repeated."""
+    """Record of a report that was processed, by which a repetition is recognized."""
 
     id: str
-    """Of the update that brought it: a gateway that got no answer sends it again with this id, also to the next mode."""
+    """Id of the update with the report. A gateway without an answer repeats the update with the same id, even to
+    the next mode."""
 
     mark: str
-    """Of what it says: a client that got no answer says it again, on a new connection."""
+    """Digest of the report's content. A client without an answer repeats the report on a new connection."""
 
 
 class Receipt(Value):
-    """The gateway's answer to a client: `Status` on the wire."""
+    """Answer of the gateway to a client; `Status` on the wire."""
 
     code: int = 0
     info: str = ""
     order: Order | None = None
-    """Answer to faults alone: the first order of the recovery that they begin, for the stream of its session."""
+    """First order of the recovery that reported faults start, for the stream of its session. None for all other messages."""
 
     recovery: str = ""
-    """Workflow id of the recovery that gives this order."""
+    """Workflow id of the recovery that gives the order."""
 
 
 class Progress(Value):
-    """The first completed step of one life of the training side."""
+    """First completed step after a start of the training side."""
 
     incarnation: str
     step: int
     steps_lost: int = 0
     session: str = ""
-    """The training side's subscription when it told; empty: it had none."""
+    """Subscription of the training side at the time of its report. Empty: it had none."""
 
     ranks: int = 0
-    """Number of ranks of the job, as its manager counts them; 0: it does not say."""
+    """Number of ranks of the job, as its manager counts them. 0: unknown."""
 
 
 class Attachment(Value):
-    """Where the job's stream is."""
+    """Location of the job's stream."""
 
     queue: str
-    """Task queue of the gateway that holds it."""
+    """Task queue of the gateway that holds the stream."""
 
     session: str
-    """One value for each subscription."""
+    """Id of the subscription, unique for each."""
 
     since: datetime
     client: str = ""
-    """Which process the client is, as well as it is known: see `rekindle.policy.clients`."""
+    """Process of the client, as far as it is known. See `rekindle.policy.clients`."""
 
     progress: Progress | None = None
-    """The last that this gateway was told."""
+    """Last progress that was reported to this gateway."""
 
 
 class PodRef(Value):
-    """One very pod: a replacement of the same name has another uid."""
+    """One pod, identified by its UID. A replacement with the same name has another UID."""
 
     name: str
     uid: str
     node: str = ""
     rank: int | None = None
-    """Pod rank; None for the manager's pod."""
+    """Pod rank. None for the manager's pod."""
 
 
 class Phase(Value):
-    """One phase of a procedure, for the post-mortem."""
+    """One phase of a recovery, for the post-mortem."""
 
     name: str
     seconds: float
@@ -210,14 +215,14 @@ class Phase(Value):
 
 
 class Switched(Value):
-    """A pod that took over another's ranks."""
+    """Pod that took over the ranks of another pod."""
 
     pod_rank: int
     before: PodRef
     after: PodRef
 
     def left_behind(self, fault: Fault) -> bool:
-        """Whether a fault is only about the pod that was replaced, or about the node that it was on."""
+        """Returns whether a fault is only about the pod that was replaced, or about its node."""
         other_pods = set(fault.pod_ranks) - {self.pod_rank}
         of_the_node = fault.kind is FaultKind.NODE and fault.node == self.before.node and not other_pods
         of_the_rank = fault.kind is FaultKind.POD and not other_pods and bool(fault.pod_ranks)
@@ -225,7 +230,7 @@ class Switched(Value):
 
 
 class SituationChanges(TypedDict, total=False):
-    """The fields of `Situation`, for `with_`; a test holds the two together."""
+    """Fields of `Situation`, for `with_`. A test compares the two."""
 
     attempt: str
     faults: tuple[Fault, ...]
@@ -247,60 +252,62 @@ class SituationChanges(TypedDict, total=False):
 
 
 class Situation(Value):
-    """What the opening of an incident learnt, and how far it came; travels from mode to mode."""
+    """Knowledge and progress of the opening of an incident. Passed from mode to mode."""
 
     attempt: str = ""
-    """The uuid of the open attempt; empty: none is open."""
+    """Uuid of the open attempt. Empty: none is open."""
 
     faults: tuple[Fault, ...] = ()
     faulty: FaultRanks = ()
-    """The ranks that are faulty now, by these faults and by the training side's own word."""
+    """Ranks that are faulty now, by these faults and by reports of the training side."""
 
     reported: FaultRanks = ()
-    """What the training side named as faulty by itself. It repeats what was announced to it, which is no word of its own."""
+    """Ranks that the training side reported as faulty by itself. Ranks that it only repeats after an announcement are not
+    included."""
 
     healed: Ranks = ()
-    """Ranks that were announced and in whose pods nothing is faulty any more."""
+    """Ranks that were announced as faulty and whose pods have no fault any more."""
 
     stopped: bool = False
-    """Training has stopped: the training side said so, or its word was lost in an outage."""
+    """True if training has stopped: the training side reported it, or its report was lost in an outage."""
 
     announced: FaultRanks = ()
-    """What `globalFault` named, which the training side hears once an attempt."""
+    """Ranks that `globalFault` announced to the training side. They are announced once in an attempt."""
 
     leaving: Ranks = ()
-    """Pod ranks that an exit order of this incident has named; named again, it would end the pod that came in its place."""
+    """Pod ranks that an exit order of this incident has named. Named again, the order would end the pod that replaced the old
+    one."""
 
     offered: bool = False
-    """The training side has said what it offers, or its word was lost in an outage."""
+    """True if the training side has reported its offers, or its report was lost in an outage."""
 
     offers: tuple[str, ...] = ()
-    """The strategies that it could carry out now. `exit` is no offer: it is always possible."""
+    """Strategies that the training side can execute now. `exit` is not included: it is always possible."""
 
     presumed: bool = False
-    """The offers were lost in an outage; these are what such a training side always offers."""
+    """True if the offers were lost in an outage, and `offers` contains what such a training side always offers."""
 
     ordered: tuple[str, ...] = ()
-    """The strategies that it was told to carry out in this incident."""
+    """Strategies that were ordered in this incident."""
 
     answer_by: datetime | None = None
-    """Until when the training side waits for the next order; None: for as long as it takes."""
+    """Time until which the training side waits for the next order. None: it waits without limit."""
 
     told_on: str = ""
-    """The subscription on which all orders of the attempt were written."""
+    """Session of the subscription on which all orders of the attempt were written."""
 
     tried: tuple[Mode, ...] = ()
     unread: tuple[Report, ...] = ()
     heard: tuple[Heard, ...] = ()
-    """The last reports that were taken."""
+    """The last reports that were processed."""
 
     def with_(self, **changes: Unpack[SituationChanges]) -> Self:
-        """The situation with these fields changed."""
+        """Returns a copy with these fields changed."""
         return self.model_copy(update=dict(changes))
 
 
 class Handled(Value):
-    """One occurrence of a fault: what has come back, or has grown, since is another one."""
+    """One occurrence of a fault. A fault that comes back or grows is another occurrence."""
 
     source: str
     id: str
@@ -312,7 +319,7 @@ class Handled(Value):
 
 
 class Own(Value):
-    """Verdict of the mode that somebody had asked for, beside the verdict of what followed it."""
+    """Verdict of the mode that was requested, as part of the verdict of the mode that followed."""
 
     outcome: Outcome
     reason: Text
@@ -335,11 +342,11 @@ class Training(StrEnum):
 
 
 TRAINING_BEFORE = {"online retry": Training.WHOLE, "process rescheduling": Training.SUSPECT, "job rescheduling": Training.LOST}
-"""By the mode that verdicts of earlier versions name as the next one."""
+"""State of training by the next mode, which verdicts of earlier versions name."""
 
 
 class VerdictChanges(TypedDict, total=False):
-    """The fields of `Verdict` that are changed behind a mode, for `with_`."""
+    """Fields of `Verdict` that change after the end of a mode, for `with_`."""
 
     outcome: Outcome
     reason: str
@@ -377,11 +384,11 @@ FEW = (
     "unread",
     "situation",
 )
-"""Fields of a verdict that are written only where there is something in them."""
+"""Fields of a verdict that are serialized only if they are not empty."""
 
 
 class Verdict(Value):
-    """How one recovery ended; reads as a post-mortem."""
+    """Result of a recovery, readable as a post-mortem."""
 
     mode: Mode
     outcome: Outcome
@@ -393,57 +400,57 @@ class Verdict(Value):
     """None: training stands as the situation says, or was not touched."""
 
     policy_after: SubHealthStrategy | None = None
-    """What the job's sub-health policy became; None: unchanged."""
+    """New sub-health policy of the job. None: unchanged."""
 
     look_at: Note = ""
-    """Where a person should look."""
+    """Hint for people where to look."""
 
     passing: bool = False
-    """A refusal may be over in a moment: another request may be accepted."""
+    """True if a refusal may soon be outdated, so that another request may be accepted."""
 
     switched: tuple[Switched, ...] = ()
     moved_links: RankLinks | None = None
-    """Ranks that use another link than before."""
+    """Ranks that use another link than before. None: no rank does."""
 
     moved_by: Text = ""
-    """Workflow id of who asked for that, and moves them back."""
+    """Workflow id of the maintenance that requested the movement, and that moves the ranks back."""
 
     tested: Tested | None = None
-    """Stress test: what it found. Not kept in the job's history."""
+    """Results of a stress test. Not kept in the job's history."""
 
     asked: Own | None = None
-    """Verdict of the mode that was asked for, which this one followed; None: nobody asked."""
+    """Verdict of the requested mode that this mode followed. None: no mode was requested."""
 
     found: tuple[Fault, ...] = ()
-    """Faults that nobody knew of before: the mode behind it mends them."""
+    """Faults that were found by the mode and not known before. The next mode repairs them."""
 
     handled: tuple[Handled, ...] = ()
-    """The faults that the mode has dealt with, beyond those that it was started for."""
+    """Faults that the mode has handled, in addition to those that it was started for."""
 
     went_on_at: datetime | None = None
-    """When the training side said that training goes on: what it had told of its processes before is done with, what it told
-    behind that is news."""
+    """Time at which the training side reported that training continues. Its earlier reports about processes are settled, later
+    ones are new."""
 
     restarted_at: datetime | None = None
-    """When the mode started the job's pods anew: faults seen before are done with."""
+    """Time at which the mode recreated the job's pods. Faults that were seen before are settled."""
 
     left_behind: tuple[PodRef, ...] = ()
-    """Pods that it could not delete: the `TrainingJob` tries again later."""
+    """Pods that the mode could not delete. The `TrainingJob` retries that later."""
 
     failed_on: tuple[str, ...] = ()
-    """Nodes on which pods that it made did not start: for a while no mode puts pods of the job there."""
+    """Nodes on which pods of the mode did not start. For a while no mode places pods of the job there."""
 
     again: Note = ""
-    """Condition under which a restart that left the job without pods is worth another try: that is done from time to time. Empty:
-    a person has to look."""
+    """Condition that was missing for a restart, which left the job without pods. The restart is retried from time to time. Empty:
+    it is not, and a person has to look."""
 
     unread: tuple[Report, ...] = ()
     situation: Situation | None = None
-    """What the mode leaves to the next one; None: the mode ended without a word."""
+    """State of the incident for the next mode. None: the mode ended without returning one."""
 
     @model_serializer(mode="wrap")
     def _without_what_few_have(self, written: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """A job's state has sixty of them."""
+        """Omits empty fields that few verdicts have. The state of a job may contain sixty verdicts."""
         fields: dict[str, object] = written(self)
         return {name: value for name, value in fields.items() if value or name not in FEW}
 
@@ -464,72 +471,75 @@ class Verdict(Value):
         }
 
     def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
-        """The verdict with these fields changed."""
+        """Returns a copy with these fields changed."""
         return self.model_copy(update=dict(changes))
 
 
 class RecoveryContext(Value):
-    """Second argument of every mode, given by the `TrainingJob`: what only that knows. A mode without it is a front."""
+    """Second argument of every mode: what only the `TrainingJob` knows. A mode without it only forwards a client's request to the
+    job."""
 
     job: Job
     incident: int
     attachment: Attachment | None
     situation: Situation
     incarnation: str = ""
-    """The life of the training side that the incident met."""
+    """Id of the life of the training side in which the incident began."""
 
     sessions: tuple[str, ...] = ()
-    """Its subscriptions so far: what still comes from them says nothing of a later life."""
+    """Subscriptions of that life so far. Messages that still arrive from them are not about a later life."""
 
     policy: SubHealthStrategy = SubHealthStrategy.IGNORE
     avoid_nodes: tuple[str, ...] = ()
-    """Where new pods of the job must not go."""
+    """Names of nodes on which new pods of the job must not be placed."""
 
     lost_nodes: tuple[str, ...] = ()
-    """Whose pods nobody ends gracefully."""
+    """Names of lost nodes. Their pods are deleted without a grace period."""
 
     holders: tuple[str, ...] = ()
-    """Who held each pod rank before the incident; see `Sighting.holders`."""
+    """Holder of each pod rank before the incident. See `Sighting.holders`."""
 
     links: tuple[OnBackup, ...] = ()
-    """Who uses a backup link."""
+    """Ranks that use their backup links."""
 
     front: Note = ""
-    """Workflow that asked for it; empty: a client did, or nobody."""
+    """Workflow id of the requester. Empty: a client requested the mode, or nobody did."""
 
     phase: str = ""
-    """Row of the list of workflows at its start; empty: an earlier version did not say."""
+    """Phase of the mode at its start, for the list of workflows. Empty: an earlier version did not set it."""
 
     first_order: Order | None = None
-    """Order that the receipt of the faults has brought to the stream of its session."""
+    """Order that the receipt of the faults has already carried to the stream of its session. None: there was none."""
 
 
 class ModeRequest(Value):
-    """Argument of the update `recover`, and first argument of every mode: what somebody asks for."""
+    """Argument of the update `recover`, and first argument of every mode."""
 
     job: Text = ""
-    """Id or name of the job, where a client starts the mode's workflow; the update is sent to the job itself."""
+    """Id or name of the job, if a client starts the mode's workflow. Not needed for the update, which is sent to
+    the job itself."""
 
     mode: Mode | None = None
-    """Which mode, for the update; a mode's workflow knows its own."""
+    """Mode to run, for the update. The workflow of a mode ignores it."""
 
     pod_rank: int | None = None
     links: tuple[NodeLinks, ...] = ()
-    """Link switch: the devices that it moves."""
+    """Link switch: devices to move."""
 
     stress: StressRequest | None = None
-    """Stress test: which checks are made on which nodes."""
+    """Stress test: checks to run, by node."""
 
     force: bool = False
-    """Hot switch: also a pod that nobody reported as sub-healthy."""
+    """Hot switch: True to move also a pod that was not reported as sub-healthy."""
 
     requested_by: Text = ""
     front: Note = ""
-    """Id of the workflow that asks, for the update; its run's id is the update's. A longer one is found by that alone."""
+    """Workflow id of the requester, for the update. The update's id is its run id. A workflow id that is cut here is found by the
+    run id alone."""
 
 
 class Incident(Value):
-    """A fault and all the recoveries that it took."""
+    """A fault and all recoveries for it."""
 
     number: int
     summary: Note

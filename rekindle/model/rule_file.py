@@ -1,4 +1,4 @@
-"""What `REKINDLE_RULES` names: a ready-made set of rules, or a file with rules in YAML. Every wrong field is named at once."""
+"""Reads the rules that `REKINDLE_RULES` names: a ready-made set, or a YAML file. An error names all wrong fields at once."""
 
 from enum import StrEnum
 from functools import cache
@@ -16,11 +16,11 @@ from rekindle.model.problems import problems
 from rekindle.model.rules import MAX_UNHEALTHY, MOST_RULES, Named, Percent, Rule, Rules, listed
 
 MOST_BYTES = 1024 * 1024
-"""Of a file; a ConfigMap has no more."""
+"""Maximum number of characters of a file. A ConfigMap is not larger either."""
 
 
 class ReadyMade(StrEnum):
-    """Sets that come with the product, in `rekindle/rule_sets`."""
+    """Sets of rules that are part of the product, in `rekindle/rule_sets`."""
 
     PLAIN = "plain"
     NVIDIA = "nvidia"
@@ -29,12 +29,12 @@ class ReadyMade(StrEnum):
 
 class Spec(Written):
     use: Annotated[tuple[ReadyMade, ...], BeforeValidator(listed)] = (ReadyMade.PLAIN,)
-    """Ready-made sets that are asked behind the rules of the file, in this order."""
+    """Ready-made sets that are evaluated after the rules of the file, in this order."""
 
     rules: Annotated[tuple[Rule, ...], Field(max_length=MOST_RULES)] = ()
 
     max_unhealthy: Percent = MAX_UNHEALTHY
-    """Percent of the cluster's nodes: a rule, of the file or of a set, that calls more of them sick is not believed."""
+    """Percent of the cluster's nodes. A rule of the file or of a set that calls more of them unhealthy is not believed."""
 
 
 class RulesFile(Written):
@@ -44,11 +44,13 @@ class RulesFile(Written):
 
 
 def rules_of(named: str) -> Rules:
-    """Args:
+    """Returns the rules of a ready-made set or of a file.
+
+    Args:
         named: the name of a ready-made set, or the path of a file.
 
     Raises:
-        BadInput: there is no such set or file, or one line for every wrong field.
+        BadInput: there is no such set or readable file; or one line for every wrong field.
     """
     if named in set(ReadyMade):
         return ready_made(ReadyMade(named))
@@ -68,15 +70,15 @@ def ready_made(name: ReadyMade) -> Rules:
 
 
 def plain() -> Rules:
-    """What holds where nothing is said."""
+    """Returns the rules that apply by default."""
     return ready_made(ReadyMade.PLAIN)
 
 
 def parse(text: str, prefix: str = "") -> Rules:
-    """The rules of a file, with the sets behind them that it uses.
+    """Returns the rules of a file, followed by the sets that it uses.
 
     Args:
-        prefix: of the names of its own rules.
+        prefix: text that is put in front of the names of the file's own rules.
 
     Raises:
         BadInput: one line for every wrong field, and for every rule that can never decide.
@@ -101,7 +103,8 @@ def parse(text: str, prefix: str = "") -> Rules:
 
 
 def contradictions(rules: tuple[Rule, ...]) -> list[str]:
-    """Names that are there twice, and rules that never decide, since one before them takes all that they would."""
+    """Returns an error for each duplicate name, and for each rule that never decides since an earlier one takes
+    all of its facts."""
     wrong = []
     for number, rule in enumerate(rules):
         where = f"spec.rules.{number}"

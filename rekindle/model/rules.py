@@ -1,7 +1,7 @@
-"""What of a cluster is a fault: rules, as a person writes them, from what Kubernetes shows to what it means for training.
+"""Rules of detection, as a person writes them. They map facts that Kubernetes shows to their meaning for training.
 
-The first rule that takes a fact decides about it; a fact that none takes means nothing. `rekindle.model.rule_file` reads them,
-`rekindle.policy.rules` decides by them. docs/detection.md has the language and the ready-made sets.
+The first rule that takes a fact decides about it; a fact that no rule takes has no effect. `rekindle.model.rule_file` reads the
+rules, `rekindle.policy.rules` evaluates them. docs/detection.md describes the language and the ready-made sets.
 """
 
 import re
@@ -30,34 +30,34 @@ LONGEST_WORD = 300
 LONGEST_TIME = timedelta(days=1)
 
 EVENT_LASTS = timedelta(minutes=10)
-"""How long an event counts that was told once, where its rule does not say so."""
+"""Duration for which an event counts after it was reported last, if its rule does not set one."""
 
 MAX_UNHEALTHY = 50
-"""Percent of the cluster's nodes: a rule that calls more of them sick at once is not believed."""
+"""Percent of the cluster's nodes. A rule that calls more of them unhealthy at once is not believed."""
 
 
 class Then(StrEnum):
-    """What a fact means."""
+    """Meaning of a fact."""
 
     NOTHING = "nothing"
-    """It is known, and no fault."""
+    """The fact is known and no fault."""
     SUB_HEALTH = "sub-health"
-    """Slow or degraded, and works: pods move away by the policy of their job."""
+    """The node or device is slow or degraded, but works. Pods move away by the policy of their job."""
     MAINTENANCE = "maintenance"
-    """Nothing is wrong, and the node is to be left soon: handled as a sub-health."""
+    """Nothing is wrong, but pods have to leave the node soon. Handled as a sub-health."""
     FAULT = "fault"
-    """The node, or the device that is named, is broken: its pods have to leave it."""
+    """The node, or the device that is named, is broken. Its pods have to leave it."""
     PROCESS = "process-fault"
-    """What ran there is broken; it may start again where it was."""
+    """Processes on the node or device failed, and may be restarted in place."""
     MEMORY = "memory-fault"
-    """The same by an error of memory: where all faults are such, the step may just be repeated."""
+    """Memory error. If all faults of the job are of this type, the step can be retried."""
     NETWORK = "network-fault"
-    """The same by an error of the network."""
+    """Network error. If all faults of the job are of this type, the step can be retried."""
 
 
 def is_like(text: str, pattern: str) -> bool:
-    """Whether a text is what a pattern says, in which `*` stands for anything. A regular expression would try a long text of
-    somebody's in every way."""
+    """Returns whether a text matches a pattern, in which `*` stands for any text. A regular expression could take very long for a
+    text that others write."""
     first, *words = pattern.split("*")
     if not words:
         return text == pattern
@@ -72,12 +72,12 @@ def is_like(text: str, pattern: str) -> bool:
 
 
 def listed(value: object) -> object:
-    """One word, or one number, is a list of one."""
+    """Returns a single text or number as a tuple, and any other value unchanged."""
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
 def _words(value: object) -> object:
-    """YAML reads `True` and 010001001 as what they are not meant to be."""
+    """Rejects booleans and numbers: YAML reads `True` and 010001001 as these, although words are meant."""
     for one in value if isinstance(value, list) else (value,):
         if isinstance(one, bool | int | float):
             raise ValueError("is no word for YAML: put it in quotes")  # noqa: TRY004  (Pydantic wants this one)
@@ -86,24 +86,24 @@ def _words(value: object) -> object:
 
 Word = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD)]
 Words = Annotated[tuple[Word, ...], BeforeValidator(_words), Field(min_length=1, max_length=100)]
-"""Patterns, of which one has to fit."""
+"""Patterns, of which one has to match."""
 ANYTHING: tuple[str, ...] = ("*",)
 
 
 class Match(Written):
-    """Which facts of one source a rule takes. A field that is not written takes anything."""
+    """Selects the facts of one source that a rule takes. A field that is not written accepts any value."""
 
     def takes(self, fact: Mapping[str, str]) -> bool:
         return all(any(is_like(fact.get(name, ""), one) for one in getattr(self, name)) for name in type(self).model_fields)
 
     def covers(self, other: Self) -> bool:
-        """Whether it takes whatever the other one takes."""
+        """Returns whether this takes all facts that the other one takes."""
         fields = type(self).model_fields
         return all(all(any(is_like(o, own) for own in getattr(self, f)) for o in getattr(other, f)) for f in fields)
 
 
 class ConditionMatch(Match):
-    """A condition of a node or a pod."""
+    """Selects conditions of a node or a pod."""
 
     type: Words
     status: Words = ("True",)
@@ -113,7 +113,7 @@ class ConditionMatch(Match):
     @field_validator("status", mode="before")
     @classmethod
     def _in_words(cls, status: object) -> object:
-        """YAML reads True as a truth value."""
+        """Converts booleans into words: YAML reads True as a boolean."""
         words = status if isinstance(status, list | tuple) else [status]
         return [str(word) if isinstance(word, bool) else word for word in words]
 
@@ -150,7 +150,7 @@ class TaintMatch(Match):
 
 
 class MarkMatch(Match):
-    """A label or an annotation of a node."""
+    """Selects a label or an annotation of a node."""
 
     key: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^[^*]*$")]
     value: Words = ANYTHING
@@ -166,19 +166,19 @@ ExitCode = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 
 class ContainerMatch(Written):
-    """How a container of a pod is that has not ended as a whole."""
+    """Selects the state of containers of a pod that has not ended."""
 
     name: Words | None = None
-    """By default only the containers that train: what runs beside them may come and go."""
+    """Names of containers. By default only containers that train: others may start and end at any time."""
 
     waiting: Words | None = None
-    """Reasons for which it waits: `CrashLoopBackOff`."""
+    """Reasons for which the container is waiting, such as `CrashLoopBackOff`."""
 
     exit_code: Annotated[tuple[ExitCode, ...], BeforeValidator(listed), Field(min_length=1, max_length=100)] | None = None
-    """With which it ended last."""
+    """Exit codes of the last termination."""
 
     restarts: int | None = Field(default=None, ge=1)
-    """At least so often it was started again."""
+    """Minimum number of restarts."""
 
     def takes(self, fact: Mapping[str, str]) -> bool:
         waits = self.waiting is None or any(is_like(fact["waiting"], one) for one in self.waiting)
@@ -209,19 +209,19 @@ class ContainerMatch(Written):
 
 
 class ReportMatch(Match):
-    """What somebody else says of a node in an object of its own: an event, a ConfigMap of MindCluster, a public fault."""
+    """Selects reports about a node in another object: an event, a ConfigMap of MindCluster, a public fault."""
 
     source: Words
-    """`event`, `device-plugin`, `switch`, `noded`, `public-fault`."""
+    """Sources of the report: `event`, `device-plugin`, `switch`, `noded`, `public-fault`."""
 
     code: Words = ANYTHING
-    """The reason of an event; a code of a fault."""
+    """Reason of an event, or code of a fault."""
 
     level: Words = ANYTHING
-    """`Normal` or `Warning`; the source's own level of a fault."""
+    """`Normal` or `Warning` of an event, or the source's own level of a fault."""
 
     by: Words = ANYTHING
-    """The component that wrote an event; who sent a public fault."""
+    """Component that wrote an event, or sender of a public fault."""
 
     message: Words = ANYTHING
 
@@ -235,7 +235,7 @@ class ReportMatch(Match):
 
 
 class Healed(Written):
-    """What says of the same node, later, that something is over."""
+    """Selects a later fact of the same node that ends the fault."""
 
     condition: NodeConditionMatch | None = None
     report: ReportMatch | None = None
@@ -254,7 +254,7 @@ class Healed(Written):
 REPORTERS = ("event", "device-plugin", "switch", "noded", "public-fault")
 
 SOURCES = ("condition", "taint", "cordoned", "label", "annotation", "podCondition", "container", "report")
-"""Of which a rule names one."""
+"""Sources of facts. A rule names exactly one of them."""
 
 
 def _one_group(text: str) -> str:
@@ -299,27 +299,29 @@ class Rule(Written):
     container: ContainerMatch | None = None
     report: ReportMatch | None = None
     beside: ReportMatch | None = None
-    """Only where somebody reports this of the same node, too: faults that are associated."""
+    """Report that has to exist for the same node as well. None: no other report is needed."""
 
     then: Then
     settle: Seconds = timedelta(0)
-    """It has to last so long until something is done."""
+    """Duration that a fact must last before it counts."""
 
     clear: Seconds = timedelta(0)
-    """It has to be gone so long until it is over: what comes and goes within that is one fault."""
+    """Duration that a fact must be gone before the fault is over. A fact that returns earlier is the same fault."""
 
     expires: Lasting | None = None
-    """Of a report that is told once: it counts so long after it was told last. An event that has none here counts ten minutes."""
+    """Duration for which a report counts after it was sent last. By default ten minutes for an event, and as long as it is shown
+    for others."""
 
     healed: Healed | None = None
-    """Of a report: what says of the same node, not before it, that it is over."""
+    """Later fact of the same node that ends the fault of a report."""
 
     device: Annotated[tuple[Expression, ...], BeforeValidator(listed), Field(max_length=10)] = ()
-    """Regular expressions with one group: a device of the node, as the message names it. Every one that the first of them finds
-    counts; where each finds one, these are names of one device."""
+    """Regular expressions with one group, which is a device of the node in the message. All matches of the first expression
+    count. If several expressions match, their matches are names of the same device."""
 
     max_unhealthy: Percent | None = None
-    """Percent of the cluster's nodes: while it calls more of them sick it is not believed. By default what its file says."""
+    """Percent of the cluster's nodes. While the rule calls more of them unhealthy it is not believed. By default the value of its
+    file."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
@@ -333,7 +335,7 @@ class Rule(Written):
 
     @model_validator(mode="after")
     def _can_count(self) -> Self:
-        """What is told once lasts no longer than its rule says."""
+        """Rejects a rule whose facts end before they could count."""
         if self.cordoned and self.device:
             raise ValueError("contradicts itself: a cordon names no device")
         if self.report is None:
@@ -359,13 +361,13 @@ class Rule(Written):
 
     @cached_property
     def is_doubtful(self) -> bool:
-        """Whether it is not believed when it says too much: it says of nodes that they are sick, and is no person's word."""
+        """True if the rule can be disbelieved: it calls nodes unhealthy, and is not about the mark of a person."""
         is_a_persons = self.annotation is not None and self.annotation.key == HEALTH
         is_of_nodes = self.source not in ("cordoned", "podCondition", "container")
         return is_of_nodes and not is_a_persons and self.then not in (Then.NOTHING, Then.MAINTENANCE)
 
     def lasts(self, reporter: str) -> timedelta | None:
-        """How long a report of this source counts after it was told last; None: as long as its object says it."""
+        """Returns how long a report of this source counts after it was sent last. None: as long as its object contains it."""
         return self.expires or (EVENT_LASTS if reporter == "event" else None)
 
     @cached_property
@@ -376,12 +378,12 @@ class Rule(Written):
         return getattr(self, {"podCondition": "pod_condition"}.get(source, source))
 
     def takes(self, fact: Mapping[str, str]) -> bool:
-        """Whether it decides about a fact of its source. What says that it has healed is none of its faults."""
+        """Returns whether the rule decides about a fact of its source. A fact that ends its fault is not taken."""
         is_over = self.healed is not None and self.healed.takes(self.source, fact)
         return self.cordoned is not None or (not is_over and bool(self.match(self.source).takes(fact)))
 
     def covers(self, other: "Rule") -> bool:
-        """Whether it leaves nothing for another one that comes behind it."""
+        """Returns whether the rule takes all facts that a later rule would take."""
         if self.source != other.source or (self.beside and self.beside != other.beside):
             return False
         if self.healed and self.healed.report and other.report and self.healed.report.covers(other.report):
@@ -390,20 +392,20 @@ class Rule(Written):
 
 
 class Named(Value):
-    """A rule with the name by which it is known: that of a ready-made one begins with its set."""
+    """A rule with its full name. The name of a rule of a ready-made set begins with the name of the set."""
 
     name: str
     rule: Rule
 
 
 class Unbelieved(Value):
-    """A rule that calls too many nodes of the cluster sick for all of them to be so."""
+    """A rule that calls so many nodes of the cluster unhealthy that it is not believed."""
 
     rule: str
     then: Then
     called: int
     nodes: int
-    """Of the cluster that train, of which it calls so many sick."""
+    """Number of nodes of the cluster with accelerators, of which `called` are called unhealthy."""
 
     max_unhealthy: int
 
@@ -415,22 +417,22 @@ class Unbelieved(Value):
 
 
 class Rules(Value):
-    """All rules of an installation, in the order in which they are asked."""
+    """All rules of an installation, in the order in which they are evaluated."""
 
     rules: tuple[Named, ...] = ()
     max_unhealthy: int = MAX_UNHEALTHY
-    """Percent, for rules without a word of their own."""
+    """Percent for rules that do not set their own."""
 
     unbelieved: frozenset[str] = frozenset()
     """Names of the rules that are not believed now."""
 
     @cached_property
     def doubtful(self) -> Mapping[str, Rule]:
-        """Rules that may be believed or not, by name."""
+        """Rules that can be disbelieved, by name."""
         return {one.name: one.rule for one in self.rules if one.rule.is_doubtful}
 
     def most(self, doubtful: str) -> int:
-        """Percent of the cluster's nodes that such a rule may call sick and be believed."""
+        """Returns the percent of the cluster's nodes that a rule may call unhealthy and still be believed."""
         own = self.doubtful[doubtful].max_unhealthy
         return self.max_unhealthy if own is None else own
 
@@ -440,7 +442,7 @@ class Rules(Value):
 
     @cached_property
     def labels(self) -> frozenset[str]:
-        """Keys of labels of nodes that are read."""
+        """Keys of node labels that rules read."""
         return frozenset(one.rule.label.key for one in self.rules if one.rule.label)
 
     @cached_property
@@ -449,7 +451,7 @@ class Rules(Value):
 
     @cached_property
     def reporters(self) -> frozenset[str]:
-        """Whose objects have to be read."""
+        """Sources of reports whose objects have to be read."""
         healed = (one.rule.healed.report for one in self.rules if one.rule.healed)
         matches = (match for match in (*(m for one in self.rules for m in (one.rule.report, one.rule.beside)), *healed) if match)
         return frozenset(word for match in matches for word in match.source)

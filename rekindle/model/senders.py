@@ -1,4 +1,4 @@
-"""Who may speak for a job, as a cluster knows it, and who wants to. Read by the gateway."""
+"""Identity of callers of the gateway: which pods may report for a job, and what a caller claims to be."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,13 +7,13 @@ from rekindle.model.job import TrainingSide
 
 
 class Proof(StrEnum):
-    """By what the gateway knows that a pod of the job calls."""
+    """Means by which the gateway recognizes that a pod of the job calls."""
 
     TOKEN = "token"
-    """The token of the pod, confirmed by the API server."""
+    """Token of the pod, confirmed by the API server."""
 
     ADDRESS = "address"
-    """The address from which the call comes. Nothing proves it: whoever shares or takes the pod's address passes."""
+    """Address from which the call comes. It is no proof: whoever shares or takes over the pod's address is accepted."""
 
     ANYBODY = "anybody"
     NOBODY = "nobody"
@@ -21,25 +21,25 @@ class Proof(StrEnum):
 
 @dataclass(frozen=True)
 class Speakers:
-    """The pods of a job that are not over."""
+    """Pods of a job that have not ended."""
 
     training_side: TrainingSide
     pods: frozenset[str]
-    """UIDs."""
+    """UIDs of the pods."""
 
     addresses: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a token says of itself. Who reads it has no proof of any of it."""
+    """Content of a token. It is not verified."""
 
     pod: str
-    """UID."""
+    """UID of the pod."""
 
     audiences: tuple[str, ...]
     expires: float
-    """Seconds since 1970."""
+    """Expiry in seconds since 1970."""
 
     namespace: str = ""
     name: str = ""
@@ -48,18 +48,18 @@ class Claims:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, as far as it says so itself."""
+    """Caller, as far as it identifies itself."""
 
     address: str
     claims: Claims | None = None
     wrong: str = "no token came with the call"
-    """Why there are no claims."""
+    """Reason why there are no claims."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a caller is not listened to."""
+    """Reason why a call is rejected."""
 
     words: str
     may_pass: bool = False
-    """A look at the cluster may show what it did not show before."""
+    """True if a new look at the cluster may change the result."""

@@ -1,4 +1,4 @@
-"""Standbys: pods on spare nodes in which everything is loaded but the state. They have no rank until they are given one."""
+"""Standbys: pods on spare nodes that have loaded everything except the state. They have no rank until they are given one."""
 
 from datetime import datetime
 
@@ -7,32 +7,32 @@ from rekindle.model.bounds import Note
 
 
 class Standby(Value):
-    """One of them, as the cluster shows it."""
+    """A standby, as the cluster shows it."""
 
     name: str
     uid: str
     node: str = ""
-    """Empty: it has none yet."""
+    """Name of the node. Empty: not scheduled yet."""
 
     runs: bool = False
     waits: Note = ""
-    """Why it has no node, in the scheduler's words."""
+    """Reason why the standby has no node, in the scheduler's words."""
 
     wrong: Note = ""
-    """Why another one is to take its place; empty: it is as it should be."""
+    """Reason why the standby is to be replaced. Empty: it is healthy."""
 
 
 class Upkeep(Value):
-    """What was done about them, in the state of the job's workflow."""
+    """Record of the upkeep of the standbys, in the state of the job's workflow."""
 
     tried_at: datetime | None = None
-    """When they were seen to last."""
+    """Time of the last try to create or delete standbys."""
 
     tries: int = 0
-    """How often in a row, without a time of quiet between them."""
+    """Number of consecutive tries without a quiet time between them."""
 
     refused: Note = ""
-    """Why the last try came to nothing, in the cluster's words; empty: it did not."""
+    """Reason why the last try failed, in the cluster's words. Empty: it did not fail."""
 
     told: str = ""
-    """Reason of the event that says what is wrong with them; empty: nothing is."""
+    """Reason of the last event about a problem of the standbys. Empty: there is no problem."""

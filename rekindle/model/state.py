@@ -1,4 +1,4 @@
-"""The state of the entity `TrainingJob`: argument of its workflow, carried from run to run."""
+"""State of the entity `TrainingJob`: the argument of its workflow, passed from run to run."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Self, TypedDict, Unpack
@@ -20,11 +20,11 @@ KEPT_ANSWERS = 20
 KEPT_REPORTS = 20
 KEPT_REFUSING = 20
 MOST_INCIDENTS = 10**9
-"""Incidents of a job that its object may tell of."""
+"""Maximum number of incidents in the memory on a job object."""
 
 
 class Downgrade(Value):
-    """The sub-health policy became `ignore`, until an operator lifts it."""
+    """Downgrade of the sub-health policy to `ignore`, until an operator lifts it."""
 
     reason: str
     since: datetime
@@ -32,7 +32,7 @@ class Downgrade(Value):
 
 
 class Refusing(Value):
-    """A node that has refused pods of the job, as one does whose device plugin is not there yet after a start."""
+    """A node that has refused pods of the job, for example since its device plugin has not started yet."""
 
     node: str
     at: datetime
@@ -40,93 +40,96 @@ class Refusing(Value):
 
 
 class Again(Value):
-    """Restarts of the job that were given up one after the other: the next one is not begun at once."""
+    """Consecutive restarts of the job that were given up. The next one is delayed."""
 
     at: datetime
-    """The next one may begin, by the workflow's clock."""
+    """Earliest time of the next restart, by the workflow's clock."""
 
     tries: int = 1
     judges: bool = False
-    """True: what the last one could not do is tried again by itself."""
+    """True if the failed restart is retried automatically."""
 
 
 class Told(Value):
-    """Ranks that were told at one moment, by the workflow's clock."""
+    """Ranks that were reported at one moment, by the workflow's clock."""
 
     ranks: Ranks
     at: datetime
 
 
 class Standing(Value):
-    """A fault that is there now, waiting for a decision or already judged."""
+    """A present fault that waits for a decision or has been judged."""
 
     fault: Fault
     judged: str = ""
-    """Why nothing is done about it; empty: to be judged (again)."""
+    """Reason why nothing is done about the fault. Empty: it is to be judged (again)."""
 
     well_since: datetime | None = None
-    """When it was seen no more, of one that its rule holds on to: nothing is done about it, and it may come back as itself."""
+    """Time at which the fault was seen no more, if its rule has a `clear` time. Nothing is done about it, and it may return as
+    the same fault."""
 
     @property
     def over_at(self) -> datetime | None:
-        """When it is over, if it does not come back."""
+        """Time at which the fault is over unless it returns. None: it is seen now."""
         decided = self.fault.decided
         return self.well_since + timedelta(seconds=decided.clear) if self.well_since and decided else None
 
     told: tuple[Told, ...] = ()
-    """Of a fault to which ranks were added while an incident ran: when each was told last. Empty: all when it was accepted."""
+    """Times at which ranks were reported last, for a fault that got more ranks during an incident. Empty: all were reported when
+    it was accepted."""
 
 
 class Remembered(Value):
-    """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow, should this one be lost."""
+    """Memory on the job's object (annotation `rekindle.io/memory`) for a later workflow, in case this one is lost."""
 
     job: Text = ""
-    """Id of the job whose workflow wrote it: objects are copied with all that stands on them."""
+    """Id of the job whose workflow wrote the memory. It differs from the job's own if the object was copied."""
 
     incidents: Annotated[int, Field(ge=0, le=MOST_INCIDENTS)] = 0
     recovery: Text = ""
-    """Workflow id of the recovery that runs; empty: none does."""
+    """Workflow id of the recovery that is running. Empty: none is."""
 
     downgrade: Text = ""
-    """Why the sub-health policy became `ignore`; empty: it did not."""
+    """Reason why the sub-health policy became `ignore`. Empty: it did not."""
 
     policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
     restarts: tuple[AwareDatetime, ...] = ()
     left_behind: tuple[PodRef, ...] = ()
     moved: tuple[Switched, ...] = ()
-    """Pods that took over in the last incident: the watcher may not have told of them yet."""
+    """Pods that took over in the last incident. The watcher may not have reported them yet."""
 
     links: tuple[OnBackup, ...] = ()
 
 
 class Registration(Value):
-    """Update `register`: a job as the watcher sees it."""
+    """Update `register`: the job as the watcher sees it."""
 
     job: Job
     sighting: Sighting | None = None
-    """None: who registers it does not look at its pods."""
+    """State of the job's pods. None: the sender does not look at them."""
 
     remembered: Remembered = Remembered()
     holders: tuple[str, ...] = ()
-    """Who held the ranks before the job's workflow was lost, as `Sighting.holders`; empty: it was not, or nobody knows."""
+    """Holders of the ranks before the job's workflow was lost, as `Sighting.holders`. Empty: it was not lost, or they are
+    unknown."""
 
 
 class Pending(Value):
-    """A recovery that somebody asked for and that has not begun."""
+    """A recovery that was requested and has not begun."""
 
     id: str
     request: ModeRequest
 
 
 class Answered(Value):
-    """A request that came to its end: repeated, it is answered and never begun again."""
+    """A request that has ended. Its repetition is answered and never starts anything again."""
 
     id: str
     verdict: Verdict
 
 
 class JobStateChanges(TypedDict, total=False):
-    """The fields of `JobState`, for `with_`; a test holds the two together."""
+    """Fields of `JobState`, for `with_`. A test compares the two."""
 
     job: Job
     registered: bool
@@ -168,118 +171,119 @@ class JobStateChanges(TypedDict, total=False):
 class JobState(Value):
     job: Job
     registered: bool = False
-    """The watcher has registered it since its first workflow was started."""
+    """True if the watcher has registered the job since its first workflow was started."""
 
     introduced: bool = False
-    """A training side has attached at some time."""
+    """True if a training side has ever attached."""
 
     misses_stream: bool = False
-    """An earlier workflow of the job was lost, which may have known a stream: it is waited for before a fault is judged."""
+    """True if an earlier workflow of the job was lost that may have known a stream. Faults are judged only after the stream is
+    back."""
 
     attachment: Attachment | None = None
     replaced: tuple[str, ...] = ()
-    """Sessions in whose place another one was attached, the last ones."""
+    """Last sessions that were replaced by others."""
 
     detached: tuple[str, ...] = ()
-    """Sessions that have ended, the last ones."""
+    """Last sessions that have ended."""
 
     former: tuple[str, ...] = ()
-    """Sessions of training sides that ended when all pods started anew, the last ones: what they still tell is over."""
+    """Last sessions of training sides that ended when all pods were recreated. Their late messages are ignored."""
 
     client: str = ""
-    """The client of the last stream, also when it ended: see `rekindle.policy.clients`."""
+    """Client of the last stream, even if the stream has ended. See `rekindle.policy.clients`."""
 
     manager_lost: str = ""
-    """How the manager of a MindIO job was lost, until the job starts anew; empty: it was not."""
+    """Description of how the manager of a MindIO job was lost, until the job restarts. Empty: it was not lost."""
 
     unsure_since: datetime | None = None
-    """Moment at which a MindIO client came back after an outage: a fault that it reported meanwhile is lost, since it repeats
-    nothing. None: it has said since that it trains, or what is faulty."""
+    """Time at which a MindIO client returned from an outage. A fault that it reported meanwhile is lost, since it repeats
+    nothing. None: it has reported since that it trains, or what is faulty."""
 
     progress: Progress | None = None
     downgrade: Downgrade | None = None
     holders: tuple[str, ...] = ()
-    """Who holds each pod rank as far as is known and agreed upon; see `Sighting.holders`."""
+    """Holder of each pod rank, as far as it is known and accepted. See `Sighting.holders`."""
 
     manager: str = ""
-    """The process of the training side's manager; see `Sighting.manager`."""
+    """Process of the training side's manager. See `Sighting.manager`."""
 
     faults: tuple[Standing, ...] = ()
-    """What is wrong now."""
+    """Present faults."""
 
     drain_again: datetime | None = None
-    """When what waits for a spare to leave its node is judged again; None: nothing does."""
+    """Time at which faults that wait for a spare node are judged again. None: none waits."""
 
     again: Again | None = None
-    """Moment from which the job may be restarted again; None: at once."""
+    """Earliest time of the next restart of the job. None: at once."""
 
     reports: tuple[str, ...] = ()
-    """Update ids of the last reports of faults, each of which is taken once."""
+    """Update ids of the last fault reports, by which repetitions are recognized."""
 
     problems: tuple[str, ...] = ()
-    """Why the job cannot be recovered as its pods are. No incident begins while there are any."""
+    """Reasons why the job cannot be recovered with its present pods. No incident begins while there are any."""
 
     request: Pending | None = None
     answers: tuple[Answered, ...] = ()
     incidents: int = 0
     history: tuple[Incident, ...] = ()
     restarts: tuple[datetime, ...] = ()
-    """When the job's pods were started anew, lately: too often needs a person."""
+    """Times of recent restarts of the job's pods. Too many need a person."""
 
     repairs: tuple[datetime, ...] = ()
-    """When recoveries of its processes began that ended well, lately: too often leads to a restart."""
+    """Start times of recent successful recoveries of the job's processes. Too many lead to a restart."""
 
     refusing: tuple[Refusing, ...] = ()
-    """Nodes that have refused its pods lately: new ones keep away from them for a while, whichever mode makes them."""
+    """Nodes that have refused pods of the job recently. All modes avoid them for a while."""
 
     left_behind: tuple[PodRef, ...] = ()
     """Pods that recoveries could not delete."""
 
     links: tuple[OnBackup, ...] = ()
-    """Ranks that use their backup links; all others use their first ones."""
+    """Ranks that use their backup links. All others use their first ones."""
 
     standbys: tuple[Standby, ...] = ()
-    """As they were seen last."""
+    """State of the standbys at the last sighting."""
 
     upkeep: Upkeep = Upkeep()
 
     trace: Trace | None = None
-    """Measurements that its ranks are to make; None: nobody has said."""
+    """Measurements that the ranks are to make. None: not set."""
 
     asked: bool = False
-    """The cluster was asked whether it would admit a backup pod, in this life of the job's pods."""
+    """True if the cluster was asked, since the job's last restart, whether it would admit a backup pod."""
 
     lost_recovery: str = ""
-    """Workflow id of a recovery that ran when an earlier workflow of this job was lost; empty: none did."""
+    """Workflow id of a recovery that was running when an earlier workflow of this job was lost. Empty: none was."""
 
     ended: str = ""
-    """Why the job's workflow ends; empty: it lives."""
+    """Reason why the job's workflow ends. Empty: it does not."""
 
     @classmethod
     def of(cls, job: Job) -> "JobState":
-        """The state of a job that was never seen."""
+        """Returns the state of a job that was never seen."""
         return cls(job=job)
 
     def with_(self, **changes: Unpack[JobStateChanges]) -> Self:
-        """The state with these fields changed."""
+        """Returns a copy with these fields changed."""
         return self.model_copy(update=dict(changes))
 
     @property
     def policy(self) -> SubHealthStrategy:
-        """The sub-health policy in force."""
+        """Sub-health policy in force."""
         return SubHealthStrategy.IGNORE if self.downgrade else self.job.sub_health
 
 
 class Contact(Value):
-    """Answer of the query `contact`: what a gateway must know of a job when its manager comes."""
+    """Answer of the query `contact`: what a gateway needs to know about a job when its manager connects."""
 
     ended: str = ""
-    """Why the job's workflow is about to end; empty: it lives."""
+    """Reason why the job's workflow is about to end. Empty: it is not."""
 
     recovery_on: bool = False
     introduced: bool = False
     recovering: bool = False
-    """An incident is under way, or about to be: its manager is waited for."""
+    """True if an incident is running or about to begin, which waits for the manager."""
 
     progress: Progress | None = None
     trace: Trace | None = None
@@ -291,8 +295,8 @@ class JobStatus(Value):
     state: JobState
     running: Mode | None = None
     recovery: str = ""
-    """Workflow id of the recovery that runs; empty: none does."""
+    """Workflow id of the recovery that is running. Empty: none is."""
     request: str = ""
-    """Id of what was asked for and runs, or waits for its turn; empty: nothing is."""
+    """Id of the request that is running or waiting. Empty: there is none."""
     front: Note = ""
-    """Workflow by which that is asked for, under its run's id; empty: none, it is an update alone."""
+    """Id of the workflow that made the request, under its run id. Empty: the request came as an update only."""

@@ -1,6 +1,6 @@
-"""Values that outlive the code that wrote them: a job's state from run to run, and what stands on the job's object.
+"""Reads values that outlive the code that wrote them: a job's state from run to run, and the memory on the job's object.
 
-Newer code reads what older code wrote. A field that means nothing any more is left out, so that the rest holds.
+Newer code reads what older code wrote. Fields that it cannot read are left out, and the rest is used.
 """
 
 from collections.abc import Collection
@@ -12,17 +12,17 @@ from pydantic import ValidationError
 from rekindle.model.base import Value
 
 IN_PART = "what an earlier version stored was read in part, without"
-"""Words for a value of which fields were left out."""
+"""Message for a value that was read without some of its fields."""
 
 Kind = TypeVar("Kind", bound=Value)
 
 
 def read(kind: type[Kind], given: object, needed: Collection[str] = ()) -> tuple[Kind | None, tuple[str, ...]]:
-    """Returns the value, and the fields that were left out since they could not be read; None: there is nothing to be read.
+    """Returns the value, and the names of unreadable fields that were left out. The value is None if it cannot be read.
 
     Args:
-        given: as it was stored, decoded from JSON.
-        needed: fields without which there is nothing.
+        given: the stored value, decoded from JSON.
+        needed: fields without which the value cannot be read.
     """
     if not isinstance(given, dict):
         return None, ()
@@ -40,11 +40,11 @@ def read(kind: type[Kind], given: object, needed: Collection[str] = ()) -> tuple
 
 
 def with_known(kind: type[Kind], given: object, needed: Collection[str]) -> tuple[object, tuple[str, ...]]:
-    """Returns an input whose field `known`, which an earlier run wrote, holds what can be read of it, and what was left out.
+    """Returns an input with the readable part of its field `known`, which an earlier run wrote, and the names of fields left out.
 
     Args:
-        given: the input as it was stored, decoded from JSON; what is no such input is returned as it is.
-        needed: as of `read`.
+        given: the stored input, decoded from JSON; anything but an object is returned unchanged.
+        needed: see `read`.
     """
     if not isinstance(given, dict):
         return given, ()

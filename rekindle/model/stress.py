@@ -1,4 +1,4 @@
-"""A stress test: what is asked for, and what its checks found, rank by rank."""
+"""Requests and results of stress tests, rank by rank."""
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum, StrEnum
@@ -12,87 +12,88 @@ from rekindle.model.ranks import Ranks
 
 
 class Op(IntEnum):
-    """A check, by its number on the wire."""
+    """A check of a stress test. The value is its number on the wire."""
 
     COMPUTE = 0
     MESSAGES = 1
     MEMORY = 2
-    """Of our own training side only."""
+    """Supported only by Rekindle's training side."""
 
 
 class Code(StrEnum):
-    """Of one check of one rank, as the contract has it."""
+    """Result code of one check of one rank, as the contract defines it."""
 
     OK = "0"
     NOT_RUN = "1"
     FAULT = "2"
     TIMED_OUT = "3"
     VOLTAGE = "4"
-    """The device's voltage could not be put back."""
+    """The device's voltage could not be restored."""
 
 
 class StressRequest(Value):
-    """Which checks are made on which nodes."""
+    """Request of a stress test: checks by node."""
 
     nodes: dict[NodeName, tuple[int, ...]] = {}
-    """Operations by the names of nodes."""
+    """Numbers of checks, by node name."""
 
     all_nodes: tuple[int, ...] = ()
-    """Operations on all nodes of the job. Where there are some, `nodes` says nothing."""
+    """Numbers of checks for all nodes of the job. If not empty, `nodes` is ignored."""
 
 
 class RankOps(Value):
-    """What these ranks are to do."""
+    """Checks that some ranks are to run."""
 
     ops: tuple[int, ...]
     ranks: Ranks
 
 
 class StressTargets(Value):
-    """What was asked for, rank by rank."""
+    """Checks that were requested, by rank."""
 
     asked: tuple[RankOps, ...] = ()
     problem: Text = ""
-    """What of the request is not as the job is; empty: nothing."""
+    """Description of what in the request does not fit the job. Empty: all of it fits."""
 
 
 class OpResult(Value):
     code: Note = ""
-    """One that `Code` does not have was not understood, and is kept as it came."""
+    """Result code. A code that is not in `Code` was not understood and is kept as it was received."""
 
     result: Note = ""
-    """What was measured, as one line."""
+    """Measured values, as one line of text."""
 
 
 QUOTED = 12
-"""Bytes around a line in a payload: the rank that it is of, and quotes."""
+"""Bytes that each result text takes in a payload in addition to the text: its rank and quotes."""
 
 ResultOf = Mapping[str, OpResult]
-"""Of one rank, by the names of checks: `aic`, `hccs`, `memory`."""
+"""Results of one rank, by the name of the check: `aic`, `hccs`, `memory`."""
 
 MOST_TEXT = 48 * 1024
-"""Bytes of all lines together that a payload has room for. Beyond them those that found nothing go first."""
+"""Maximum number of bytes of all result texts in a payload. Beyond it, texts of successful checks are dropped first."""
 
 MOST_CHECKS = 3
-"""Checks of which results are kept: each of them takes up to 50 kB for the ranks of a large job."""
+"""Maximum number of checks whose results are kept. Each takes up to 50 kB for the ranks of a large job."""
 
 MOST_TESTED_NODES = 128
-"""Nodes that a request names one by one. Source: ours; all of them are in the state of the job's workflow."""
+"""Maximum number of nodes that a request names one by one. Source: ours; all of them are in the state of the job's workflow."""
 
 MOST_ROWS = 24 * 1024
-"""Bytes of the table in a verdict, with what was found first."""
+"""Maximum number of bytes of the table in a verdict, in which faults come first."""
 
 MOST_ISOLATED = 64
-"""Nodes that one stress test isolates: where it finds more, something else is wrong, and a person has to look."""
+"""Maximum number of nodes that one stress test isolates. If it finds more, the cause is probably another, and a person has to
+look."""
 
 
 class CheckResults(Value):
-    """Of one check, of all its ranks: 10,000 that found nothing are a few characters."""
+    """Results of one check for all ranks. 10,000 ranks with the same code are a few characters."""
 
     name: Note = ""
     codes: dict[str, Ranks] = {}
     texts: dict[int, Note] = Field(default={})
-    """Lines by rank, as far as there is room."""
+    """Result texts by rank, as far as there is room."""
 
 
 class StressResults(Value):
@@ -108,7 +109,7 @@ class StressResults(Value):
 
 
 def gathered(results: Mapping[int, ResultOf]) -> StressResults:
-    """Results by rank, as one payload."""
+    """Returns results by rank as one payload."""
     kept = _texts_that_fit(results)
     names = sorted({name for of_rank in results.values() for name in of_rank})
     return StressResults(checks=tuple(_of_check(name, results, kept) for name in names))
@@ -142,7 +143,7 @@ def _lines(results: Mapping[int, ResultOf]) -> Iterator[tuple[int, str, OpResult
 
 
 class Row(Value):
-    """Of the table that people read."""
+    """Row of the table of results that is shown to people."""
 
     node: str = ""
     device: str = ""
@@ -153,36 +154,36 @@ class Row(Value):
 
 
 class Findings(Value):
-    """What a stress test has to say of a job's nodes and ranks."""
+    """Evaluation of a stress test for the job's nodes and ranks."""
 
     isolate: tuple[str, ...] = ()
-    """Nodes on which a fault was found."""
+    """Names of nodes with a fault, which are to be isolated."""
 
     not_isolated: dict[str, Note] = {}
-    """Those that could not be, with the reason."""
+    """Nodes that could not be isolated, with the reason."""
 
     faulty: Ranks = ()
-    """All ranks on these nodes, and those that timed out: training has to go on without their processes."""
+    """All ranks on nodes with a fault, and ranks whose checks timed out. Training cannot continue with their processes."""
 
     timed_out: Ranks = ()
     not_tested: Ranks = ()
-    """At least one of their checks could not be made, or nothing was said of it; which is no fault."""
+    """Ranks with at least one check that was not run or has no result. This is not a fault."""
 
     @property
     def sound(self) -> bool:
-        """Training may go on as it is."""
+        """True if training can continue unchanged."""
         return not self.faulty
 
 
 class Tested(Value):
-    """How a stress test ended, as its verdict tells it."""
+    """Result of a stress test, as part of its verdict."""
 
     failed: Text = ""
-    """Why there is no result, as the contract words it; empty: there is one."""
+    """Reason why there is no result, as the contract words it. Empty: there is one."""
 
     findings: Findings = Findings()
     rows: tuple[Row, ...] = ()
-    """Of the table, as many as there is room for."""
+    """Rows of the table, as many as there is room for."""
 
     checks: int = 0
-    """Rows of the whole table."""
+    """Number of rows of the whole table."""

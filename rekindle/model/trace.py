@@ -1,4 +1,4 @@
-"""Measurements that the ranks of a job make of themselves, as a platform switches it on and off."""
+"""Measurements of the ranks of a job, which a platform turns on and off."""
 
 from rekindle.model.base import Value
 

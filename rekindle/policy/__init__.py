@@ -1,1 +1,1 @@
-"""Decisions: functions from values to values, without I/O and without a clock. Workflows call them inside the sandbox."""
+"""Decisions: functions from values to values, without I/O and without a clock. Workflows call them in the sandbox."""

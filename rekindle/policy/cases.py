@@ -1,4 +1,4 @@
-"""What a job's workflow does next: from everything that it knows to the case that comes first."""
+"""Chooses what a job's workflow does next, from everything that it knows."""
 
 from datetime import datetime, timedelta
 
@@ -12,20 +12,20 @@ from rekindle.policy import ladder, requests
 from rekindle.policy.modes import LAST, About, row_of
 
 RESTARTS = 5
-"""Job reschedulings of one job within `RESTARTS_WITHIN`, after which the next is given up: a job that dies again and again by its
-own fault must not hold its nodes for ever."""
+"""Number of restarts of one job within `RESTARTS_WITHIN`. The next one is given up, since a job that keeps failing by its own
+fault must not occupy its nodes for ever."""
 RESTARTS_WITHIN = timedelta(hours=1)
 TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
 
 SOON = timedelta(minutes=1)
-"""A real fault that counts within it by its rule is as good as there."""
+"""A real fault counts as present if by its rule it will count within this time."""
 
 NAMED = 3
-"""Faults that a summary names; of the others it says how many they are."""
+"""Number of faults that a summary names. It gives the number of the others."""
 
 
 class Case(Value):
-    """What an incident is about, decided before it starts."""
+    """Subject and plan of an incident, decided before it starts."""
 
     plan: ladder.Plan
     summary: Text
@@ -35,7 +35,7 @@ class Case(Value):
 
     @property
     def mode(self) -> Mode:
-        """The mode that is, or would be, the first to be tried."""
+        """The mode that is tried first, or would be."""
         if self.plan.modes:
             return self.plan.modes[0]
         if self.request and self.request.request.mode:
@@ -44,7 +44,7 @@ class Case(Value):
 
 
 def next_case(state: JobState, now: datetime) -> Case | None:
-    """Real faults come first, then what somebody asked for, then sub-healthy pods; None: there is nothing to do now."""
+    """Returns what to do now: first real faults, then requests, then sub-healthy pods. None: there is nothing to do now."""
     if state.lost_recovery:
         return lost_recovery(state)
     if real := _real_faults_due(state, now):
@@ -52,7 +52,7 @@ def next_case(state: JobState, now: datetime) -> Case | None:
             return _real_faults(state, real)
         return _request(state, state.request) if state.request else None
     if _counts_soon(state, now):
-        return None  # what is begun now would be ended in its middle
+        return None  # anything that is started now would be interrupted
     if state.request:
         return _request(state, state.request)
     sub_healths = [one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH and _counts(one)]
@@ -61,14 +61,14 @@ def next_case(state: JobState, now: datetime) -> Case | None:
 
 
 def lost_recovery(state: JobState) -> Case:
-    """What an earlier workflow of the job had begun, before anything else."""
+    """Returns the case for a recovery that an earlier workflow of the job had begun. It comes before all other cases."""
     plan = ladder.Plan(modes=(LAST.mode,))
     return Case(plan=plan, summary=f"recovery {state.lost_recovery} was lost with the job's workflow")
 
 
 def next_due(state: JobState, now: datetime) -> datetime | None:
-    """Returns when a fault that is still given time will count, or one that is gone is over, or a drain or a restart is tried
-    again; None: never."""
+    """Returns the next time at which a fault begins to count or is over, or a drain or a restart is retried. None: there is no
+    such time."""
     sub_healths = [one for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
     over = (one.over_at for one in state.faults if one.over_at and one.over_at > now)
     tried = (state.drain_again, state.again.at if state.again else None)
@@ -78,14 +78,14 @@ def next_due(state: JobState, now: datetime) -> datetime | None:
 
 
 def _later(state: JobState, standing: list[Standing], now: datetime) -> datetime | None:
-    """When the first of those will count that are given time."""
+    """Returns the next time at which one of these faults begins to count. None: no fault is waiting for that."""
     patience = _patience(state, standing)
     return min((due for one in standing if _counts(one) and (due := _due(one.fault, patience)) > now), default=None)
 
 
 def _counts_soon(state: JobState, now: datetime) -> bool:
-    """Whether a real fault that is given time is waited for: a node that may be back, or what a rule gives time, in its last
-    minute. Rules and owners may give days."""
+    """Returns whether a real fault that does not count yet is waited for. It is a lost node that may return, or a fault by a rule
+    in its last minute. The time that rules and owners set may be days."""
     real = _real(state)
     patience = _patience(state, real)
     return any(
@@ -95,12 +95,12 @@ def _counts_soon(state: JobState, now: datetime) -> bool:
 
 
 def _counts(standing: Standing) -> bool:
-    """Whether something is to be done about it sooner or later, as it is."""
+    """Returns whether the fault is present and not judged, so that it needs a decision now or later."""
     return not standing.judged and standing.well_since is None
 
 
 def counting(state: JobState, now: datetime) -> tuple[Fault, ...]:
-    """What is broken now, as a running mode is told: of the real faults those that are given no more time, and backup pods."""
+    """Returns the faults that a running mode is told of: real faults that count now, and faults of backup pods."""
     patience = _patience(state, _real(state))
     broken = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and one.well_since is None)
     return tuple(fault for fault in broken if fault.backup or _due(fault, patience) <= now)
@@ -112,7 +112,7 @@ def _real(state: JobState) -> list[Standing]:
 
 
 def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
-    """All that count soon as soon as one that was not judged counts: they are recovered together."""
+    """Returns all real faults that count soon, once one that was not judged counts now. They are recovered together."""
     real = _real(state)
     patience = _patience(state, real)
     if not any(not one.judged and _due(one.fault, patience) <= now for one in real):
@@ -121,13 +121,14 @@ def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
 
 
 def _patience(state: JobState, real: list[Standing]) -> timedelta:
-    """A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
+    """Returns how long a node may be not ready. It is zero if there is also a dead pod or a report of the training side: then the
+    node is lost."""
     only_nodes = all(one.fault.kind is FaultKind.NODE for one in real if one.fault.decided is None)
     return state.job.limits.node_lost if only_nodes else timedelta(0)
 
 
 def _due(fault: Fault, patience: timedelta) -> datetime:
-    """When a fault counts: what a rule has decided when it has lasted as long as the rule says."""
+    """Returns when a fault counts. For a fault by a rule that is after the rule's `settle` time."""
     assert fault.accepted_at is not None
     if fault.decided:
         return fault.accepted_at + timedelta(seconds=fault.decided.settle)
@@ -146,7 +147,7 @@ def _request(state: JobState, pending: Pending) -> Case:
     request = pending.request
     assert request.mode is not None
     about_pod = row_of(request.mode).about is About.POD
-    refused = requests.refused(state, request)  # something may have come before it since it was accepted
+    refused = requests.refused(state, request)  # something may have happened since the request was accepted
     plan = ladder.Plan(refused=refused) if refused else ladder.for_request(state, request.mode, request.pod_rank)
     what = f"{request.mode} of pod rank {request.pod_rank}" if about_pod else f"{request.mode}"
     if request.links:
@@ -164,28 +165,30 @@ def _request(state: JobState, pending: Pending) -> Case:
 
 
 def _in_turn(state: JobState, due: list[Fault]) -> Fault:
-    """The first one. Of those that are to leave their nodes each has its turn: one that never can would keep the others there."""
+    """Returns the first of these faults. If it is about a drain, drains take turns: one that never succeeds must not block the
+    others."""
     leave = [fault for fault in due if fault.is_maintenance]
     return leave[state.incidents % len(leave)] if due[0].is_maintenance else due[0]
 
 
 def _sub_health(state: JobState, fault: Fault) -> Case:
-    """Of a node that is to be left the tries are one incident for each pod, which its summary names."""
+    """Returns the case of a sub-healthy pod. Tries to drain a node are one incident for each pod, so that the summary names the
+    pod."""
     pod_rank = fault.pod_ranks[0] if fault.pod_ranks else 0
     summary = f"pod rank {pod_rank}: {describe(fault)}" if fault.is_maintenance else describe(fault)
     return Case(plan=ladder.for_sub_health(state, pod_rank), summary=summary, pod_rank=pod_rank, faults=(fault,))
 
 
 def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:
-    """Why the job is not restarted now; empty: it is. Nobody but a person restarts it again and again."""
+    """Returns why the job is not restarted now. Empty: it can be. Only requests of people may exceed the number of restarts."""
     recent = [moment for moment in state.restarts if now - moment < RESTARTS_WITHIN]
     too_often = TOO_OFTEN if len(recent) >= RESTARTS and not requested else ""
     return state.job.no_restart or too_often
 
 
 def describe(fault: Fault) -> str:
-    """One line on a fault, for summaries."""
-    is_of_pods = fault.kind is FaultKind.POD  # its words name pod ranks
+    """Returns a description of a fault in one line, for summaries."""
+    is_of_pods = fault.kind is FaultKind.POD  # the message names pod ranks
     where = fault.node or fault.pod or (numbered("rank", fault.ranks) if fault.ranks and not is_of_pods else "")
     code = f" {fault.code}" if fault.code else ""
     words = f": {fault.message}" if fault.message else ""

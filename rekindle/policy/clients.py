@@ -1,25 +1,24 @@
-"""Whether two streams of a job come from one process of its training side. The modes and `TrainingJob` ask; nothing on the wire
-says so.
+"""Decides whether two streams of a job come from the same process of its training side. The wire contract does not tell.
 
-A client is written as up to three words: its address, the UID of its pod, and when the container of its manager was started, such
-as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Who fills it in leaves out what it does not know, from the end.
+A client is written as up to three words: its address, the UID of its pod, and the start time of its manager's container, such
+as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Unknown words are left out, from the end.
 """
 
 from enum import StrEnum
 
 UNSURE = "its stream was away, and MindIO repeats no report: a fault that it told meanwhile is lost"
-"""Words for a client that came back."""
+"""Message for a client that came back."""
 
 WORDS = 3
-"""A client of which all is known."""
+"""Number of words of a client of which everything is known."""
 
 
 def doubts(manager_lost: str, unsure: bool) -> list[str]:
-    """Returns in words what keeps the training side's silence from meaning that all is well.
+    """Returns the reasons, in words, why silence of the training side does not mean that all is well.
 
     Args:
-        manager_lost: how a MindIO job's manager was lost; empty: it was not.
-        unsure: its client came back after an outage, and has not spoken since.
+        manager_lost: description of how a MindIO job's manager was lost; empty: it was not.
+        unsure: the job's client came back after an outage, and has reported nothing since.
     """
     return [*([f"its manager was lost: {manager_lost}"] if manager_lost else []), *([UNSURE] if unsure else [])]
 
@@ -28,11 +27,11 @@ class Identity(StrEnum):
     SAME = "same"
     ANOTHER = "another"
     UNKNOWN = "unknown"
-    """The same as far as is known: a container that was started again keeps its address."""
+    """The clients are equal as far as is known. A container that was restarted keeps its address."""
 
 
 def identity(before: str, after: str) -> Identity:
-    """Whether the client that is here now is the process that was here before."""
+    """Compares the client that is connected now with an earlier one."""
     old, new = before.split(), after.split()
     if len(old) == len(new) == WORDS:
         return Identity.SAME if old[1:] == new[1:] else Identity.ANOTHER
@@ -41,5 +40,5 @@ def identity(before: str, after: str) -> Identity:
 
 
 def _comparable(was: str, now: str) -> bool:
-    """A pod with two families of addresses may come by either."""
+    """Returns whether two addresses are of the same family. A pod with two families may connect with either."""
     return (":" in was) == (":" in now)

@@ -1,4 +1,4 @@
-"""Which device of which node belongs to which rank. Asked where people, or a platform, name devices of nodes. Pure."""
+"""Maps devices of nodes to ranks, for people and platforms that name devices. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,33 +17,35 @@ class DeviceOfRank(NamedTuple):
     pod_rank: int
     node: str
     device: str
-    """Its local id on the node: `0`, `1`, ..."""
+    """Local id of the device on its node: `0`, `1`, ..."""
 
     holder: str
-    """UID of the pod that holds the rank, as far as a sighting says it."""
+    """First characters of the UID of the pod that holds the rank, as in a sighting."""
 
 
 class Held(NamedTuple):
-    """Who holds the pod ranks of a job, found once for all of its nodes: there are thousands."""
+    """Holders of the pod ranks of a job. Computed once for all nodes of the job, since there may be thousands."""
 
     layout: Layout
 
     by_node: Mapping[str, Sequence[tuple[int, Pod]]]
-    """Pod ranks and their pods."""
+    """Pod ranks and their pods, by node."""
 
 
 class Struck(NamedTuple):
-    """Whom something concerns that is wrong on a node."""
+    """Pods and ranks that are affected by a fact about a node."""
 
     pods: Sequence[RankedPod]
     ranks: tuple[int, ...] = ()
-    """Those that have the device in question; empty: all of these pods."""
+    """Ranks that use the device in question. Empty: all ranks of these pods."""
 
 
 def struck(held: Held, node: Node, named: Sequence[str], pods: Sequence[RankedPod]) -> Struck:
-    """Args:
-    named: devices of the node, by local ids, UUIDs or PCI addresses; none: all of it.
-    pods: of the job, on the node.
+    """Returns the pods and ranks of a job that use some devices of a node.
+
+    Args:
+        named: devices of the node, by local ids, UUIDs or PCI addresses. Empty: the whole node.
+        pods: pods of the job on the node.
     """
     if not named or not pods:
         return Struck(pods)
@@ -58,7 +60,7 @@ def struck(held: Held, node: Node, named: Sequence[str], pods: Sequence[RankedPo
     if by_uuid and all(one.pod.status.uuids for one in pods):
         return Struck([one for one in pods if not set(by_uuid).isdisjoint(map(plain, one.pod.status.uuids))])
     if ids is None or len(here) != 1 or len(rows) != node.status.accelerators or not {row.device for row in rows}.issuperset(ids):
-        return Struck(pods)  # other pods have devices here too, or names of another kind: nobody knows whose it is
+        return Struck(pods)  # other pods use devices here too, or names are of another kind: the owner is unknown
     owners = {row.pod_rank for row in rows if row.device in ids}
     return _with_ranks(rows, ids, [one for one in pods if one.rank in owners or one.backup])
 
@@ -69,7 +71,8 @@ def _with_ranks(rows: Iterable[DeviceOfRank], ids: Sequence[str], hit: Sequence[
 
 
 def _with_local_id(pod: Pod, of_node: Mapping[str, str]) -> Pod:
-    """In the order of the node, as a process sees its GPUs; where the node does not know one of them nothing is said."""
+    """Returns the pod with the local ids of its UUIDs in ascending order, as a process sees its GPUs. It is unchanged if the node
+    does not know one of them."""
     ids = [of_node.get(plain(uuid), "") for uuid in pod.status.uuids]
     if pod.status.devices or not ids or "" in ids:
         return pod
@@ -77,10 +80,10 @@ def _with_local_id(pod: Pod, of_node: Mapping[str, str]) -> Pod:
 
 
 def devices(view: JobView) -> tuple[DeviceOfRank, ...]:
-    """By rank. A pod rank that no pod holds on a node, or that two pods claim, has none.
+    """Returns the device of each rank, by rank. A pod rank that no pod holds on a node, or that two pods claim, has none.
 
-    The n-th device of a pod belongs to its n-th local rank. Of more devices than ranks each rank has its share, in order, and
-    as many rows; of more ranks than devices several share one.
+    The n-th device of a pod belongs to its n-th local rank. If there are more devices than ranks, they are divided in order, and
+    a rank has a row for each of its devices. If there are more ranks than devices, several ranks share one.
     """
     if view.job is None:
         return ()
@@ -99,7 +102,7 @@ def held_by_node(job: JobObject, pods: Iterable[RankedPod]) -> Held:
 
 
 def _rows(layout: Layout, pods: Iterable[tuple[int, Pod]]) -> Iterator[DeviceOfRank]:
-    """Of the pods of one node."""
+    """Yields the device of each rank for the pods of one node."""
     before, each = 0, layout.ranks_per_pod
     for pod_rank, pod in sorted(pods, key=lambda one: one[0]):
         node, own = pod.spec.node_name, pod.status.devices

@@ -1,4 +1,4 @@
-"""What becomes of the pods on a node that a person drains: before it is cordoned, and while they leave. Pure."""
+"""State of the pods on a node that a person drains, before it is cordoned and while pods leave. Pure."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
@@ -27,10 +27,10 @@ NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
 
 
 def forecast(node: str, there: There, jobs: Mapping[str, JobStatus]) -> Draining:
-    """What draining a node would do now, and why it is refused: a drain that would not come to its end is not begun.
+    """Returns what a drain of the node would do now, and why it is refused. A drain that cannot end is not begun.
 
     Args:
-        jobs: those that are registered, by id.
+        jobs: registered jobs, by id.
     """
     rows = _rows(there, jobs, lambda pod, status, rule: _expected(node if there.cordoned else "", pod, status, rule))
     stays = [f"pod {row.pod.name} of job {row.job} would stay: {row.why}" for row in rows if row.where is Where.STAYS]
@@ -39,10 +39,10 @@ def forecast(node: str, there: There, jobs: Mapping[str, JobStatus]) -> Draining
 
 
 def progress(node: str, known: There, jobs: Mapping[str, JobStatus], seen: There | None = None) -> Draining:
-    """What became of the pods that were there.
+    """Returns the state of the pods that were on the node.
 
     Args:
-        seen: the node as it is now; None: it was not looked at, and may hold others by now.
+        seen: present state of the node; None: it was not read, and may have other pods now.
     """
     rows = _rows(known, jobs, lambda pod, status, rule: _so_far(node, pod, status, rule))
     if seen:
@@ -55,7 +55,7 @@ def progress(node: str, known: There, jobs: Mapping[str, JobStatus], seen: There
 
 
 def _as_seen(row: PodRow, here: Container[str], taken_back: str) -> PodRow:
-    """As it is where the node was looked at, too."""
+    """Returns the row, corrected by the pods that are on the node now."""
     if row.where is Where.MOVED and row.pod.uid in here:
         return row.model_copy(update={"where": Where.MOVES, "why": ANOTHERS_RANK})
     if row.pod.uid not in here and row.where not in LEFT:
@@ -70,10 +70,10 @@ def are_left(rows: Iterable[PodRow]) -> bool:
 
 
 def met(known: There, seen: There, jobs: Container[str]) -> There:
-    """The node as it is now, with the pods that were there before.
+    """Returns the present state of the node, with the pods that were there before.
 
     Args:
-        jobs: those that are registered: of a pod of another one nobody tells what became of it.
+        jobs: ids of registered jobs. Earlier pods of other jobs are left out, since their state is unknown.
     """
     now = {pod.uid for pod in seen.pods}
     before = (pod for pod in known.pods if pod.uid not in now and pod.job_id in jobs)
@@ -99,8 +99,10 @@ def _name(status: JobStatus) -> str:
 
 
 def _expected(cordoned: str, pod: PodThere, status: JobStatus, rule: str) -> Said:
-    """Args:
-    cordoned: the node, if it is already; what was decided about that is no expectation.
+    """Returns the expected state of a pod, and why, if the node is drained.
+
+    Args:
+        cordoned: name of the node if it is cordoned already, so that earlier decisions apply. Empty: it is not.
     """
     state = status.state
     if said := _in_any_case(pod, state, rule):
@@ -140,7 +142,7 @@ def _not_begun(node: str, pod: PodThere, state: JobState) -> str:
 
 
 def _in_any_case(pod: PodThere, state: JobState, rule: str) -> Said | None:
-    """What nothing that happens meanwhile changes."""
+    """Returns the state of a pod that does not depend on the course of the drain. None: it does."""
     if state.ended:
         return Where.OVER, f"its job has ended: {state.ended}"
     if pod.pod_rank is None:
@@ -159,25 +161,27 @@ def _for_good(pod_rank: int, state: JobState, rule: str) -> Iterator[str]:
 
 
 def _holds_its_rank(pod: PodThere, state: JobState) -> bool:
-    """Of a job whose pods nobody has told of yet, every pod counts as the one of its rank."""
+    """Returns whether the pod holds its pod rank. If the pods of the job were never reported, every pod counts as the holder of
+    its rank."""
     rank = pod.pod_rank
     return rank is not None and (rank >= len(state.holders) or state.holders[rank] == _short(pod.uid))
 
 
 def _judged(node: str, pod: PodThere, state: JobState) -> Iterator[str]:
-    """What was decided about its being there; a hot switch that is tried again is not decided."""
+    """Yields the decision about each fault that makes the pod leave the node. Empty: the hot switch is still to be tried, or is
+    retried."""
     return (one.judged for one in _about(node, pod, state))
 
 
 def _about(node: str, pod: PodThere, state: JobState) -> Iterator[Standing]:
-    """The sub-healths of its being there."""
+    """Yields the sub-healths of the node that are about this pod."""
     for one in state.faults:
         if one.fault.kind is FaultKind.SUB_HEALTH and one.fault.node == node and pod.pod_rank in one.fault.pod_ranks:
             yield one
 
 
 def _how(pod: PodThere, state: JobState) -> str:
-    """By what its rank has got another pod, as far as the job remembers."""
+    """Returns how the rank got another pod, in words, as far as the history of the job tells. Empty: it does not."""
     for verdict in (verdict for incident in reversed(state.history) for verdict in reversed(incident.ladder)):
         for one in verdict.switched:
             if _short(one.before.uid) == _short(pod.uid):

@@ -1,4 +1,4 @@
-"""Nodes that are to be left: what becomes of a job whose pod cannot move away from one by a hot switch. Pure."""
+"""Decides what happens to a job if a hot switch cannot move its pod away from a node that is drained. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -12,33 +12,33 @@ from rekindle.policy import cases
 from rekindle.policy.cases import Case
 
 MOST_RARELY = timedelta(minutes=30)
-"""Between two tries that each cost training a pause."""
+"""Maximum time between two tries that each pause training."""
 
 TELL_AGAIN = timedelta(minutes=30)
-"""Between two events that say why a drain waits. Kubernetes keeps one for an hour."""
+"""Time between two events that tell why a drain waits. Kubernetes keeps an event for an hour."""
 
 WAITS = "the drain waits"
 
 WAITS_FOR_SPARE = "the switch waits for a spare"
 
 NO_SPARE = "no spare"
-"""Beginning of the verdict of a hot switch that found no place for its backup pod."""
+"""Prefix of the reason of a hot switch that found no node for its backup pod."""
 
 WENT_BACK = "the backup pod could not take over, training goes on where it was"
-"""Of the verdict of a hot switch that paused training and moved nothing."""
+"""Part of the reason of a hot switch that paused training and moved nothing."""
 
 BY_REQUEST = "cancelled by request"
-"""How the verdict of a hot switch begins that a person has cancelled."""
+"""Prefix of the reason of a hot switch that a person has cancelled."""
 
 WAITING = (Outcome.IGNORED, Outcome.REFUSED)
-"""How a hot switch ends that left training where it was."""
+"""Outcomes of a hot switch that left training where it was."""
 
 LEFT_AS_IT_WAS = (*WAITING, Outcome.CANCELLED)
-"""The same, also by whoever cancelled it."""
+"""Outcomes of a hot switch that left training where it was, including a cancellation."""
 
 
 def is_drain(case: Case) -> bool:
-    """Whether it is only about nodes that are to be left, and nobody asked for it."""
+    """Returns whether a case was not requested, and is only about nodes that pods have to leave."""
     return case.request is None and _is_about_leaving(case)
 
 
@@ -47,8 +47,9 @@ def _is_about_leaving(case: Case) -> bool:
 
 
 def decided(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Verdict:
-    """A hot switch that found no spare lowers no policy where nothing is wrong with the node; what follows is the job's word. A
-    job that may not start anew now waits in any case: its pods run, and hold the drain."""
+    """Returns the verdict of a hot switch with the decision of the job's owner for a drain or a missing spare. The policy is not
+    downgraded if nothing is wrong with the node. A job that cannot be restarted now waits in any case: its pods run, and the
+    drain waits for them."""
     if _waits_for_spare(state.job, case, verdict):
         return verdict.with_(policy_after=None, reason=f"{WAITS_FOR_SPARE}: {verdict.reason}")
     if not _is_about_leaving(case) or verdict.outcome not in WAITING:
@@ -71,45 +72,46 @@ def _of_a_drain(case: Case, state: JobState, now: datetime, verdict: Verdict) ->
 
 
 def _stands(state: JobState, case: Case) -> bool:
-    """Whether any of it is seen still: a node may be uncordoned while a spare is sought."""
+    """Returns whether any fault of the case is still seen. A node may be uncordoned while a spare is sought."""
     seen = [one.fault for one in state.faults if one.well_since is None]
     return any(fault.is_part_of(one) for fault in case.faults for one in seen)
 
 
 def holds(job: Job, case: Case) -> bool:
-    """Whether the node cannot be drained as long as nothing is done about the case."""
+    """Returns whether the node cannot be drained until the case is handled."""
     return is_drain(case) and job_holds(job)
 
 
 def job_holds(job: Job) -> bool:
-    """Whether its ranks are to be moved before their node is drained. The policy is the one in force."""
+    """Returns whether the ranks of the job have to move before its node is drained. `job.sub_health` has to be the policy in
+    force."""
     return job.sub_health is SubHealthStrategy.HOT_SWITCH and job.drain is not Drain.LET_GO and not job.observe
 
 
 def waits(job: Job, case: Case, last: Verdict) -> bool:
-    """Whether the case is judged again after a while, without anybody's doing."""
+    """Returns whether the case is judged again automatically after some time."""
     if last.outcome is Outcome.IGNORED and last.reason.startswith(WAITS_FOR_SPARE):
         return True
     return is_drain(case) and job.drain is not Drain.LET_GO and last.outcome in WAITING
 
 
 def _waits_for_spare(job: Job, case: Case, last: Verdict) -> bool:
-    """Tells whether the owner wants the hot switch of a sub-healthy pod that found no spare to be tried again."""
+    """Returns whether the owner wants a retry of the hot switch of a sub-healthy pod that found no spare."""
     of_sub_health = case.request is None and not _is_about_leaving(case)
     no_spare = last.outcome is Outcome.IGNORED and last.reason.startswith(NO_SPARE)
     return of_sub_health and no_spare and job.no_spare is NoSpare.WAIT
 
 
 def worth_it(verdict: Verdict) -> str:
-    """Returns what would make another try worth it, where a downgrade is told; empty: nobody knows."""
+    """Returns a hint when another try is worth it, for the message of a downgrade. Empty: unknown."""
     if not verdict.reason.startswith(NO_SPARE):
         return ""
     return "; another try is worth it when a node is free: the annotation rekindle.io/no-spare: wait begins it by itself"
 
 
 def why_held(state: JobState, case: Case, last: Verdict) -> str:
-    """Behind an incident: for what the drain waits, for whoever drains the node; empty: it does not, or what broke comes first.
-    What a person cancelled is not tried again by itself."""
+    """Returns why a drain still waits after an incident, for the person who drains the node. Empty: it does not wait, or a real
+    fault comes first. A hot switch that a person has cancelled is not retried."""
     holds_still = (
         holds(state.job, case) and _stands(state, case) and state.policy is SubHealthStrategy.HOT_SWITCH and not state.ended
     )
@@ -119,12 +121,12 @@ def why_held(state: JobState, case: Case, last: Verdict) -> str:
 
 
 def concerned(state: JobState, case: Case, last: Verdict, met: Iterable[Fault]) -> list[Fault]:
-    """What a verdict decides about that mended nothing. One that left all as it was says nothing of the sub-healths of others;
-    that a drain waits counts for all nodes that are to be left, but for pods whose hot switch a person has cancelled; and what a
-    person asked for is no word on a drain.
+    """Returns the faults that are judged by a verdict that repaired nothing. If it left everything unchanged, it does not judge
+    sub-healths of other nodes. That a drain waits counts for all drained nodes, except for pods whose hot switch was
+    cancelled. The result of a request does not judge a drain.
 
     Args:
-        met: faults that the last mode was given, of the case or not.
+        met: all faults that the last mode was given.
     """
     if last.outcome not in LEFT_AS_IT_WAS or not (case.request or is_drain(case)):
         return [*case.faults, *met]
@@ -136,30 +138,31 @@ def concerned(state: JobState, case: Case, last: Verdict, met: Iterable[Fault]) 
 
 
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:
-    """The incident that ended in the same wait: of its repetitions the last one is remembered. That of an earlier drain of the
-    node is another."""
-    summary, since = bounds.note(case.summary), _since(case)  # as the history keeps it
+    """Returns the incident in the history that ended in the same wait, of which only the last repetition is kept. None: there is
+    none. An incident of an earlier drain of the node is another one."""
+    summary, since = bounds.note(case.summary), _since(case)  # the history keeps a summary of this length
     same = (one for one in history if one.summary == summary and one.ladder[-1].reason.startswith((WAITS, WAITS_FOR_SPARE)))
     return next((one for one in same if since is None or since <= one.started_at), None)
 
 
 def _since(case: Case) -> datetime | None:
-    """When the node was seen to be left."""
+    """Returns the earliest time at which a fault of the case was accepted. None: none was."""
     return min((fault.accepted_at for fault in case.faults if fault.accepted_at), default=None)
 
 
 def is_told(case: Case, before: Incident | None, now: datetime) -> bool:
-    """Whether who drains the node is to hear why that waits: at first, and then before the cluster forgets its events."""
+    """Returns whether an event is created that tells why a drain waits: at first, and again before the cluster deletes the last
+    event."""
     since = _since(case)
     return before is None or (since is not None and (before.started_at - since) // TELL_AGAIN != (now - since) // TELL_AGAIN)
 
 
 def again_at(job: Job, before: Incident | None, incident: Incident) -> datetime:
-    """When it is tried again to leave the node. A try that finds no free node costs training nothing; of those that pause it for
-    nothing, each is followed by the next after twice as long.
+    """Returns when the next try to leave the node begins. A try that finds no free node does not affect training. After each
+    further try that paused training in vain, the time is doubled.
 
     Args:
-        before: the try before this one; None: it is the first.
+        before: incident of the try before this one; None: this was the first.
     """
     patience = job.limits.drain_again
     if before and _went_back(before) and _went_back(incident):
@@ -176,12 +179,13 @@ def _end(incident: Incident) -> datetime:
 
 
 def was_cancelled(judged: str) -> bool:
-    """Whether a person has ended the hot switch: then nobody tries it again."""
+    """Returns whether a person has cancelled the hot switch. It is then not retried."""
     return judged.startswith(f"{Outcome.CANCELLED}: {BY_REQUEST}")
 
 
 def is_cancelled(one: Standing) -> bool:
-    """Until its node is to be left anew."""
+    """Returns whether a person has cancelled the hot switch for the drain of a node. This lasts until the node
+    is drained again."""
     return one.fault.is_maintenance and was_cancelled(one.judged)
 
 

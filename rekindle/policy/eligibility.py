@@ -1,4 +1,4 @@
-"""Whether a mode may be tried at all. The reasons travel in the verdict."""
+"""Decides whether a mode may be tried. The reasons against it are part of the verdict."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -14,32 +14,33 @@ from rekindle.policy import faulty
 
 
 class Readiness(Value):
-    """What the `TrainingJob` knows of the training side at this moment."""
+    """State of the training side as the `TrainingJob` knows it now."""
 
     attached: bool
     completed_a_step: bool
-    """Unknown counts as true: MindIO itself offers nothing before its first step."""
+    """True if a step was completed, or if that is unknown: MindIO itself offers nothing before its first step."""
 
     lost_manager: str
-    """How the manager of a MindIO job was lost, in words; empty: it was not."""
+    """Description of how the manager of a MindIO job was lost. Empty: it was not."""
 
 
 MOST_REPLACED = 10
-"""Pods that one process rescheduling replaces at most: where more are lost, the whole job starts again. Source: ours, as the
+"""Maximum number of pods that one process rescheduling replaces. If more are lost, the whole job restarts. Source: ours, as the
 replaced system's bound for sub-healthy pods."""
 
 MOST_RETRIES = 10
-"""Online retries of one job within an hour: memory whose faults come back is left behind by then. Source: ours."""
+"""Maximum number of online retries of one job within an hour. Beyond it, memory whose faults come back is abandoned. Source:
+ours."""
 
 MOST_REPAIRS = 50
-"""Recoveries of processes of one job within an hour, by whatever mode: a script that ends its process at the same step again and
-again gets a restart, of which there are few. Source: ours; a recovery takes less than a second."""
+"""Maximum number of recoveries of processes of one job within an hour, by all modes. A script that ends its process at the same
+step again and again leads to a restart, of which there are few. Source: ours; a recovery takes less than a second."""
 
 Check = Callable[[Job, int, Readiness], str]
 
 
 def readiness(state: JobState) -> Readiness:
-    """What the state says of the training side. Only our own tells its first step; MindIO's is taken as done."""
+    """Returns the state of the training side. Only Rekindle's reports its first step; MindIO's counts as completed."""
     ours = state.job.training_side is TrainingSide.REKINDLE
     return Readiness(
         attached=state.attachment is not None,
@@ -112,8 +113,8 @@ READY_CHECKS: dict[Check, str] = {
     _first_step: "a training step was completed",
     _manager: "its manager is the one that its ranks registered with",
 }
-"""Each with what it asks for. They come and go, and are not known of a job that is only observed: its training side answers to
-somebody else."""
+"""Checks with the conditions that they require. The conditions change over time. They are unknown for a job that is only
+observed, since its training side is connected to another system."""
 
 
 ALWAYS_READY = Readiness(attached=True, completed_a_step=True, lost_manager="")
@@ -122,18 +123,18 @@ RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwit
 
 
 def recovery_is_on(job: Job) -> bool:
-    """Whether a manager of this job may register (code 403 otherwise). Source: the wire contract, Init."""
+    """Returns whether a manager of this job may register (code 403 otherwise). Source: the wire contract, Init."""
     ours = job.training_side is TrainingSide.REKINDLE
     return ours or job.labels.get(PROCESS_RECOVER_ENABLE) == "on" or job.sub_health is SubHealthStrategy.HOT_SWITCH
 
 
 def never(job: Job, pod_rank: int) -> tuple[str, ...]:
-    """Why this pod of the job can be hot-switched at no time; empty: it can at some."""
+    """Returns why this pod can never be hot-switched. Empty: it can be at some time."""
     return tuple(reason for check in JOB_CHECKS if (reason := check(job, pod_rank, ALWAYS_READY)))
 
 
 def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Why this pod cannot be hot-switched now; empty: it can."""
+    """Returns why this pod cannot be hot-switched now. Empty: it can be."""
     if pod_rank is None:
         return ("a hot switch moves one pod rank",)
     job, ready = state.job, readiness(state)
@@ -145,8 +146,8 @@ def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 
 def operation(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Why training cannot be paused for a link switch or a stress test now; empty: it can. Source: the limits of link failover,
-    and ClusterD's."""
+    """Returns why training cannot be paused for a link switch or a stress test now. Empty: it can be. Source: the limits of link
+    failover, and ClusterD's."""
     job = state.job
     checks = {
         RECOVERY_OFF: not recovery_is_on(job),
@@ -166,7 +167,7 @@ def _not_ready(state: JobState) -> tuple[str, ...]:
 
 
 def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Why the step cannot just be repeated for what is faulty; empty: it can."""
+    """Returns why repeating the step is no solution for the present faults. Empty: it is."""
     reasons = {
         "not all of its faults may go away when the step is repeated": not faulty.is_retryable(_faulty(state)),
         f"its step was repeated {MOST_RETRIES} times within an hour, and its faults come back": _comes_back(state),
@@ -175,32 +176,32 @@ def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 
 def repeated_step(state: JobState) -> tuple[str, ...]:
-    """Why training that was paused, and cannot be told to continue, cannot just repeat its step; empty: it can."""
+    """Returns why training that was paused, and cannot be told to continue, cannot repeat its step. Empty: it can."""
     broken = ("something of it is broken, which is mended",) if real_faults(state) else ()
     return (*_process_level(state, Strategy.RETRY, stands=True), *broken)
 
 
 def _comes_back(state: JobState) -> bool:
-    """Whether the faults that stand follow many that a retry has mended."""
+    """Returns whether the present faults follow many that an online retry has repaired."""
     retried = [one.started_at for one in state.history if one.ladder[-1].mode is Mode.ONLINE_RETRY]
     return _lately(state, retried) >= MOST_RETRIES
 
 
 def _lately(state: JobState, moments: Iterable[datetime]) -> int:
-    """How many of them were within the hour before the latest fault."""
+    """Returns how many of the times are within the hour before the latest fault."""
     now = max((fault.accepted_at for fault in real_faults(state) if fault.accepted_at), default=None)
     return 0 if now is None else sum(now - moment < timedelta(hours=1) for moment in moments)
 
 
 def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Why the faulty processes cannot start again in their pods; empty: they can."""
+    """Returns why the faulty processes cannot be restarted in their pods. Empty: they can be."""
     lost = faulty.lost_pods(state.job, real_faults(state))
     gone = (f"no pod is left of {numbered('pod rank', lost)}",) if lost else ()
     return (*_process_level(state, faulty.IN_PLACE), *gone)
 
 
 def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Why no other pods can take over the ranks of those that are faulty; empty: they can."""
+    """Returns why other pods cannot take over the ranks of faulty ones. Empty: they can."""
     pods = faulty.pods_of(state.job, _faulty(state))
     reasons = {
         "pod rank 0 is faulty, and MindIO's manager is in its pod": _loses_mindio(state.job, pods),
@@ -221,15 +222,15 @@ def _loses_mindio(job: Job, pods: tuple[int, ...]) -> bool:
 
 
 def _is_nobodys(job: Job) -> bool:
-    """Where MindIO's pods are made anew by nobody but us, in a restart of the job."""
+    """Returns whether nobody but Rekindle recreates the pods of a MindIO job, in a restart of the whole job."""
     return job.training_side is TrainingSide.MINDIO and not job.has(Trait.MINDIO)
 
 
 def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> tuple[str, ...]:
-    """Returns why processes cannot be recovered so. The stream may be away for a moment: the opening waits for it.
+    """Returns why processes cannot be recovered by this strategy. A missing stream is no reason: the opening waits for it.
 
     Args:
-        stands: training was paused, which is a reason of its own.
+        stands: True if training was paused, so that a recovery needs no fault.
     """
     job, ready = state.job, readiness(state)
     checks = {
@@ -248,7 +249,8 @@ def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> t
 
 
 def _is_to_be_asked(state: JobState, strategy: str) -> bool:
-    """Tells whether a fault may be lost: training that is well repeats a step, and says so."""
+    """Returns whether a fault report may be lost, so that an online retry is to find out. Healthy training repeats a step and
+    reports it."""
     return strategy == Strategy.RETRY and state.unsure_since is not None
 
 
@@ -257,17 +259,18 @@ def _faulty(state: JobState) -> list[FaultRank]:
 
 
 def real_faults(state: JobState) -> list[Fault]:
-    """What is broken, and not only slow; the end of a backup pod is the affair of who started it."""
+    """Returns the present faults without sub-healths and faults of backup pods. The mode that started a backup pod handles the
+    latter."""
     here = (one.fault for one in state.faults if one.well_since is None)
     return [fault for fault in here if fault.kind is not FaultKind.SUB_HEALTH and not fault.backup]
 
 
 def job_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Why the whole job cannot start anew; empty: it can."""
+    """Returns why the whole job cannot be restarted. Empty: it can be."""
     return (state.job.no_restart,) if state.job.no_restart else ()
 
 
 def provided(state: JobState, pod_rank: int) -> tuple[str, ...]:
-    """What would have to hold besides for a hot switch, of a job that is only observed."""
+    """Returns the further conditions of a hot switch, for a job that is only observed. Empty for other jobs."""
     job, ready = state.job, readiness(state)
     return tuple(words for check, words in READY_CHECKS.items() if check(job, pod_rank, ready)) if job.observe else ()

@@ -1,4 +1,4 @@
-"""A node as its rules see it, in words for people. Pure."""
+"""Describes a node as its rules see it, for people. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,9 +27,11 @@ UNUSED = "seen, unused"
 
 
 def node_now(node: Node, rules: Rules, most: int, doubted: Sequence[Unbelieved] = ()) -> NodeNow:
-    """Args:
-    most: facts that are shown.
-    doubted: rules that are not believed now.
+    """Returns the state of a node.
+
+    Args:
+        most: maximum number of facts in the result.
+        doubted: rules that are not believed now.
     """
     facts = sorted(_facts(node, rules, {one.rule: one.words for one in doubted}), key=_rank)
     ready = condition_of(node.status.conditions, READY)
@@ -48,7 +50,7 @@ def node_now(node: Node, rules: Rules, most: int, doubted: Sequence[Unbelieved] 
 
 
 def nodes_now(nodes: Iterable[Node], rules: Rules, doubted: Sequence[Unbelieved] = ()) -> NodesNow:
-    """Those of which there is something to say, by name."""
+    """Returns the nodes with something to report, by name."""
     known = sorted(nodes, key=lambda node: node.metadata.name)
     seen = (node_now(node, rules, FEW_FACTS, doubted) for node in known)
     told = [
@@ -59,19 +61,20 @@ def nodes_now(nodes: Iterable[Node], rules: Rules, doubted: Sequence[Unbelieved]
 
 
 def _is_heard(node: Node, rules: Rules) -> bool:
-    """Whether a rule knows what a person says of it."""
+    """Returns whether a rule takes the mark of a person on the node."""
     return any(named for fact, named in decisions(node, rules) if fact.source == "annotation" and fact.values["key"] == HEALTH)
 
 
 def there(node: Node, pods: Iterable[Pod], rules: Rules) -> There:
-    """A node that somebody wants to drain. The pods that have a rank come first."""
+    """Returns the state of a node that a person wants to drain. Pods with a rank come first."""
     rule, refused = _leaving(node, rules)
     rows = sorted(map(_pod_there, pods), key=lambda pod: (pod.pod_rank is None, pod.job_id, pod.pod_rank or 0, pod.name))
     return There(cordoned=node.spec.unschedulable, rule=rule, refused=refused, pods=tuple(rows[:MOST_THERE]))
 
 
 def _leaving(node: Node, rules: Rules) -> tuple[str, str]:
-    """The rule by which it is to be left when it is cordoned, and why it is not; one of the two is empty."""
+    """Returns the rule by which pods leave the node when it is cordoned, and the reason why they do not. One of
+    the two is empty."""
     name = node.metadata.name
     cordoned = node.model_copy(update={"spec": node.spec.model_copy(update={"unschedulable": True})})
     named = next((named for fact, named in decisions(cordoned, rules) if fact.source == "cordoned"), None)
@@ -96,13 +99,13 @@ def is_used(fact: FactNow) -> bool:
 
 
 def marked(mark: Mark, reason: str) -> dict[str, str | None]:
-    """What has to be written on a node for a person's word."""
+    """Returns the change of the node's annotations for a mark. None removes the annotation."""
     word = f"{mark}: {note(reason)}" if reason else mark.value
     return {HEALTH: None if mark is Mark.NONE else word}
 
 
 def _facts(node: Node, rules: Rules, doubted: Mapping[str, str]) -> list[FactNow]:
-    """Labels and annotations are others' business, unless a rule decides about them."""
+    """Returns the facts of a node. Labels and annotations are included only if a rule decides about them."""
     shown = decisions(node, rules)
     return [_fact(fact, named, doubted) for fact, named in shown if named or fact.source not in ("label", "annotation")]
 

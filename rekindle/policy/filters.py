@@ -1,4 +1,4 @@
-"""What the owner of a job says of rules: which do not count for it, and what is given time. Pure."""
+"""Reads the settings of a job's owner for rules: which ones do not apply to the job, and which faults are given time. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from rekindle.model.rules import Rules
 from rekindle.policy.rules import Finding, of_node
 
 DEFAULT, LONGEST = 60.0, 86_400.0
-"""Seconds. Source: the Kubernetes contract."""
+"""Seconds that a fault is given by default, and at most. Source: the Kubernetes contract."""
 
 CORDONED = Node(metadata=ObjectMeta(name=""), spec=NodeSpec(unschedulable=True), status=NodeStatus(accelerators=0))
-"""And nothing else is seen of it."""
+"""A cordoned node without any other property."""
 
 
 class Filters(NamedTuple):
@@ -30,14 +30,15 @@ class Filters(NamedTuple):
 
 
 def filters(annotations: Mapping[str, str]) -> Filters:
-    """A word that means nothing counts for nothing."""
+    """Reads the settings from the job's annotations. Invalid entries are ignored."""
     ignored = (one.strip() for one in annotations.get(IGNORE_RULES, "").split(","))
     codes, levels = annotations.get(FILTER_CODES, ""), annotations.get(FILTER_LEVELS, "")
     return Filters(frozenset(filter(None, ignored)), _times(codes), _times(levels))
 
 
 def heeds_cordons(annotations: Mapping[str, str], rules: Rules) -> bool:
-    """Whether a cordon of its node means anything for a job, by the rules and by its own word. Otherwise its ranks stay."""
+    """Returns whether a cordon of its node has an effect on the job, by the rules and the job's own settings. Otherwise its ranks
+    stay."""
     return bool(filters(annotations).applied(of_node(CORDONED, rules)))
 
 

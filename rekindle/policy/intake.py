@@ -1,7 +1,7 @@
-"""What a job's workflow has to be told: how the cluster differs from what the workflow acknowledged last. Pure.
+"""Computes what a job's workflow is to be told: the difference between the cluster and what the workflow acknowledged last. Pure.
 
-Called by the watcher, which keeps the two values in memory for each job. Whatever was missed, repeated or forgotten on the way,
-the next look finds the same difference or none. docs/intake.md has the rule, the cases and an example.
+Used by the watcher, which keeps the two states in memory for each job. If a message was lost, repeated or forgotten, the next
+look finds the same difference or none. docs/intake.md has the rule, the cases and an example.
 """
 
 import json
@@ -23,7 +23,7 @@ from rekindle.policy.sighting import end_of, sight
 
 
 class Register(Value):
-    """Starts the job's workflow where there is none. Carries the sighting too, so that one update tells all."""
+    """Registers the job and starts its workflow if there is none. Contains the sighting too, so that one update is enough."""
 
     registration: Registration
 
@@ -40,48 +40,48 @@ News = Register | Sighted | End
 
 
 class Shown(Value):
-    """What the cluster shows of a job now."""
+    """State of a job that the cluster shows now."""
 
     job: Job | None = None
-    """What its object says; None: that means nothing."""
+    """The job, as its object describes it. None: the object is invalid."""
 
     refused: str = ""
-    """Why it means nothing."""
+    """Reason why the job's object is invalid."""
 
     observe: bool = False
-    """Nothing is to be done for the job, whatever else its object says."""
+    """True if nothing is to be done for the job, whatever else its object says."""
 
     ended: str = ""
-    """Why the job is over; empty: it lives."""
+    """Reason why the job has ended. Empty: it has not."""
 
     sighting: Sighting = Sighting()
     remembered: Remembered = Remembered()
 
 
 class Acknowledged(Value):
-    """What a job's workflow has acknowledged. A new watcher begins with nothing, and so does a job whose workflow is lost."""
+    """State that a job's workflow has acknowledged. It is empty for a new watcher, and after the loss of a workflow."""
 
     job: Job | None = None
     sighting: Sighting | None = None
-    """None: nothing is known of what it holds, so that it is told, even if nothing is wrong."""
+    """Sighting that the workflow knows. None: unknown, so that one is sent even if nothing is wrong."""
 
     reached: bool = False
-    """Something was sent to it, though perhaps not confirmed: it must learn of the job's end."""
+    """True if something was sent to the workflow, perhaps without a confirmation. It then has to be told of the job's end."""
 
     lost: tuple[str, ...] = ()
-    """Holders of the ranks, as a workflow knew them that is lost: the next one is told."""
+    """Holders of the ranks as a lost workflow knew them. They are sent to the next workflow."""
 
     declined: Job | None = None
-    """What its workflow refused to register: it is not repeated until the job's object says something else, or all of the cluster
-    is listed anew."""
+    """Job that the workflow refused to register. It is sent again when the job's object changes, or when the whole cluster is
+    listed again."""
 
 
 def shown(view: JobView, installation: Limits, rules: Rules | None = None) -> Shown:
-    """The first of the two values.
+    """Returns the state of a job in the cluster, to be compared with what was acknowledged.
 
     Args:
-        installation: limits that hold where the job names none of its own.
-        rules: what of its nodes and pods is a fault; by default the ready-made set `plain`.
+        installation: limits that apply where the job sets none of its own.
+        rules: rules of detection; by default the ready-made set `plain`.
     """
     ended = end_of(view.job)
     if ended or view.job is None:
@@ -94,8 +94,8 @@ def shown(view: JobView, installation: Limits, rules: Rules | None = None) -> Sh
 
 
 def _remembered(job: JobObject) -> Remembered:
-    """What an earlier workflow of the job left on its object. People write there too, and copy another job's object: what
-    cannot be read, or is of another one, is nothing."""
+    """Returns the memory that an earlier workflow of the job left on its object. It is empty if it cannot be read or is another
+    job's: people write annotations too, and copy objects."""
     try:
         remembered, _ = stored.read(Remembered, json.loads(job.metadata.annotations[MEMORY]), needed=("job",))
     except (KeyError, ValueError):
@@ -104,7 +104,7 @@ def _remembered(job: JobObject) -> Remembered:
 
 
 def due(now: Shown, acknowledged: Acknowledged) -> News | None:
-    """What has to be told; None: the workflow knows all of it."""
+    """Returns what is to be sent. None: the workflow knows everything."""
     if now.ended:
         return End(reason=now.ended) if acknowledged.reached else None
     job = _said(now.job, acknowledged.job) if now.job else None
@@ -113,13 +113,14 @@ def due(now: Shown, acknowledged: Acknowledged) -> News | None:
         registration = Registration(job=job, sighting=now.sighting, remembered=now.remembered, holders=acknowledged.lost)
         return Register(registration=registration)
     if not accepted and now.observe and not (acknowledged.job and acknowledged.job.observe):
-        return None  # the workflow does not know that nothing is to be done for the job, and cannot be told
+        return None  # the workflow would act, since it cannot be told that the job is only observed
     return Sighted(sighting=now.sighting) if _differs(now.sighting, acknowledged.sighting) else None
 
 
 def _said(job: Job, before: Job | None) -> Job:
-    """What counts of what an object says, beside what was registered. Pods that nobody controls speak for their job by turns: the
-    first word holds. And while a downgrade stands, the policy in the label is the workflow's own writing."""
+    """Returns the job with the values that count beside those of its registration. For pods without a controller the first
+    registration holds, since they describe their job in turn. During a downgrade the policy label was written by the workflow,
+    so that the old one holds."""
     if before is None:
         return job
     if job.has(Trait.FIRST_WORD_HOLDS):
@@ -137,7 +138,8 @@ def _as_before(now: dict[str, str], before: dict[str, str], key: str) -> dict[st
 
 
 def _differs(now: Sighting, before: Sighting | None) -> bool:
-    """Messages are for people: one that alone is another (a temperature, a counter) is no news."""
+    """Returns whether two sightings differ in more than messages. Messages are for people, and may contain a temperature or a
+    counter."""
     return before is None or (now != before and _without_messages(now) != _without_messages(before))
 
 
@@ -148,7 +150,7 @@ def _without_messages(sighting: Sighting) -> Sighting:
 
 
 def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
-    """Whether it is told at once. A job whose pods come one by one has time; whatever goes wrong or heals has not."""
+    """Returns whether the news is sent at once. Only the arrival of a job's pods, one by one, can wait."""
     before = acknowledged.sighting
     if not isinstance(news, Sighted) or before is None or len(news.sighting.holders) != len(before.holders):
         return True
@@ -159,14 +161,15 @@ def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
 
 
 def is_calm(news: News) -> bool:
-    """A registration of a job with which all is well: of these there are thousands when a watcher starts."""
+    """Returns whether the news registers a healthy job. A watcher that starts sends thousands of these."""
     if not isinstance(news, Register) or (seen := news.registration.sighting) is None:
         return False
     return all(seen.holders) and not seen.faults and not seen.problems
 
 
 def dated(news: News, seen_at: Mapping[str, datetime]) -> News:
-    """With the times at which the faults were seen first, which are for people: no two sightings are compared by them."""
+    """Returns the news with the time at which each fault was first seen. The times are for people and do not count in
+    comparisons."""
     if isinstance(news, Register) and (seen := news.registration.sighting):
         return Register(registration=news.registration.model_copy(update={"sighting": _dated(seen, seen_at)}))
     return Sighted(sighting=_dated(news.sighting, seen_at)) if isinstance(news, Sighted) else news
@@ -177,11 +180,11 @@ def _dated(sighting: Sighting, seen_at: Mapping[str, datetime]) -> Sighting:
     return sighting.model_copy(update={"faults": faults})
 
 
-# ---- what becomes of what was told
+# ---- after the news was sent
 
 
 def acknowledge(acknowledged: Acknowledged, news: News) -> Acknowledged:
-    """The workflow took it."""
+    """Returns the acknowledged state after the workflow has accepted the news."""
     if isinstance(news, End):
         return Acknowledged()
     if isinstance(news, Sighted):
@@ -191,46 +194,48 @@ def acknowledge(acknowledged: Acknowledged, news: News) -> Acknowledged:
 
 
 def met(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns that of a job whose workflow an earlier watcher has told something: it must learn of the job's end."""
+    """Returns the acknowledged state of a job whose workflow was told something by an earlier watcher. It has to be told of the
+    job's end."""
     return acknowledged.model_copy(update={"reached": True})
 
 
 def unconfirmed(acknowledged: Acknowledged, news: News) -> Acknowledged:
-    """Nobody knows whether the workflow took it, so that whatever holds by then is told, even if that is what it knew before. It
-    may be lost already: who held the ranks is not forgotten."""
+    """Returns the acknowledged state if it is unknown whether the workflow accepted the news. The next state is then sent in any
+    case. The holders of the ranks are kept, since the workflow may be lost."""
     if isinstance(news, Sighted):
         return acknowledged.model_copy(update={"sighting": None, "reached": True, "lost": _last_holders(acknowledged)})
     return Acknowledged(reached=True, lost=acknowledged.lost)
 
 
 def decline(acknowledged: Acknowledged, news: News) -> Acknowledged:
-    """The workflow does not want it: it is not repeated. What it acknowledged before such a registration still holds."""
+    """Returns the acknowledged state after the workflow has refused the news, which is not repeated. What was acknowledged before
+    a refused registration still holds."""
     if isinstance(news, Register):
         return acknowledged.model_copy(update={"declined": news.registration.job})
     return acknowledge(acknowledged, news)
 
 
 def reconsidered(acknowledged: Acknowledged) -> Acknowledged:
-    """What was refused may be taken now: by a newer version of the workflow, or by a worker that understands it."""
+    """Returns the acknowledged state without a refused registration. A newer version of the workflow or another worker may accept
+    it."""
     return acknowledged.model_copy(update={"declined": None})
 
 
 def unknown(now: Shown, acknowledged: Acknowledged, news: News) -> Acknowledged:
-    """There is no workflow. That is well if the job is over. Otherwise the job is registered; if its object means nothing, nobody
-    can be told until it does."""
+    """Returns the acknowledged state if there is no workflow, which is normal for a job that has ended. Otherwise the job is
+    registered next, or when its object becomes valid."""
     if isinstance(news, Sighted) and (now.job is None or acknowledged.declined is not None):
         return Acknowledged(sighting=news.sighting, declined=acknowledged.declined)
     return forgotten(acknowledged)
 
 
 def forgotten(acknowledged: Acknowledged) -> Acknowledged:
-    """Its workflow is gone, and with it all that it had acknowledged."""
+    """Returns the acknowledged state after the loss of the workflow."""
     return Acknowledged(lost=_last_holders(acknowledged))
 
 
 def _last_holders(acknowledged: Acknowledged) -> tuple[str, ...]:
-    """Who held each rank last. One that has lost its pod may be a fault that its workflow knew of, and nobody would know of any
-    more."""
+    """Returns the last holder of each rank. The lost workflow may have known a fault of a rank that has no pod now."""
     now, before = acknowledged.sighting.holders if acknowledged.sighting else (), acknowledged.lost
     if len(now) != len(before):
         return now or before

@@ -1,7 +1,7 @@
-"""Nodes that are kept free of pods because a stress test found a fault there: how they are marked, and how they are released.
+"""Isolation of nodes on which a stress test found a fault: no new pods are placed there. Marks and releases such nodes.
 
-The contract's annotation `NodeHealthyStatus` says so to Volcano, and ours beside it says who wrote it and why. Only what has
-ours is released: whoever else marks a node takes that back himself. Pure; who writes it passes the change on as a merge patch.
+The contract's annotation `NodeHealthyStatus` tells Volcano. An annotation of Rekindle tells who isolated the node and why. Only
+nodes with the latter are released: others have to be released by those that marked them. Pure: changes are merge patches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ from rekindle.model.keys import ISOLATED, NODE_HEALTHY
 UNHEALTHY = "UnHealthy"
 
 Change = dict[str, str | None]
-"""Of annotations: None removes one."""
+"""Change of a node's annotations. None removes an annotation."""
 
 
 def isolated(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Names of nodes that have either mark: no new pod goes there, whoever set it."""
+    """Returns the names of nodes that have either mark. No new pods are placed there, whoever set the mark."""
     return tuple(sorted(node.metadata.name for node in nodes if is_isolated(node.metadata.annotations)))
 
 
@@ -26,10 +26,10 @@ def is_isolated(annotations: Mapping[str, str]) -> bool:
 
 
 def isolation(annotations: Mapping[str, str], reason: str) -> Change:
-    """What has to be written on a node that is to be isolated; empty: it is.
+    """Returns the change that isolates a node. Empty: it is isolated by `NodeHealthyStatus` already.
 
     Args:
-        reason: who isolates it and why, such as `stress test of job default/gpt: aic found a fault (rank 3)`.
+        reason: who isolates the node and why, such as `stress test of job default/gpt: aic found a fault (rank 3)`.
     """
     if annotations.get(NODE_HEALTHY) == UNHEALTHY:
         return {}
@@ -37,7 +37,7 @@ def isolation(annotations: Mapping[str, str], reason: str) -> Change:
 
 
 def release(annotations: Mapping[str, str]) -> Change:
-    """What has to be written on a node that is to be released; empty: there is nothing of ours to take back."""
+    """Returns the change that releases a node. Empty: it has no mark of Rekindle."""
     if ISOLATED not in annotations:
         return {}
     ours: Change = {ISOLATED: None}
@@ -45,7 +45,7 @@ def release(annotations: Mapping[str, str]) -> Change:
 
 
 def refusal(name: str, annotations: Mapping[str, str]) -> str:
-    """Why a node cannot be released by us; empty: it can."""
+    """Returns why Rekindle cannot release a node. Empty: it can."""
     if ISOLATED in annotations:
         return ""
     if annotations.get(NODE_HEALTHY) == UNHEALTHY:

@@ -1,6 +1,6 @@
-"""What of pods and nodes the watcher keeps, of which there are tens of thousands: what a sighting is made of, and no more. Pure.
+"""Reduces pods and nodes to what a sighting is computed from. The watcher keeps tens of thousands of them. Pure.
 
-Who sees the whole object, as the activities do, and who sees what is kept of it come to equal sightings.
+The sighting of reduced objects is equal to that of whole ones, which the activities use.
 """
 
 from rekindle.model.cluster import Node, Pod
@@ -10,11 +10,11 @@ from rekindle.policy.rules import of_matter
 
 LABELS = (GENERATION, REPLICA_TYPE)
 ANNOTATIONS = (RANK_INDEX, POD_TYPE)
-"""Of pods: which rank, in which life, and what else than a worker it may be."""
+"""Labels and annotations of pods that are kept: pod rank, generation and role."""
 
 
 def kept_of_pod(pod: Pod, rules: Rules) -> Pod:
-    """Without what its owner says to others, and how it was made."""
+    """Returns the pod without other labels and annotations, and without most of its specification."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     marks = {
         "labels": {key: metadata.labels[key] for key in LABELS if key in metadata.labels},
@@ -32,7 +32,7 @@ def kept_of_pod(pod: Pod, rules: Rules) -> Pod:
 
 
 def kept_of_node(node: Node, rules: Rules) -> Node:
-    """Without conditions that mean nothing."""
+    """Returns the node without conditions that have no effect."""
     ready = (one for one in node.status.conditions if one.type == "Ready")
     judged = of_matter((one for one in node.status.conditions if one.type != "Ready"), "condition", rules)
     return node.model_copy(update={"status": node.status.model_copy(update={"conditions": (*ready, *judged)})})

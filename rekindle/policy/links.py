@@ -1,4 +1,4 @@
-"""From devices as people name them to the ranks that have them; and what a job remembers of links that were switched. Pure."""
+"""Maps devices that people name to ranks, and keeps account of the links that were switched. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -12,7 +12,7 @@ from rekindle.policy.devices import DeviceOfRank
 
 
 def resolved(devices: Iterable[DeviceOfRank], links: Sequence[NodeLinks]) -> LinkTargets:
-    """The ranks of these devices, pod by pod, or the first device that the job has not."""
+    """Returns the ranks of these devices, pod by pod, or the first device that the job does not have."""
     of_nodes: dict[str, dict[str, list[DeviceOfRank]]] = {}
     for device in devices:
         of_nodes.setdefault(device.node, {}).setdefault(device.device, []).append(device)
@@ -34,18 +34,18 @@ def _number(device: str) -> tuple[int, str]:
 
 
 def ranks_of(links: Iterable[Placed]) -> RankLinks:
-    """What the training side is told. A rank of two devices that go different ways keeps to its backup link."""
+    """Returns the ranks to move, by link. A rank of two devices that move in different directions uses its backup link."""
     listed = list(links)
     backup = {rank for one in listed if one.backup for ranks in one.ranks for rank in ranks}
     first = {rank for one in listed for ranks in one.ranks for rank in ranks} - backup
     return RankLinks(backup=tuple(sorted(backup)), first=tuple(sorted(first)))
 
 
-# ---- what a job remembers
+# ---- ranks on backup links, in the state of a job
 
 
 def moved(before: Sequence[OnBackup], links: RankLinks, maintenance: str) -> tuple[OnBackup, ...]:
-    """Who uses a backup link, when these ranks were moved."""
+    """Returns the ranks on backup links after the movement of some ranks."""
     here = {one.maintenance: set(one.ranks) - set(links.ranks) for one in before}
     here.setdefault(maintenance, set()).update(links.backup)
     return _of(here)
@@ -57,7 +57,7 @@ def without(before: Sequence[OnBackup], ranks: Iterable[int]) -> tuple[OnBackup,
 
 
 def among(links: Sequence[OnBackup], ranks: Iterable[int]) -> tuple[OnBackup, ...]:
-    """Which of these ranks use a backup link."""
+    """Returns those of these ranks that use a backup link."""
     named = set(ranks)
     return _of({one.maintenance: set(one.ranks) & named for one in links})
 
@@ -67,14 +67,14 @@ def _of(ranks: Mapping[str, Collection[int]]) -> tuple[OnBackup, ...]:
 
 
 def reset(before: JobState, after: JobState) -> tuple[OnBackup, ...]:
-    """Ranks whose pods have been followed by others, which began on their first links."""
+    """Returns ranks on backup links whose pods were replaced. The new pods began on their first links."""
     pairs = zip_longest(before.holders, after.holders, fillvalue="")
     new = [pod_rank for pod_rank, (old, now) in enumerate(pairs) if _is_another(old, now)] if after.links else []
     return among(after.links, after.job.layout.ranks_of_all(new))
 
 
 def taken_over(before: Sequence[OnBackup], after: Sequence[OnBackup], mover: str) -> tuple[OnBackup, ...]:
-    """Ranks that another one (`mover`) has moved than the maintenance by which they were on their backup links."""
+    """Returns the ranks that were moved by another maintenance (`mover`) than the one that had put them on their backup links."""
     kept = {one.maintenance: one.ranks for one in after}
     lost = ((one, set(one.ranks).difference(kept.get(one.maintenance, ()))) for one in before if one.maintenance != mover)
     return _of({one.maintenance: ranks for one, ranks in lost})
@@ -87,7 +87,8 @@ def _is_another(before: str, now: str) -> bool:
 
 
 def taken(links: Sequence[OnBackup], move: RankLinks, maintenance: str) -> str:
-    """Why these ranks are not moved to their backup links: somebody else has done so, or there are too many; empty: they may."""
+    """Returns why these ranks are not moved to their backup links: another maintenance has moved them, or there are too many.
+    Empty: they can be."""
     if others := [one for one in among(links, move.backup) if one.maintenance != maintenance]:
         by = others[0].maintenance or "a client"
         return f"on the backup link already: {numbered('rank', others[0].ranks)}, moved by {by}"
@@ -100,11 +101,11 @@ def described(links: Iterable[OnBackup]) -> str:
     return "; ".join(numbered("rank", one.ranks) for one in links)
 
 
-# ---- what a maintenance remembers
+# ---- devices on backup links, in the state of a maintenance
 
 
 def after(before: Sequence[Placed], moves: Iterable[Placed]) -> tuple[Placed, ...]:
-    """Which devices are on the backup link, behind these movements. A rank is moved with all devices that it has."""
+    """Returns the devices on backup links after these movements. A rank is moved with all of its devices."""
     moves = list(moves)
     first = set(ranks_of(moves).first)
     here = {one.node: dict(zip(one.devices, one.ranks, strict=True)) for one in before}
@@ -120,13 +121,13 @@ def after(before: Sequence[Placed], moves: Iterable[Placed]) -> tuple[Placed, ..
 
 
 def are_done(moves: Iterable[Placed], on_backup: Iterable[OnBackup]) -> bool:
-    """Tells whether all ranks of these movements are where they were to go, as their job knows it."""
+    """Returns whether all ranks of these movements have arrived, according to the job's state."""
     wanted, there = ranks_of(moves), {rank for one in on_backup for rank in one.ranks}
     return there.issuperset(wanted.backup) and there.isdisjoint(wanted.first)
 
 
 def of_ranks(on_backup: Sequence[Placed], ranks: Iterable[int]) -> tuple[Placed, ...]:
-    """The movement back of the devices of these ranks."""
+    """Returns the movement of the devices of these ranks back to their first links."""
     gone = set(ranks)
     return tuple(
         _placed(one.node, devices, backup=False)
@@ -140,7 +141,8 @@ def _placed(node: str, devices: Mapping[str, tuple[int, ...]], *, backup: bool =
 
 
 def back(on_backup: Sequence[Placed], wanted: Sequence[NodeLinks]) -> tuple[Placed, ...]:
-    """The movement back of what is wanted, or of all; of what has returned already, none."""
+    """Returns the movement of the wanted devices, or of all, back to their first links. Devices that have
+    returned are left out."""
     named = {(one.node, device) for one in wanted for device in one.devices}
     chosen = (
         (one.node, {d: of for d, of in zip(one.devices, one.ranks, strict=True) if not wanted or (one.node, d) in named})
@@ -150,7 +152,7 @@ def back(on_backup: Sequence[Placed], wanted: Sequence[NodeLinks]) -> tuple[Plac
 
 
 def back_problem(on_backup: Sequence[NodeLinks], wanted: Sequence[NodeLinks]) -> str:
-    """Which device of a switchback is not on its backup link by this maintenance; empty: all are."""
+    """Returns an error with a device that this maintenance has not moved to its backup link. Empty: it has moved all."""
     here = {(one.node, device) for one in on_backup for device in one.devices}
     missing = next((key for one in wanted for device in one.devices if (key := (one.node, device)) not in here), None)
     return f"device: {missing[1]} of {missing[0]} is not on its backup link by this maintenance" if missing else ""

@@ -1,7 +1,7 @@
-"""Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and its procedure.
+"""Table of all modes: what each is for, whether it may be tried, how it is requested, its limits, and its procedure.
 
-The order of `LADDER` is that in which modes are tried for one fault; `OPERATIONS` are begun by people and platforms alone. A new
-mode is a row here, its word in `rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.
+`LADDER` is the order in which modes are tried for a fault. `OPERATIONS` are requested by people and platforms only. A new mode
+is a row here, its name in `rekindle.model.recovery.Mode`, its limits in `Limits`, and a module with its procedure.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from rekindle.policy import eligibility
 
 
 class About(Enum):
-    """What a mode moves or restarts."""
+    """Target of a mode, which it moves or restarts."""
 
     POD = "one pod rank, which a request must name"
     RANKS = "the ranks that are faulty, of which the faults tell"
@@ -31,46 +31,47 @@ class About(Enum):
 class ModeRow:
     mode: Mode
     workflow: str
-    """Workflow type: a client starts it, the `TrainingJob` runs it as its child."""
+    """Type of the workflow. A client can start it; the `TrainingJob` runs it as its child."""
 
     procedure: str
-    """Module that defines it."""
+    """Module that defines the workflow."""
 
     begins: str
-    """The first phase of its procedure: given at its start, since each change of an attribute is an event of the history."""
+    """First phase of the procedure. It is passed at the start, since each change of a search attribute adds an event to the
+    history."""
 
     about: About
     serves: tuple[FaultKind, ...]
-    """Faults for which it is tried unasked."""
+    """Kinds of faults for which the mode is tried without a request."""
 
     reasons_against: Callable[[JobState, int | None], tuple[str, ...]]
-    """Why it may not be tried now for this pod rank, in words; none: it may."""
+    """Returns the reasons why the mode may not be tried now for this pod rank. Empty: it may."""
 
     limits: tuple[str, ...] | None
-    """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline. None: it has no
-    deadline as a whole."""
+    """Names of the limits that the mode may wait for, repeated as often as it may. Their sum and `clean_up` are its deadline.
+    None: the mode has no deadline as a whole."""
 
     begins_unasked: str = ""
-    """The same where our own training side is told at once what to do, without a question."""
+    """First phase if Rekindle's training side gets its order at once, without an opening. Empty: the same as `begins`."""
 
     def first_phase(self, side: TrainingSide) -> str:
-        """The first phase of its procedure with this training side."""
+        """Returns the first phase of the procedure for this training side."""
         return self.begins_unasked if self.begins_unasked and side is TrainingSide.REKINDLE else self.begins
 
     def deadline(self, limits: Limits) -> timedelta | None:
-        """How long the mode may take until it is ended; None: until it ends by itself."""
+        """Returns the maximum duration of the mode, after which it is terminated. None: it has none."""
         if self.limits is None:
             return None
         return sum((getattr(limits, name) for name in self.limits), limits.clean_up)
 
 
 IN_PLACE_TRIES = RESCHEDULING_TRIES = 3
-"""Of one recovery, in which other ranks were lost meanwhile, or new pods failed."""
+"""Number of tries in one recovery, since other ranks may be lost meanwhile, or new pods may fail."""
 OPENING = ("absence", "stop", "settle", "release", "look", "absence", "offers")
 REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
 
 LADDER: tuple[ModeRow, ...] = (
-    ModeRow(  # the pod moves to a spare node, training pauses for a moment
+    ModeRow(  # moves the pod to a spare node while training pauses for a moment
         mode=Mode.HOT_SWITCH,
         workflow="HotSwitch",
         procedure="workflows.hot_switch",
@@ -79,7 +80,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=(FaultKind.SUB_HEALTH,),
         reasons_against=eligibility.hot_switch,
         limits=(
-            "order",  # three orders at most are waited for at length
+            "order",  # the delivery of three orders at most is waited for at length
             "order",
             "absence",
             "backup_scheduled",
@@ -91,7 +92,7 @@ LADDER: tuple[ModeRow, ...] = (
             "old_pod_deleted",
         ),
     ),
-    ModeRow(  # the step is repeated, no process ends
+    ModeRow(  # repeats the step; no process ends
         mode=Mode.ONLINE_RETRY,
         workflow="OnlineRetry",
         procedure="workflows.online_retry",
@@ -102,7 +103,7 @@ LADDER: tuple[ModeRow, ...] = (
         limits=(*OPENING, "absence", "retry"),
         begins_unasked="the step is repeated",
     ),
-    ModeRow(  # faulty processes start again in their pods, and take their state from replicas
+    ModeRow(  # restarts faulty processes in their pods, with the state of replicas
         mode=Mode.IN_PLACE,
         workflow="InPlaceRecovery",
         procedure="workflows.in_place",
@@ -113,7 +114,7 @@ LADDER: tuple[ModeRow, ...] = (
         limits=(*OPENING, "absence", "repair") * IN_PLACE_TRIES,
         begins_unasked="faulty processes start again",
     ),
-    ModeRow(  # other pods take over the ranks of faulty ones, on other nodes, and their state from replicas
+    ModeRow(  # replaces faulty pods on other nodes, with the state of replicas
         mode=Mode.PROCESS_RESCHEDULING,
         workflow="ProcessRescheduling",
         procedure="workflows.process_rescheduling",
@@ -126,7 +127,7 @@ LADDER: tuple[ModeRow, ...] = (
             *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
     ),
-    ModeRow(  # all pods start again on healthy nodes, from the last checkpoint; it sweeps what any other mode left behind
+    ModeRow(  # restarts all pods on healthy nodes, from the last checkpoint, and cleans up after all other modes
         mode=Mode.JOB_RESCHEDULING,
         workflow="JobRescheduling",
         procedure="workflows.rescheduling",
@@ -134,14 +135,14 @@ LADDER: tuple[ModeRow, ...] = (
         about=About.JOB,
         serves=REAL,
         reasons_against=eligibility.job_rescheduling,
-        limits=None,  # each step has a limit but the wait for a cluster that does not answer, and nothing would come after it
+        limits=None,  # all steps have limits, except for the wait for a cluster that does not answer; no mode would follow
     ),
 )
 
 LAST = LADDER[-1]
 
 OPERATIONS: tuple[ModeRow, ...] = (
-    ModeRow(  # devices are moved to their other link while training pauses
+    ModeRow(  # moves devices to their other link while training pauses
         mode=Mode.LINK_SWITCH,
         workflow="LinkSwitch",
         procedure="workflows.link_switch",
@@ -151,7 +152,7 @@ OPERATIONS: tuple[ModeRow, ...] = (
         reasons_against=eligibility.operation,
         limits=("look", "order", "pause_train", "order", "link_switch", "absence", "continue_train"),
     ),
-    ModeRow(  # nodes are tested while training pauses; those with a fault are isolated, and training goes on without them
+    ModeRow(  # tests nodes while training pauses, and isolates those with a fault
         mode=Mode.STRESS_TEST,
         workflow="StressTest",
         procedure="workflows.stress_test",

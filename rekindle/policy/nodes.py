@@ -1,4 +1,4 @@
-"""Which nodes a restart keeps away from, and on which nothing answers any more."""
+"""Computes the nodes that a restart avoids, and those whose pods cannot end gracefully."""
 
 from collections.abc import Iterable
 
@@ -8,24 +8,25 @@ from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import SubHealthStrategy
 
 MOST_NODES = 500
-"""Nodes that are named in a payload and in a pod's affinity. The scheduler keeps away from lost nodes by itself, so sub-healthy
-ones come first."""
+"""Maximum number of nodes in a payload and in a pod's affinity. Sub-healthy ones come first, since the scheduler avoids lost
+nodes by itself."""
 
 MOST_BYTES = 48 * 1024
 
 REFUSALS = ("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "NodeName", "NodeUnschedulable", "TopologyAffinityError")
-"""Reasons of pods that the kubelet of their node has refused, besides `OutOfcpu` and the like."""
+"""Reasons of pods that the kubelet of their node has refused, in addition to `OutOfcpu` and the like."""
 
 
 def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy, refusing: Iterable[str] = ()) -> tuple[str, ...]:
-    """Nodes that are sub-healthy, unless that is ignored, nodes that have just refused pods of the job, and nodes that are lost.
+    """Returns nodes that are sub-healthy, unless that is ignored, nodes that have refused pods of the job recently, and lost
+    nodes.
 
-    A pod or process that has run and failed says nothing of its node: most of them fail by themselves, and a full cluster has no
-    other node for them. A pod that is to keep off a cordoned node could not be put there either when that is over: it is left to
-    the scheduler, and to who makes the pod.
+    Nodes of pods or processes that have run and failed are not included: most of them fail by themselves, and a full cluster has
+    no other node for them. Neither are cordoned nodes: a pod with an affinity against one could not use it after it is
+    uncordoned. The scheduler avoids them, and so does the creator of the pod.
 
     Args:
-        refusing: nodes that have refused pods, see `Refusing`.
+        refusing: nodes that have refused pods; see `Refusing`.
     """
     known = [fault for fault in faults if not fault.is_cordon]
     ill = [] if policy is SubHealthStrategy.IGNORE else _nodes(known, FaultKind.SUB_HEALTH)
@@ -33,12 +34,12 @@ def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy, refusing: Itera
 
 
 def is_refusal(status: PodStatus) -> bool:
-    """Tells whether the node of a pod has refused it, so that no container of it ever ran."""
+    """Returns whether the node of a pod has refused it, so that no container of the pod ever ran."""
     return status.exit_code is None and _is_refusal(status.reason)
 
 
 def refusing(faults: Iterable[Fault]) -> tuple[str, ...]:
-    """Nodes that have refused pods, as these faults say."""
+    """Returns the nodes that have refused pods, according to these faults."""
     return tuple(
         sorted({fault.node for fault in faults if fault.kind is FaultKind.POD and fault.node and _is_refusal(fault.code)})
     )
@@ -49,7 +50,7 @@ def _is_refusal(reason: str) -> bool:
 
 
 def lost(faults: Iterable[Fault]) -> tuple[str, ...]:
-    """Nodes on which nobody ends a pod gracefully. One that is broken by a rule answers still."""
+    """Returns the nodes on which no kubelet ends a pod gracefully. A node that is only faulty by a rule still answers."""
     return _some(_nodes((fault for fault in faults if fault.decided is None), FaultKind.NODE))
 
 

@@ -1,4 +1,4 @@
-"""What a job that is only observed is told: what would be done for it, and why a request does nothing."""
+"""Messages for a job that is only observed: what would be done for it, and why a request has no effect."""
 
 from rekindle.model.recovery import Mode
 from rekindle.policy.ladder import Plan
@@ -10,7 +10,7 @@ ONLY = (
 
 
 def would(plan: Plan, pod_rank: int | None) -> str:
-    """What a plan with modes comes to, in words."""
+    """Returns a plan with modes in words."""
     first, *below = (_named(mode, pod_rank) for mode in plan.modes)
     then = "".join(f", then {mode} if that fails" for mode in below)
     provided = f", provided that {' and '.join(plan.provided)}" if plan.provided else ""

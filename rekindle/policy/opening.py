@@ -1,5 +1,5 @@
-"""What the opening of a fault recovery tells the training side: which ranks are faulty, whether the step may just be repeated,
-which pods leave, how long to wait. Asked by `workflows.opening`."""
+"""Content of the opening of a fault recovery: the faulty ranks, whether the step can be repeated, which pods leave, and how long
+to wait. Used by `workflows.opening`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -10,17 +10,17 @@ from rekindle.model.recovery import FaultRank, Mode, Order, Situation, Strategy
 from rekindle.policy import faulty, orders
 
 HEALTHY = (FaultRank(rank=0, type=FaultType.NETWORK),)
-"""What is announced where nothing is faulty after all: training has stopped, and repeats its step. Source: tried with MindIO."""
+"""Announcement if nothing is faulty after all: training has stopped, and repeats its step. Source: tried with MindIO."""
 
 
-# ---- what is faulty
+# ---- faulty ranks
 
 
 def updated(job: Job, situation: Situation, faults: Sequence[Fault], named: Sequence[FaultRank] = ()) -> Situation:
-    """The situation with the faults that stand now.
+    """Returns the situation with the present faults.
 
     Args:
-        named: what the training side names in an answer.
+        named: faulty ranks in an answer of the training side.
     """
     told = [one for fault in faults if fault.source == TRAINING_SIDE for one in faulty.ranks_of(job, fault)]
     reported = faulty.together((*situation.reported, *_own_words(situation, (*told, *named))))
@@ -32,40 +32,41 @@ def updated(job: Job, situation: Situation, faults: Sequence[Fault], named: Sequ
 
 
 def _own_words(situation: Situation, told: Iterable[FaultRank]) -> list[FaultRank]:
-    """Behind an announcement the training side repeats what it was told; what is more has been found by itself."""
+    """Returns the ranks that the training side found by itself. After an announcement it also repeats the announced ranks, which
+    are left out."""
     announced = {one.rank for one in situation.announced}
     return [one for one in told if one.rank not in announced]
 
 
 def may_retry(job: Job, situation: Situation) -> bool:
-    """Whether the step may be repeated for all that is faulty: then no process ends. One fault that needs more makes them all
-    normal faults, and so do faults of both types, a job that allows no retry, and a retry that was tried."""
+    """Returns whether the step can be repeated for all faulty ranks, so that no process ends. It cannot if one fault needs more,
+    or if there are both memory and network faults. Neither can it if the job does not allow a retry, or if one was tried."""
     is_open = faulty.allows(job, Strategy.RETRY) and Strategy.RETRY not in situation.ordered
     return is_open and faulty.is_retryable(situation.faulty)
 
 
 def is_told_at_once(job: Job, situation: Situation, strategy: Strategy) -> bool:
-    """Whether this strategy is ordered without a question, as long as nothing was announced. Our manager cuts the collectives
-    when it learns of a fault, and carries out a strategy from wherever it finds the ranks: its answer says what it cannot do.
-    Whether a retry mends all that is faulty by now it does not ask."""
+    """Returns whether this strategy is ordered at once, before anything was announced. Rekindle's manager stops the collectives
+    at a fault, and can then execute any strategy. Its answer tells what it cannot do, but it does not check whether a retry
+    repairs all faults."""
     mends = strategy is not Strategy.RETRY or may_retry(job, situation)
     return mends and job.training_side is TrainingSide.REKINDLE and bool(situation.faulty) and not situation.announced
 
 
-# ---- what is announced
+# ---- announcement of the faults
 
 
 def pods_leave(job: Job, in_place: bool) -> bool:
-    """Whether a normal fault takes all ranks of its pod with it. In pods of ours, and where processes start again in their pods,
-    nothing has to leave. Source: the wire contract, `globalFault`."""
+    """Returns whether all ranks of a pod leave with a normal fault. In an in-place recovery and with Rekindle's training side
+    they stay. Source: the wire contract, `globalFault`."""
     return job.training_side is TrainingSide.MINDIO and not in_place
 
 
 def announcement(job: Job, situation: Situation, *, leave: bool) -> tuple[FaultRank, ...]:
-    """The ranks of `globalFault`, as normal faults or as those that may be retried.
+    """Returns the ranks of `globalFault`, as normal faults or as faults that may be retried.
 
     Args:
-        leave: the pods of normal faults leave.
+        leave: True if all ranks of the pods of normal faults leave.
     """
     if not situation.faulty:
         return HEALTHY
@@ -77,13 +78,13 @@ def announcement(job: Job, situation: Situation, *, leave: bool) -> tuple[FaultR
 
 
 def leaving(job: Job, situation: Situation, before: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
-    """The pods that an exit order may name: held by the pod that became faulty, and named by no earlier order. An exit for a pod
-    that has left waits for the next one of its rank, and ends that. A pod that leaves has failed: where that would end its whole
-    job, none is told to.
+    """Returns the pod ranks that an exit order may name: the faulty pod still holds the rank, and no earlier order named it. An
+    exit for a pod that has left would end the next pod of its rank. A pod that leaves has failed: empty if that would end the
+    whole job.
 
     Args:
-        before: who held each pod rank before the incident.
-        now: who holds it at this moment.
+        before: holder of each pod rank before the incident.
+        now: present holder of each pod rank.
     """
     if not faulty.may_pods_fail(job):
         return ()
@@ -98,33 +99,35 @@ def _holds_on(rank: int, before: Sequence[str], now: Sequence[str]) -> bool:
 
 
 def settling(job: Job, situation: Situation) -> timedelta:
-    """How long to wait behind the report that training has stopped, for the sake of those who watch a MindIO job's devices."""
+    """Returns how long to wait after the report that training has stopped, for the components that watch the devices of a MindIO
+    job."""
     if job.training_side is not TrainingSide.MINDIO or may_retry(job, situation):
         return timedelta(0)
     return job.limits.settle + job.limits.release
 
 
 def patience(job: Job, situation: Situation) -> timedelta:
-    """How long a MindIO client waits for the next order after its report; longer where the announcement gave it time."""
+    """Returns how long a MindIO client waits for the next order after its report. It is longer after an announcement with network
+    faults."""
     given = orders.ROUTES if any(one.type is FaultType.NETWORK for one in situation.announced) else 0
     return max(job.limits.next_order, timedelta(seconds=given))
 
 
-# ---- what is offered
+# ---- strategies that the training side offers
 
 
 def unasked(job: Job, situation: Situation, attempt: str, strategy: Strategy) -> Situation:
-    """The situation in which this strategy is ordered without a question; its order names all that is faulty."""
+    """Returns the situation in which this strategy is ordered without an announcement. The order names all faulty ranks."""
     announced = announcement(job, situation, leave=False)
     return situation.with_(attempt=attempt, announced=announced, offered=True, offers=(strategy,), presumed=True)
 
 
 UNASKED = {Mode.ONLINE_RETRY: Strategy.RETRY, Mode.IN_PLACE: Strategy.RECOVER}
-"""Strategies that are ordered without a question, by the modes whose order follows from the faults alone."""
+"""Strategies that are ordered without an announcement, by mode. The order of these modes follows from the faults alone."""
 
 
 def repair(job: Job, situation: Situation, mode: Mode) -> Order:
-    """Returns the order of one of these modes for all that is announced."""
+    """Returns the order of one of these modes for all announced ranks."""
     pods = faulty.pods_of(job, situation.announced)
     if mode is Mode.IN_PLACE:
         return orders.recover_in_place(job.id, situation.attempt, situation.announced, pods)
@@ -132,7 +135,8 @@ def repair(job: Job, situation: Situation, mode: Mode) -> Order:
 
 
 def first_order(job: Job, situation: Situation, mode: Mode, attempt: str) -> Order | None:
-    """Returns the order with which a mode begins for the faults of a situation; None: it asks or waits before.
+    """Returns the order with which a mode begins for the faults of a situation. None: the mode begins with an announcement or a
+    wait.
 
     Args:
         attempt: uuid of the order.
@@ -144,7 +148,7 @@ def first_order(job: Job, situation: Situation, mode: Mode, attempt: str) -> Ord
 
 
 def told(situation: Situation, order: Order) -> Situation:
-    """Returns the situation in which this first order was given: a fault that it does not name is a second one."""
+    """Returns the situation after this first order. A fault that the order does not name is a second fault."""
     return situation.with_(
         attempt=order.uuid,
         announced=order.fault_ranks,
@@ -156,17 +160,17 @@ def told(situation: Situation, order: Order) -> Situation:
 
 
 def presumed(situation: Situation) -> tuple[Strategy, ...]:
-    """Returns the strategies of a MindIO client whose report of them was lost, where its job recovers processes. A client that
-    was told to repeat the step can do nothing else. Source: tried, with lost reports."""
+    """Returns the strategies that a MindIO client offers whose report was lost, if its job recovers processes. A client that was
+    told to repeat the step can do nothing else. Source: tried, with lost reports."""
     return (Strategy.RETRY,) if faulty.is_retryable(situation.announced) else (Strategy.RECOVER,)
 
 
 def offers(strategies: Iterable[str]) -> tuple[str, ...]:
-    """What the training side could carry out, as it reports it: `exit` is always possible, and no offer."""
+    """Returns the offered strategies, without duplicates and without `exit`, which is always possible."""
     return tuple(dict.fromkeys(strategy for strategy in strategies if strategy != Strategy.EXIT))
 
 
 def again(situation: Situation) -> Situation:
-    """Behind a strategy that failed, where the training side bears another one: training stands, and the faults are announced
-    under a new uuid. What left has left."""
+    """Returns the situation for another strategy after one that failed. Training stands, and the faults are announced again under
+    a new uuid. Pods that left are not told to leave again."""
     return situation.with_(attempt="", announced=(), healed=(), offered=False, offers=(), presumed=False)

@@ -11,51 +11,55 @@ from rekindle.model.stress import RankOps
 from rekindle.model.trace import Trace
 
 MINDIO_PACE = timedelta(seconds=1)
-"""Between two orders to a MindIO client, the first of which has no answer: its manager takes one order in 100 ms or more, and
-keeps the newest only. Source: tried with the real client, on a busy machine."""
+"""Time between two orders to a MindIO client if the first one has no answer. Its manager takes one order in 100 ms or more, and
+keeps only the newest. Source: tried with the real client, on a busy machine."""
 
 CONTINUE = "continue"
-"""Training goes on where it was paused. Our training side says so, too, in its answer to `migration`, where the backup died."""
+"""Training continues where it was paused. Rekindle's training side also answers this to `migration` if the backup pod died."""
 
 ROUTES = 33
-"""Seconds of `globalFault` with a network fault: 3 s for new routes and 30 s of a step that is tried again. Source: ClusterD."""
+"""Timeout of `globalFault` with a network fault, in seconds: 3 s for new routes and 30 s for a step that is retried. Source:
+ClusterD."""
 
 EXTRA_PARAMS = {
     Strategy.DOWNGRADE: '{"scale-in-strategy": "DP"}',
     Strategy.UPGRADE: '{"scale-out-strategy": "DP"}',
 }
-"""Literal texts of the contract; MindIO refuses these strategies without them."""
+"""Literal texts of the contract. MindIO refuses these strategies without them."""
 
 
 def attempt(nanoseconds: int, randomness: int) -> str:
-    """The uuid of one attempt: upper-case hex of the time in ns, a dash, hex of 16 random bytes. Source: the wire contract."""
+    """Returns the uuid of an attempt: upper-case hex of the time in ns, a dash, hex of 16 random bytes. Source: the wire
+    contract."""
     return f"{nanoseconds:X}-{randomness:032x}"
 
 
 def prepare_hot_switch(job_id: str, uuid: str, ranks: Iterable[int]) -> Order:
-    """`hot switch`: all ranks of the sub-healthy pod, as faults of type 1."""
+    """`hot switch`: names all ranks of the sub-healthy pod, as faults of type 1."""
     faults = tuple(FaultRank(rank=rank) for rank in ranks)
     return Order(job_id=job_id, uuid=uuid, signal_type="hot-switch", actions=("hot switch",), fault_ranks=faults)
 
 
 def backup_running(job_id: str, uuid: str) -> Order:
-    """`new pod running`: the backup pod runs; its processes load now. For our training side only: MindIO needs no such order."""
+    """`new pod running`: the backup pod runs, and its processes load now. Only for Rekindle's training side; MindIO does not need
+    it."""
     return Order(job_id=job_id, uuid=uuid, signal_type="hot-switch", actions=("new pod running",))
 
 
 def with_standbys(order: Order, standbys: Mapping[str, int]) -> Order:
-    """An order to our training side that brings backup pods, with the pod ranks of those that were standbys, by their UIDs: they
-    learn by it whose place they take."""
+    """Returns the order with the pod ranks of backup pods that were standbys, by their UIDs. These pods learn their rank from it.
+    For Rekindle's training side only."""
     return order.model_copy(update={"extra_params": json.dumps({"standbys": standbys})}) if standbys else order
 
 
 def stop_hot_switch(job_id: str, uuid: str) -> Order:
-    """`stop switch`: only before the report of the pause, and never after a fault report. Source: tried with the real client."""
+    """`stop switch`: ends a hot switch. Allowed only before the report of the pause, and never after a fault report. Source:
+    tried with the real client."""
     return Order(job_id=job_id, uuid=uuid, signal_type="hot-switch", actions=("stop switch",))
 
 
 def migrate(job_id: str, uuid: str) -> Order:
-    """`migration`: rebuild the communicators with the backup's processes and go on."""
+    """`migration`: rebuilds the communicators with the processes of the backup pod, and continues training."""
     return Order(
         job_id=job_id, uuid=uuid, signal_type="changeStrategy", actions=("change_strategy",), change_strategy="migration"
     )
@@ -65,26 +69,26 @@ def migrate(job_id: str, uuid: str) -> Order:
 
 
 def pause_train(job_id: str, uuid: str, timeout: int = 0) -> Order:
-    """`pause_train`: all ranks stand behind one step, with what they have.
+    """`pause_train`: all ranks stop after the same step and keep their processes and state.
 
     Args:
-        timeout: seconds after which who is paused may leave; 0: its own. Source: 900 for a stress test, ClusterD.
+        timeout: seconds after which a paused training side may leave; 0: its default. Source: 900 for a stress test, ClusterD.
     """
     return Order(job_id=job_id, uuid=uuid, signal_type="stopTrain", actions=("pause_train",), timeout=timeout)
 
 
 def switch_links(job_id: str, uuid: str, links: RankLinks) -> Order:
-    """Which ranks use which link from now on: a `SwitchRankList` on a stream of its own."""
+    """Tells ranks which link to use from now on: a `SwitchRankList` on a stream of its own."""
     return Order(job_id=job_id, uuid=uuid, signal_type="switchNic", actions=("switch links",), links=links)
 
 
 def trace(job_id: str, trace: Trace) -> Order:
-    """Returns the order for what ranks measure of themselves: a `DataStatusRes` on a stream of its own, which nobody answers."""
+    """Tells ranks what to measure: a `DataStatusRes` on a stream of its own. Nothing answers it."""
     return Order(job_id=job_id, uuid="", signal_type="dataTrace", actions=("trace",), trace=trace)
 
 
 def stress_test(job_id: str, uuid: str, asked: tuple[RankOps, ...]) -> Order:
-    """Which ranks make which checks: `StressTestRankParams` on a stream of its own."""
+    """Tells ranks which checks to run: `StressTestRankParams` on a stream of its own."""
     return Order(job_id=job_id, uuid=uuid, signal_type="stressTest", actions=("stress test",), stress=asked)
 
 
@@ -94,12 +98,12 @@ def hold_agents(job_id: str, uuid: str) -> Order:
 
 
 def release_agents(job_id: str, uuid: str) -> Order:
-    """`continueStartAgent`: they may again."""
+    """`continueStartAgent`: TaskD's agents may start processes again."""
     return Order(job_id=job_id, uuid=uuid, signal_type="continueStartAgent", actions=("continue_start_agent",))
 
 
 def continue_train(job_id: str, uuid: str) -> Order:
-    """`continue`: training goes on where it was paused."""
+    """`continue`: training continues where it was paused."""
     return Order(job_id=job_id, uuid=uuid, signal_type="changeStrategy", actions=("change_strategy",), change_strategy=CONTINUE)
 
 
@@ -107,12 +111,13 @@ def continue_train(job_id: str, uuid: str) -> Order:
 
 
 def stop_train(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Order:
-    """`stop_train`: training stops, with the faults that are known so far; none is a question, which the answer answers."""
+    """`stop_train`: stops training, and names the faults that are known so far. Without faults it asks for them, and the answer
+    names them."""
     return Order(job_id=job_id, uuid=uuid, signal_type="stopTrain", actions=("stop_train",), fault_ranks=faults)
 
 
 def retryable_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Order:
-    """`on_global_rank` where every fault may go away when the step is repeated: no process ends."""
+    """Order `on_global_rank` for faults that a repeated step may repair. No process ends."""
     timeout = ROUTES if any(fault.type is FaultType.NETWORK for fault in faults) else 0
     return Order(
         job_id=job_id,
@@ -125,7 +130,7 @@ def retryable_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Or
 
 
 def normal_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...], leaving: tuple[int, ...]) -> Order:
-    """`on_global_rank` with the faulty ranks and all that leave with them.
+    """Order `on_global_rank` with the faulty ranks and all ranks that leave with them.
 
     Args:
         leaving: pod ranks whose agents end with their processes.
@@ -143,10 +148,10 @@ def normal_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...], leaving:
 def change_strategy(
     job_id: str, uuid: str, strategy: Strategy, faults: tuple[FaultRank, ...] = (), pods: tuple[int, ...] = ()
 ) -> Order:
-    """What the training side is to do about its faults.
+    """`change_strategy`: tells the training side what to do about its faults.
 
     Args:
-        pods: pod ranks of the faults. Those of `recover` end: only pods that no order of this incident has named.
+        pods: pod ranks of the faults. `recover` ends these pods, so that no earlier order of the incident may have named them.
     """
     return Order(
         job_id=job_id,
@@ -161,13 +166,13 @@ def change_strategy(
 
 
 def recover_in_place(job_id: str, uuid: str, faults: tuple[FaultRank, ...], pods: tuple[int, ...]) -> Order:
-    """`recover` in which these pods stay and their faulty processes start again."""
+    """`recover` in place: the pods stay, and their faulty processes are restarted."""
     order = change_strategy(job_id, uuid, Strategy.RECOVER, faults, pods)
     actions = ("change_strategy", "fault_nodes_restart")
     return order.model_copy(update={"actions": actions, "extra_params": "recover-in-place"})
 
 
 def exit_after_dump(job_id: str, uuid: str, pods: tuple[int, ...]) -> Order:
-    """`exit` behind a dump, or where nothing else is left: the agents of these pods end, the others start again."""
+    """`exit` after a dump, or as the last resort: the agents of these pods end, the others are restarted."""
     order = change_strategy(job_id, uuid, Strategy.EXIT, pods=pods)
     return order.model_copy(update={"extra_params": "dump_exit"})

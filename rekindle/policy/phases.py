@@ -1,4 +1,4 @@
-"""What is being done about a job, in a word or two, as lists and pages show it."""
+"""Phases of a job, in one or two words, for lists and pages."""
 
 from rekindle.model.fault import HOLDERS
 from rekindle.model.job import TrainingSide
@@ -8,18 +8,19 @@ from rekindle.model.state import JobState
 ENDED = "ended"
 RECOVERING = "recovering"
 TRAINING = "training"
-"""A job whose phase begins with it was attached at some time. Gateways list such jobs."""
+"""Beginning of the phase of a job that was attached at some time. Gateways list such jobs."""
 
 STARTING = "starting"
-"""No step of the job was ever completed, as far as its training side tells."""
+"""Phase of a job that has never completed a step, as far as its training side reports."""
 
 
 STOPPED = "no pods"
-"""The job had pods, and has none: a restart of it was given up half-way, or its pods were deleted."""
+"""Phase of a job that had pods and has none: a restart was given up half-way, or its pods were deleted."""
 
 
 def phase(state: JobState, running: Mode | None) -> str:
-    """The phase of a job. It trains when it has completed a step, or where MindIO, which tells of none, is attached."""
+    """Returns the phase of a job. It trains if it has completed a step. MindIO reports no steps: such a job trains if it is
+    attached."""
     if state.ended:
         return ENDED
     if running:
@@ -33,7 +34,7 @@ def phase(state: JobState, running: Mode | None) -> str:
 
 
 def has_trained(words: str) -> bool | None:
-    """Tells of a phase whether the job was ever seen to train; None: its phase does not say."""
+    """Returns whether a job with this phase has ever trained. None: the phase does not tell."""
     if words.startswith(TRAINING) or words == STOPPED:
         return True
     return False if words == STARTING else None

@@ -1,4 +1,4 @@
-"""The upgrade of a switch: what is wrong with a plan, what it would do, whom it moves next, what it may be told. Pure."""
+"""Upgrade of a switch: errors of a plan, its forecast, the jobs to move next, and the commands that are accepted. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,10 +35,10 @@ from rekindle.policy import links, requests
 from rekindle.policy.devices import DeviceOfRank
 
 TOLD = 40
-"""Reasons that a refusal names."""
+"""Maximum number of reasons in a refusal."""
 
 Link = tuple[str, str, bool]
-"""Node, device, and whether it is the backup link."""
+"""Node, device, and whether the link is the backup link."""
 
 
 def _links(entries: Iterable[NodeLinks]) -> list[Link]:
@@ -50,11 +50,11 @@ def _named(link: Link) -> str:
     return f"the {'backup' if backup else 'first'} link of device {device} of {node}"
 
 
-# ---- what is wrong with a plan, whatever the jobs are
+# ---- errors of a plan, regardless of jobs
 
 
 def problems(plan: SwitchPlan) -> tuple[str, ...]:
-    """All that is wrong with it; none: it may be looked at what it would do."""
+    """Returns the errors of a plan. Empty: its forecast can be computed."""
     return tuple([*_size(plan), *_leaves(plan), *_cabling(plan)][:TOLD])
 
 
@@ -100,11 +100,11 @@ def _cabling(plan: SwitchPlan) -> Iterator[str]:
             yield f"{_named(link)} is on no leaf: the leaves do not cover the switch"
 
 
-# ---- what is on a leaf
+# ---- jobs on a leaf
 
 
 def on_leaf(status: JobStatus, rows: Sequence[DeviceOfRank], leaf: Leaf) -> JobOnLeaf | None:
-    """A job on a leaf, as it is now; None: no device of it is.
+    """Returns the present state of a job on a leaf. None: the job has no device there.
 
     Args:
         rows: all devices of the job.
@@ -144,7 +144,7 @@ def _placed(rows: Iterable[DeviceOfRank]) -> tuple[Placed, ...]:
 
 
 def view(jobs: Sequence[JobOnLeaf], unknown: Iterable[str]) -> LeafView:
-    """What fits into one answer."""
+    """Returns the jobs on a leaf, as many as fit into one answer, and what is wrong."""
     wrong = [f"{name} is not known" for name in unknown]
     if len(jobs) > MOST_JOBS:
         wrong.append(f"{len(jobs)} jobs are on the leaf, accepted are at most {MOST_JOBS}: divide it")
@@ -154,11 +154,11 @@ def view(jobs: Sequence[JobOnLeaf], unknown: Iterable[str]) -> LeafView:
     return LeafView(jobs=tuple(jobs[:MOST_JOBS]), problems=tuple(wrong[:TOLD]))
 
 
-# ---- what would be done
+# ---- forecast
 
 
 def forecast(plan: SwitchPlan, views: Sequence[LeafView]) -> Forecast:
-    """What the plan would do with these leaves, and why it is refused."""
+    """Returns what the plan would do with these leaves, and why it is refused."""
     rows = [_row(leaf, job) for leaf, seen in zip(plan.leaves, views, strict=True) for job in seen.jobs]
     refused = [f"leaf {leaf.name}: {why}" for leaf, seen in zip(plan.leaves, views, strict=True) for why in seen.problems]
     if not plan.skip_unmovable:
@@ -179,34 +179,35 @@ def _row(leaf: Leaf, job: JobOnLeaf) -> ForecastRow:
     return ForecastRow(leaf=leaf.name, job=job.job, devices=devices, ranks=named, problem=job.problem, info=info)
 
 
-# ---- what is done next
+# ---- next actions
 
 
 def begun(plan: SwitchPlan, known: Upgrade) -> Upgrade:
-    """Checked; it may have been rolled back meanwhile."""
+    """Returns the upgrade after a successful check. If it was rolled back meanwhile, its stage stays."""
     stage = Stage.FAILING_OVER if known.stage is Stage.CHECKING else known.stage
     return known.with_(stage=stage, leaves=tuple(leaf.name for leaf in plan.leaves))
 
 
 def stands(known: Upgrade) -> bool:
-    """Whether nothing is begun until somebody says something."""
+    """Returns whether nothing new is started until a person sends a command."""
     return known.stopped or bool(known.asking)
 
 
 def to_move(seen: LeafView, known: Upgrade) -> list[JobOnLeaf]:
-    """Jobs that still have to leave the leaf. Who was left on it is left; who came back (its pods are new) is moved again."""
+    """Returns the jobs that still have to leave the leaf. Skipped jobs are left out. A job that came back with new pods is
+    included."""
     left = {move.job_id for move in known.moves if move.where is Where.SKIPPED}
     return [job for job in seen.jobs if (job.move or job.problem) and job.job_id not in left]
 
 
 def newcomers(seen: LeafView, known: Upgrade) -> list[JobOnLeaf]:
-    """Of these the ones that can leave now. Who cannot, such as a job that has just begun, is looked at again later."""
+    """Returns the jobs that can leave the leaf now. Others, such as a job that has just begun, are looked at again later."""
     come = [job for job in to_move(seen, known) if not (job.problem or job.busy)]
     return come[: max(0, MOST_JOBS + MOST_LEFT - len(known.moves))]
 
 
 def came_back(seen: LeafView, known: Upgrade) -> bool:
-    """Whether a job that has left the leaf uses it."""
+    """Returns whether a job that has left the leaf uses it again."""
     left = {move.job_id for move in known.moves if move.where is Where.ON_BACKUP}
     return any(job.job_id in left for job in to_move(seen, known))
 
@@ -216,13 +217,13 @@ def first_move(job: JobOnLeaf, leaf: int) -> JobMove:
 
 
 def put(known: Upgrade, move: JobMove) -> Upgrade:
-    """It with this of a job; the same links are remembered once."""
+    """Returns the upgrade with this move, which replaces an earlier one of the same job and maintenance."""
     return known.with_(moves=(*without(known, move).moves, move))
 
 
 def without(known: Upgrade, move: JobMove) -> Upgrade:
-    """It without a job that is still on the leaf, and about which nobody has to decide: no job leaves it any more, or it is found
-    there again when the upgrade is resumed."""
+    """Returns the upgrade without this move. Used for a job that is still on the leaf and needs no decision. Either no job leaves
+    the leaf any more, or the job is found there again when the upgrade is resumed."""
     return known.with_(moves=tuple(one for one in known.moves if _key(one) != _key(move)))
 
 
@@ -231,20 +232,21 @@ def _key(move: JobMove) -> tuple[str, str]:
 
 
 def without_gone(known: Upgrade, seen: LeafView) -> Upgrade:
-    """A job that could not be moved, and that has ended meanwhile or has no device there any more, needs no decision."""
+    """Returns the upgrade without failed moves of jobs that have ended or no longer have a device on the leaf. They need no
+    decision."""
     here = {job.job_id for job in seen.jobs if job.move or job.problem}
     return known.with_(moves=tuple(m for m in known.moves if m.where is not Where.NOT_MOVED or m.job_id in here))
 
 
 def to_return(known: Upgrade) -> list[JobMove]:
-    """Who is switched back now: the jobs of this leaf, or in a rollback all, the last one first."""
+    """Returns the moves to revert now: those of this leaf, or in a rollback all, the last one first."""
     if known.stage is Stage.ROLLING_BACK:
         return [move for move in reversed(known.moves) if move.where is Where.ON_BACKUP]
     return [move for move in known.moves if move.where is Where.ON_BACKUP and move.leaf == known.leaf]
 
 
 def leaf_done(known: Upgrade) -> Upgrade:
-    """The next leaf; what is still on its backup link is kept in mind."""
+    """Returns the upgrade at the next leaf. Jobs that were left on their backup links are kept."""
     count = Counter(move.where for move in known.moves if move.leaf == known.leaf)
     ended = LeafDone(name=known.leaf_name, returned=count[Where.RETURNED], skipped=count[Where.SKIPPED], left=count[Where.LEFT])
     last = known.leaf + 1 == len(known.leaves)
@@ -256,11 +258,11 @@ def leaf_done(known: Upgrade) -> Upgrade:
     )
 
 
-# ---- what a person tells it
+# ---- commands of people
 
 
 def may_not(known: Upgrade, control: Control) -> str:
-    """Why it cannot be told this now; empty: it can."""
+    """Returns why the command is refused now. Empty: it is accepted."""
     word = control.word
     if known.stage in ENDS:
         return f"the upgrade is over: {known.stage}"
@@ -299,7 +301,7 @@ def _may_not_decide(known: Upgrade, word: Word) -> str:
 
 
 def told(known: Upgrade, word: Word) -> Upgrade:
-    """It behind a word that it may be told."""
+    """Returns the upgrade after a command that was accepted."""
     match word:
         case Word.STOP | Word.RESUME:
             return known.with_(stopped=word is Word.STOP)
@@ -319,7 +321,7 @@ def _again(moves: Iterable[JobMove]) -> Iterator[JobMove]:
     for move in moves:
         if move.where is Where.NOT_RETURNED:
             yield _where(move, Where.ON_BACKUP)
-        elif move.where is not Where.NOT_MOVED:  # that one is found on the leaf again
+        elif move.where is not Where.NOT_MOVED:  # the job is found on the leaf again
             yield move
 
 
@@ -333,7 +335,7 @@ def _where(move: JobMove, where: Where) -> JobMove:
 
 
 def now(known: Upgrade) -> str:
-    """What it does, or waits for, in a sentence."""
+    """Returns a sentence that tells what the upgrade does or waits for."""
     if known.stage in (*ENDS, Stage.CHECKING):
         return known.stage.value
     place = "" if known.stage is Stage.ROLLING_BACK else f"leaf {known.leaf_name} ({known.leaf + 1} of {len(known.leaves)}): "

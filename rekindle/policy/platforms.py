@@ -1,6 +1,6 @@
-"""News of a job for platforms, in the words of ClusterD: how it fares, and what is wrong with its nodes. Pure.
+"""Describes a job for platforms, in the terms of ClusterD: its state, and the faults of its nodes. Pure.
 
-Used by the gateway. What is wrong with processes or pods alone is no fault of a node, and is not told.
+Used by the gateway. Faults of pods, and faults of processes without a node, are not faults of a node and are left out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,10 +31,10 @@ class Level(StrEnum):
 
 
 class DeviceFaults(Value):
-    """Faults of one device of a node, or with the node itself."""
+    """Faults of one device of a node, or of the node itself."""
 
     device: str = ""
-    """Empty: the node."""
+    """Id of the device. Empty: the node itself."""
 
     level: Level
     codes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class NodeFaults(Value):
 
 
 class View(Value):
-    """One job, as platforms see it."""
+    """A job as platforms see it."""
 
     id: str
     name: str = ""
@@ -56,10 +56,10 @@ class View(Value):
     framework: str = ""
     stage: Stage = Stage.PENDING
     since: datetime | None = None
-    """Moment of its registration, or of its return from the last incident before it was first seen."""
+    """Time of the job's registration, or of the end of the last incident before the job was first seen."""
     nodes: tuple[NodeFaults, ...] = ()
     is_over: bool = False
-    """The job is recovered no more."""
+    """True if the job is no longer recovered."""
 
 
 def view_of(state: JobState) -> View:
@@ -76,7 +76,8 @@ def view_of(state: JobState) -> View:
 
 
 def _stage(state: JobState) -> Stage:
-    """A job runs when each of its ranks has a pod; where nobody looks at its pods, when its training side is there."""
+    """Returns the state of a job. It runs if each of its ranks has a pod. If the pods are not watched, it runs if its training
+    side is attached."""
     if state.ended == SUCCEEDED:
         return Stage.COMPLETE
     if state.ended.startswith(FAILED):
@@ -90,12 +91,12 @@ def _stage(state: JobState) -> Stage:
 
 
 def node_faults(faults: Iterable[Fault]) -> tuple[NodeFaults, ...]:
-    """The faults of each node, in the order of names; a node is as bad as the worst of its devices."""
+    """Returns the faults of each node, ordered by name. The level of a node is the worst of its devices."""
     return merged(_of_fault(fault) for fault in faults if _is_of_a_node(fault))
 
 
 def merged(several: Iterable[Iterable[NodeFaults]]) -> tuple[NodeFaults, ...]:
-    """Each node once, such as one on which several jobs run."""
+    """Returns the faults with each node only once. Several jobs may run on one node."""
     found: dict[str, dict[str, list[DeviceFaults]]] = {}
     for node in chain.from_iterable(several):
         for device in node.devices:

@@ -1,4 +1,4 @@
-"""Which pod rank each pod of a job carries, and why the pods of a job cannot be told apart."""
+"""Determines the pod rank of each pod of a job, and problems that keep the pods of a job from being told apart."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ WITHOUT_RANK = ("manager", "scheduler")
 TWICE = "carry pod rank"
 OF_COUNT = "the training side has"
 TOLD_PROBLEMS = 20
-"""Problems of a job that are told; those of all pods would fit into no payload."""
+"""Maximum number of problems that are reported for a job. Those of all pods would exceed a payload."""
 MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
 MORE_TWICE = f"more pods {TWICE} of another one: they are told when these problems are over"
 
@@ -25,39 +25,39 @@ class RankedPod(NamedTuple):
 
     pod: Pod
     rank: int | None
-    """As it is written; perhaps one that the job does not have. None: no number is written."""
+    """Pod rank as it is written, even if the job does not have it. None: no number is written."""
 
     backup: bool
-    """It has not taken over yet: the pod of its rank is another one."""
+    """True if the pod has not taken over yet. The pod that holds the rank is another one."""
 
     lives: bool
-    """It waits for a node or runs, and nothing ends it."""
+    """True if the pod waits for a node or runs, and is not being deleted."""
 
     failed: bool
-    """It failed by itself: who is told to end may well end with an error."""
+    """True if the pod failed by itself. A pod that is being deleted may end with an error, which does not count."""
 
     holds: bool
-    """Its rank is its own. A job that trains to its end loses no rank: a pod that succeeded keeps its own."""
+    """True if the pod holds its rank. A succeeded pod keeps its rank, so that a job that trains to its end loses none."""
 
 
 def rank_of(pod: Pod) -> int | None:
-    """None: no number is written on it."""
+    """Returns the pod rank that is written on a pod. None: no number is written."""
     written = pod.metadata.annotations.get(RANK_INDEX, "")
     return int(written) if written.isascii() and written.isdecimal() and len(written) <= LONGEST_RANK else None
 
 
 def is_over(pod: Pod) -> bool:
-    """Whether nothing of it runs any more, or ever will."""
+    """Returns whether all containers of the pod have ended for good."""
     return pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 def is_standby(pod: Pod) -> bool:
-    """Whether it waits for a rank. One that has a rank is a pod of that, whatever else it says."""
+    """Returns whether the pod is a standby that waits for a rank. A pod with a rank is no standby, whatever its type says."""
     return pod.metadata.annotations.get(POD_TYPE) == PodRole.STANDBY and RANK_INDEX not in pod.metadata.annotations
 
 
 def ranked(pods: Iterable[Pod]) -> list[RankedPod]:
-    """Of these pods those of replica types that have ranks."""
+    """Returns the pods of replica types that have ranks, without standbys."""
     found = []
     for pod in pods:
         metadata, phase = pod.metadata, pod.status.phase
@@ -72,8 +72,8 @@ def ranked(pods: Iterable[Pod]) -> list[RankedPod]:
 
 
 def last_holder(pods: Iterable[Pod], rank: int, lost_nodes: Collection[str]) -> Pod | None:
-    """Of a rank that has lost its pod: the one that held it. The youngest, and one that lives elsewhere only if there is no
-    other."""
+    """Returns the pod that last held a rank. A pod that failed or is on a lost node is preferred, then the youngest. None: there
+    is no such pod."""
     own = [one for one in ranked(pods) if one.rank == rank and not one.backup]
     return max(own, key=lambda one: _lostness(one, lost_nodes)).pod if own else None
 
@@ -85,17 +85,17 @@ def _lostness(one: RankedPod, lost_nodes: Collection[str]) -> tuple[bool, str, s
 
 
 def latest_generation(pods: Iterable[Pod]) -> str:
-    """The life of the job that its youngest pod says."""
+    """Returns the generation of the job that the youngest pod carries."""
     youngest = max(pods, key=lambda pod: pod.metadata.creation_timestamp or datetime.min.replace(tzinfo=UTC))
     return youngest.metadata.labels.get(GENERATION, "0")
 
 
 def problems(pods: Iterable[RankedPod], count: int) -> tuple[str, ...]:
-    """Why no recovery could tell the pods of a job apart, one line each, from the pods that live. A backup pod, one that ends and
-    one that does not run yet (its rank may be written when it gets a node) are no problem.
+    """Returns the reasons, one line each, why the live pods of a job cannot be told apart. Backup pods and pods that are ending
+    do not count. Neither do pods that do not run yet: the rank may be written when the pod gets a node.
 
     Args:
-        count: how many pods with ranks the job has.
+        count: number of pods with ranks of the job.
     """
     first: dict[int, RankedPod] = {}
     more: dict[int, list[RankedPod]] = {}
@@ -115,7 +115,7 @@ def problems(pods: Iterable[RankedPod], count: int) -> tuple[str, ...]:
 
 
 def _wrong_rank(one: RankedPod, last: int) -> str:
-    """Empty for a pod that may get its rank with its node."""
+    """Returns the problem of a pod without a valid rank. Empty: the pod may get its rank with its node."""
     name, written = one.pod.metadata.name, one.pod.metadata.annotations.get(RANK_INDEX, "")
     if one.rank is not None:
         return f"pod rank {written} of pod {name} is outside 0 to {last}"
@@ -127,7 +127,7 @@ def _wrong_rank(one: RankedPod, last: int) -> str:
 
 
 def _claimed(rank: int, pods: Sequence[RankedPod]) -> str:
-    """By more than one pod."""
+    """Returns the problem of a rank that several pods carry."""
     names = sorted(one.pod.metadata.name for one in pods)
     if len(names) == 2:
         return f"pods {names[0]} and {names[1]} both {TWICE} {rank}"
@@ -136,11 +136,11 @@ def _claimed(rank: int, pods: Sequence[RankedPod]) -> str:
 
 
 def count_problem(job: Job, ranks: int) -> str:
-    """Returns why the ranks of pods are not known: the training side counts other ranks than the job's pods make. Empty: both
-    counts are equal.
+    """Returns why the ranks of pods are unknown: the training side counts other ranks than the job's pods have. Empty: both
+    counts are equal, or the training side does not tell.
 
     Args:
-        ranks: as the training side counts them; 0: it does not say.
+        ranks: number of ranks that the training side counts; 0: unknown.
     """
     if ranks in (0, job.ranks):
         return ""
@@ -149,11 +149,11 @@ def count_problem(job: Job, ranks: int) -> str:
 
 
 def is_of_count(problem: str) -> bool:
-    """Tells whether a problem is that ranks are counted in two ways."""
+    """Returns whether the problem is that ranks are counted in two ways."""
     return problem.startswith(OF_COUNT)
 
 
 def ends_with_a_restart(problem: str) -> bool:
-    """Tells whether a restart of all pods may begin in spite of a problem: several pods carry one rank, or ranks are counted in
-    two ways."""
+    """Returns whether a restart of all pods may begin despite a problem: several pods carry one rank, or ranks are counted in two
+    ways."""
     return TWICE in problem or is_of_count(problem)

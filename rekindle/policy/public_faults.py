@@ -1,6 +1,6 @@
-"""Which nodes a public fault concerns, as it is told that it occurs, recovers, or came once. Pure, with the moment given.
+"""Tracks the nodes of a public fault through its messages: it occurs, recovers, or came once. Pure, with the time as an argument.
 
-What is kept of a fault is one value, so that a gateway that dies forgets nothing: also the end that is to come.
+The state of a fault, including its future end, is one value that is stored. A gateway that dies loses nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,29 +13,29 @@ SHOWN = int(1000 * LEAST_SECONDS)
 
 
 class Concerned(Value):
-    """One node of a fault. Moments are milliseconds by the gateway's clock."""
+    """A node with the fault. Times are milliseconds by the gateway's clock."""
 
     devices: tuple[int, ...]
     told_at: int
     fault_time: int = 0
-    """By the sender's clock, as it was told with the fault or its end."""
+    """Latest time in the messages of the fault or its end, by the sender's clock."""
 
     until: int = 0
-    """When it is over; 0: nobody says."""
+    """Time at which the fault is over. 0: unknown."""
 
     hidden: bool = False
-    """It was told that it is over before it was told that it occurs."""
+    """True if the end of the fault was reported before its beginning. The fault is not shown."""
 
     def is_over(self, now: int) -> bool:
         return bool(self.until) and self.until <= now
 
 
 Concerns = Mapping[str, Concerned]
-"""By node."""
+"""Nodes with the fault, by name."""
 
 
 def told(known: Concerns, fault: PublicFault, now: int) -> Concerns:
-    """Whom the fault concerns, behind one more message of it. Repeated, a message changes nothing."""
+    """Returns the nodes with the fault after one more message. A repeated message changes nothing."""
     found = {node: one for node, one in known.items() if not one.is_over(now)}
     named: dict[str, tuple[int, ...]] = {}
     for at in fault.influence:
@@ -61,24 +61,24 @@ def _recovered(before: Concerned | None, fault: PublicFault, devices: tuple[int,
 
 
 def is_shown(known: Concerns, now: int) -> bool:
-    """Whether it stands on any node."""
+    """Returns whether the fault is present and shown on any node."""
     return any(not one.hidden and not one.is_over(now) for one in known.values())
 
 
 def senders(rules: Rules) -> frozenset[str]:
-    """Who may send them: ClusterD's own, and whom a rule names."""
+    """Returns the accepted senders: those of ClusterD, and those that a rule names."""
     return frozenset(SENDERS) | _named(rules, "by")
 
 
 def problem_of_code(code: str, rules: Rules) -> str:
-    """Why nobody knows what the code means; empty: somebody does."""
+    """Returns why the meaning of the code is unknown. Empty: it is known."""
     if code in LEVELS or code in _named(rules, "code"):
         return ""
     return f"faultCode: {code!r} has no level, and no rule for public faults names it"
 
 
 def _named(rules: Rules, field: str) -> frozenset[str]:
-    """Words without a pattern in rules for public faults."""
+    """Returns the words in rules for public faults that are no patterns."""
     matches = (one.rule.report for one in rules.by_source["report"] if one.rule.report)
     words: Sequence[str] = [word for one in matches if "public-fault" in one.source for word in getattr(one, field)]
     return frozenset(word for word in words if "*" not in word)

@@ -1,4 +1,4 @@
-"""What is wrong with a request or a fault, before anything is started. Used by the validators of `TrainingJob`."""
+"""Validates requests and faults before anything is started. Used by the validators of `TrainingJob`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,32 +22,33 @@ from rekindle.policy.modes import About, row_of
 Input = TypeVar("Input", bound=Value)
 
 LONGEST_ID = 1_000
-"""Bytes of a request's id, which is that of an update: the server takes no longer ones."""
+"""Maximum number of bytes of a request's id. It is the id of an update, for which the server has this limit."""
 
 MOST_OPS = 16
-"""Operations of one node in a request; there are three."""
+"""Maximum number of operations of one node in a request. There are three different ones."""
 
 MOST_VALUES = 20_000
-"""Values in an input; the largest that are accepted have some thousands. To judge a million takes longer than a workflow may."""
+"""Maximum number of values in an input. The largest accepted ones have some thousands. The validation of a million would exceed
+the time that a workflow has."""
 
 QUOTED = 80
-"""Bytes of a wrong input that a refusal quotes."""
+"""Maximum number of bytes of a wrong input in an error message."""
 
 
 def read(given: object) -> ModeRequest:
-    """What somebody asks for, as the client wrote it.
+    """Returns the request that a client wrote.
 
     Raises:
-        BadInput: each field that is wrong.
+        BadInput: names each wrong field.
     """
     return read_as(ModeRequest, given, '{"pod_rank": 1}')
 
 
 def mode_named(given: object) -> Mode:
-    """The mode that a program names: `Mode.IN_PLACE`, its value, or `in-place` as on the command line.
+    """Returns the mode that a program names: `Mode.IN_PLACE`, its value, or `in-place` as on the command line.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: there is no mode with that name.
     """
     names = {name.lower().replace("_", "-"): mode for name, mode in Mode.__members__.items()}
     spelled = {**names, **{mode.replace(" ", "-"): mode for mode in Mode}}
@@ -59,13 +60,14 @@ def mode_named(given: object) -> Mode:
 
 
 def read_as(kind: type[Input], given: object, example: str) -> Input:
-    """The input of a workflow, as the client wrote it. An unknown field is refused, except in what a workflow tells its next run.
+    """Returns the input of a workflow that a client wrote. Unknown fields are rejected, except in the input of a later run of a
+    workflow.
 
     Args:
-        example: of such an input, as JSON.
+        example: an example of such an input, as JSON.
 
     Raises:
-        BadInput: each field that is wrong.
+        BadInput: names each wrong field.
     """
     if not isinstance(given, Mapping | kind):
         raise BadInput(f"the input must be one JSON object, such as {example} (got {cut(repr(given), QUOTED)})")
@@ -78,7 +80,7 @@ def read_as(kind: type[Input], given: object, example: str) -> Input:
 
 
 def _is_of_a_run(given: object) -> bool:
-    """Tells whether a workflow continued as new with it: its code may have been newer."""
+    """Returns whether a workflow continued as new with this input. Its code may have been newer."""
     return isinstance(given, Mapping) and given.get("known") is not None
 
 
@@ -93,7 +95,7 @@ def _is_small(given: Mapping[object, object]) -> bool:
 
 
 def invalid(state: JobState, given: object) -> str:
-    """The field of a request that is wrong, as the client wrote it, and what is accepted; empty: all are right."""
+    """Returns the error in a request, with what is accepted. Empty: there is none."""
     try:
         request = read(given)
     except BadInput as error:
@@ -126,7 +128,7 @@ def _no_stress(request: ModeRequest) -> str:
 
 
 def stress_problem(stress: StressRequest | None) -> str:
-    """What is wrong with a list of nodes and their checks, whatever the job is; empty: nothing."""
+    """Returns the error in a list of nodes and checks, regardless of the job. Empty: there is none."""
     if stress is None or not (stress.nodes or stress.all_nodes):
         return 'stress: missing, accepted are nodes with their operations, such as {"nodes": {"node-1": [0, 1]}}'
     if len(stress.nodes) > MOST_TESTED_NODES:
@@ -137,7 +139,7 @@ def stress_problem(stress: StressRequest | None) -> str:
 
 
 def links_problem(links: Sequence[NodeLinks]) -> str:
-    """What is wrong with a list of devices, whatever the job is; empty: nothing."""
+    """Returns the error in a list of devices, regardless of the job. Empty: there is none."""
     if not links:
         return 'links: missing, accepted are 1 or more nodes, such as {"node": "node-1", "devices": ["0"], "backup": true}'
     if len({one.node for one in links}) > MOST_NODES:
@@ -148,19 +150,20 @@ def links_problem(links: Sequence[NodeLinks]) -> str:
 
 
 def withdrawal_problem(request_id: str) -> str:
-    """Why there can be no request of this id; empty: there can. It is remembered, as it may come before what it withdraws."""
+    """Returns why there can be no request with this id. Empty: there can be. The id is stored, since the withdrawal may arrive
+    before the request."""
     return "" if len(request_id.encode()) <= LONGEST_ID else f"the id of a request has at most {LONGEST_ID} bytes"
 
 
 def trace_problem(state: JobState) -> str:
-    """Why nobody can switch what the job's ranks measure; empty: somebody can."""
+    """Returns why the measurements of the job's ranks cannot be switched. Empty: they can be."""
     if state.job.training_side is TrainingSide.MINDIO:
         return ""
     return f"job {state.job.name} trains with Rekindle's own training side, which has no switches of tracing: MindIO's has"
 
 
 def refused(state: JobState, request: ModeRequest) -> str:
-    """Why a well-formed request cannot be served now; empty: it can."""
+    """Returns why a valid request cannot be served now. Empty: it can be."""
     assert request.mode is not None
     if state.job.observe:
         return observing.ONLY
@@ -177,7 +180,7 @@ def _is_sub_healthy(state: JobState, pod_rank: int | None) -> bool:
 
 
 def fault_problem(job: Job, faults: Iterable[Fault]) -> str:
-    """The field of a fault that does not fit the job; empty: all do."""
+    """Returns the error in faults that do not fit the job. Empty: there is none."""
     for fault in faults:
         if fault.kind is FaultKind.SUB_HEALTH and not fault.pod_ranks:
             return f"pod_ranks: missing, a sub-health is of pod ranks, accepted are 0 to {job.pods - 1}"

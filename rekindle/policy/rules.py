@@ -1,6 +1,6 @@
-"""What the facts that a cluster shows of a node or a pod mean by the rules of the installation. Pure.
+"""Evaluates the rules of the installation for the facts that a cluster shows about nodes and pods. Pure.
 
-Asked by `policy.sighting`, which makes faults of the answers, and by whoever explains a node.
+Used by `policy.sighting`, which turns the results into faults, and by the explanation of a node.
 """
 
 import re
@@ -17,62 +17,63 @@ from rekindle.model.rules import Named, Rule, Rules, Then
 from rekindle.policy.device_names import ALSO
 
 WELL = "well"
-"""Of the annotation `rekindle.io/health`: a person's word comes before every rule that something is wrong."""
+"""Value of the annotation `rekindle.io/health` that overrides every rule by which something is wrong."""
 
 LONGEST_SAW = 120
 LONGEST_CODE = 80
 MOST_DEVICES = 64
-"""Of one fact."""
+"""Maximum number of devices of one fact."""
 
 LONGEST_MESSAGE = 10_000
-"""Characters in which devices are looked for."""
+"""Maximum number of characters in which devices are searched."""
 
 ERROR_CODE = re.compile(r"ErrorCode:(\S+)")
-"""In a message of NVSentinel, which writes several of them into one condition, with a semicolon behind each."""
+"""Error code in a message of NVSentinel. It writes several errors into one condition, each followed by a semicolon."""
 
 MOST_CODES = 10
-"""Number of codes of one error that are read."""
+"""Maximum number of codes of one error that are read."""
 
 NO_ROOM = ";..."
-"""At the end of a message of NVSentinel that would have been longer than its limit of 1,024 bytes."""
+"""End of a message of NVSentinel that would have exceeded its limit of 1,024 bytes."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Fact(NamedTuple):
-    """One thing that the cluster shows of a node or a pod."""
+    """One fact that the cluster shows about a node or a pod."""
 
     source: str
-    """Of the rules that may take it: `condition`, `taint`, ..."""
+    """Source of the rules that may take the fact: `condition`, `taint`, ..."""
 
     values: Mapping[str, str]
-    """What these rules look at."""
+    """Values that these rules match."""
 
     saw: str
-    """In a few words."""
+    """Description in a few words."""
 
     code: str
     message: str
     since: datetime | None = None
     devices: tuple[str, ...] = ()
     told: datetime | None = None
-    """When it was said last."""
+    """Time of the last report of the fact. None: unknown."""
     until: datetime | None = None
-    """When it is over by itself."""
+    """Time at which the fact expires by itself. None: it does not."""
 
     @property
     def is_condition(self) -> bool:
-        """A condition of a node or a pod, which lasts until its status changes."""
+        """Returns whether this is a condition of a node or a pod, which lasts until its status changes."""
         return self.source in ("condition", "podCondition")
 
 
 class Finding(NamedTuple):
-    """A fact that means something, and the rule that says what."""
+    """A fact with the rule that gives it a meaning."""
 
     named: Named
     fact: Fact
     given: float = 0.0
-    """Seconds that the job itself gives it, whatever the rule says."""
+    """Minimum seconds, by the job's own settings, that the fact must last before it counts. The time of the rule applies if it is
+    longer."""
 
     @property
     def then(self) -> Then:
@@ -80,8 +81,8 @@ class Finding(NamedTuple):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that it is about, by local id, UUID or PCI address, or by several of these with `=` between; empty: all of
-        the node."""
+        """Devices that the finding is about, by local id, UUID or PCI address. Several names of one device are joined by `=`.
+        Empty: the whole node."""
         if self.fact.devices or not self.named.rule.device:
             return self.fact.devices
         found = [one for one in map(self._named, self.named.rule.device) if one]
@@ -100,18 +101,19 @@ def _expression(text: str) -> re.Pattern[str]:
 
 
 def of_node(node: Node, rules: Rules) -> list[Finding]:
-    """What is wrong with it, by the rules that are believed. Whether it is ready is nobody's rule."""
+    """Returns what is wrong with a node by the rules that are believed. Readiness is not included, since no rule decides about
+    it."""
     return [one for one in said_of(node, rules) if one.named.name not in rules.unbelieved]
 
 
 def said_of(node: Node, rules: Rules) -> list[Finding]:
-    """The same by all rules. A node that is well may be left soon all the same."""
+    """Returns what is wrong with a node by all rules. If a person has marked it as well, only maintenance is returned."""
     found = _findings(node_facts(node, rules), rules)
     return [one for one in found if one.then is Then.MAINTENANCE] if is_silenced(node) else found
 
 
 def of_pod(pod: Pod, rules: Rules) -> list[Finding]:
-    """What is wrong with it, beside its end."""
+    """Returns what is wrong with a pod, except for its end."""
     return _findings(_pod_facts(pod), rules)
 
 
@@ -121,14 +123,14 @@ def is_silenced(node: Node) -> bool:
 
 
 def unused(node: Node, rules: Rules) -> list[Fact]:
-    """What it shows and no rule knows; labels and annotations are others' business."""
+    """Returns the facts of a node that no rule takes. Labels and annotations are not included."""
     marks = ("label", "annotation")
     return [fact for fact, named in decisions(node, rules) if named is None and fact.source not in marks]
 
 
 def is_of_matter(report: NodeReport, rules: Rules) -> bool:
-    """Whether it may make a difference: to a rule that does not call it nothing, or to one that asks what is beside it. Of
-    others than events it is kept in any case, so that it can be shown as unused."""
+    """Returns whether a report can have an effect: a rule gives it a meaning, or reads it beside another report. Reports other
+    than events are always kept, so that they can be shown as unused."""
     fact = _reported(report)
     is_asked_for = any(
         (rule.beside and rule.beside.takes(fact.values)) or (rule.healed and rule.healed.takes("report", fact.values))
@@ -139,19 +141,18 @@ def is_of_matter(report: NodeReport, rules: Rules) -> bool:
 
 
 def _perhaps(fact: Fact, rules: Rules) -> Iterator[Rule]:
-    """Those of which one decides about a report, whatever is shown beside it."""
+    """Yields the rules of which one decides about a report, whatever else is reported."""
     for rule in (named.rule for named in rules.by_source["report"] if named.rule.takes(fact.values)):
         yield rule
         if rule.beside is None:
-            return  # whatever comes behind it does not decide
+            return  # later rules never decide
 
 
 def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tuple[Condition, ...]:
-    """Those that may make a difference, whatever is shown beside them: to a rule that does not call them nothing, or as what says
-    that something has healed.
+    """Returns the conditions that can have an effect, whatever else is shown: a rule gives them a meaning, or they end a fault.
 
     Args:
-        source: condition or podCondition.
+        source: `condition` or `podCondition`.
     """
     judging = [named.rule for named in rules.by_source[source] if named.rule.then is not Then.NOTHING]
     healing = [named.rule.healed for named in rules.by_source["report"] if named.rule.healed]
@@ -163,7 +164,8 @@ def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tup
 
 
 def over_at(report: NodeReport, rules: Rules) -> datetime | None:
-    """When it is over by itself: by its own word, or by the rules that may take it. None: it lasts as long as its object."""
+    """Returns when the report expires, by its own time or by the rules that may take it. None: it lasts as long as its object
+    contains it."""
     lasting = [rule.lasts(report.source) for rule in _perhaps(_reported(report), rules) if rule.then is not Then.NOTHING]
     told = report.told or report.since
     known = [one for one in lasting if one is not None]
@@ -172,7 +174,8 @@ def over_at(report: NodeReport, rules: Rules) -> datetime | None:
 
 
 def decisions(node: Node, rules: Rules) -> list[tuple[Fact, Named | None]]:
-    """Every fact with the rule that decides about it, silenced or not. What has healed is not there any more."""
+    """Returns every fact with the rule that decides about it, even if a person has marked the node as well. Healed facts are left
+    out."""
     return _decided(list(node_facts(node, rules)), rules)
 
 
@@ -182,7 +185,8 @@ def _findings(facts: Iterable[Fact], rules: Rules) -> list[Finding]:
 
 
 def _decided(shown: Sequence[Fact], rules: Rules) -> list[tuple[Fact, Named | None]]:
-    """Of a node there may be thousands of events, of which each is asked for once by each rule."""
+    """Returns every fact with the rule that decides about it. A node may have thousands of events, so that each rule matches each
+    event only once."""
     reports = [one for one in shown if one.source == "report"]
     beside = {
         named.name: [one for one in reports if named.rule.beside.takes(one.values)] for named in rules.rules if named.rule.beside
@@ -198,7 +202,8 @@ def _decided(shown: Sequence[Fact], rules: Rules) -> list[tuple[Fact, Named | No
 
 
 def _has_healed(fact: Fact, named: Named, over: Iterable[Fact]) -> bool:
-    """Whether one of what says so was told, not before it, of the same devices or of the whole node."""
+    """Returns whether a fact in `over` ended this one. It must not be older, and must be about all devices of this fact or about
+    the whole node."""
     later = [one for one in over if one is not fact and _told(one) >= _told(fact)]
     devices = set(Finding(named, fact).devices) if later else set()
     return any(not (of := Finding(named, one).devices) or (devices and devices <= set(of)) for one in later)
@@ -209,7 +214,7 @@ def _told(fact: Fact) -> datetime:
 
 
 def _decides(fact: Fact, rules: Rules, beside: Mapping[str, Sequence[Fact]]) -> Named | None:
-    """The first rule that takes it, among all that is shown beside it."""
+    """Returns the first rule that takes the fact, given the reports beside it. None: no rule does."""
 
     def takes(named: Named) -> bool:
         rule = named.rule
@@ -222,7 +227,7 @@ def _decides(fact: Fact, rules: Rules, beside: Mapping[str, Sequence[Fact]]) -> 
 
 
 def node_facts(node: Node, rules: Rules) -> Iterator[Fact]:
-    """Of labels and annotations only those that a rule reads: the others are other people's business."""
+    """Yields the facts of a node. Labels and annotations are included only if a rule reads them."""
     yield from _conditions(node.status.conditions, "condition")
     if node.spec.unschedulable:
         yield Fact("cordoned", {}, CORDONED, "Cordoned", f"node {node.metadata.name} is cordoned")
@@ -270,8 +275,8 @@ def _conditions(conditions: Iterable[Condition], source: str) -> Iterator[Fact]:
 
 
 def _messages(condition: Condition) -> Iterator[tuple[str, str]]:
-    """What a condition says, with the code of each error: other devices may have other errors. What has no code is of the error
-    before it."""
+    """Yields the messages of a condition with their codes, one for each error, since errors may be about different devices. A
+    part without a code belongs to the error before it."""
     parts, reason = _parts(condition.message), condition.reason or condition.type
     if not any(map(ERROR_CODE.search, parts)):
         yield "; ".join(parts) if NO_ROOM in condition.message else condition.message, reason
@@ -291,12 +296,13 @@ def _messages(condition: Condition) -> Iterator[tuple[str, str]]:
 
 
 def _with_code_alone(error: str, code: str) -> str:
-    """Returns what a rule looks at: one that takes a mild code must not decide about a worse one in the same error."""
+    """Returns the error without other codes. A rule for a mild code must not decide about a worse one in the same error."""
     return ERROR_CODE.sub(lambda found: found[0] if found[1] == code else "", error)
 
 
 def _parts(message: str) -> list[str]:
-    """Where there was no room for all, the last word of the last one that is there is half a word, perhaps of another device."""
+    """Returns the parts of a message. If the message was cut, the last word is dropped: it is incomplete and might name another
+    device."""
     whole, no_room, _ = message.partition(NO_ROOM)
     parts = whole.split(";")
     if no_room:

@@ -1,4 +1,4 @@
-"""Whether a caller may be one of a job's pods, before anybody is asked to confirm it. Pure; used by the gateway."""
+"""Checks whether a caller may be a pod of a job, before the cluster is asked to confirm it. Pure; used by the gateway."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from rekindle.model.keys import TOKEN_AUDIENCE
 from rekindle.model.senders import Caller, Claims, Problem, Proof, Speakers
 
 LONGEST_TOKEN = 4096
-"""Characters. Those that Kubernetes makes have about 1,200."""
+"""Maximum number of characters of a token. Those of Kubernetes have about 1,200."""
 
 BEARER = "bearer "
 
@@ -20,7 +20,7 @@ WANTED = (
 
 
 def token_of(authorizations: Iterable[str | bytes]) -> str:
-    """The bearer token of a call; empty: none came, or several."""
+    """Returns the bearer token of a call. Empty: there is none, or there are several."""
     said = [text for text in authorizations if isinstance(text, str)]
     if len(said) != 1 or said[0][: len(BEARER)].lower() != BEARER:
         return ""
@@ -28,8 +28,10 @@ def token_of(authorizations: Iterable[str | bytes]) -> str:
 
 
 def claims_of(token: str) -> Claims:
-    """Raises:
-    BadInput: Kubernetes has made no such token for a pod.
+    """Returns the content of a token, without verification.
+
+    Raises:
+        BadInput: this is no token that Kubernetes issues for a pod with the gateway's audience.
     """
     if len(token) > LONGEST_TOKEN:
         raise BadInput(f"the token has {len(token)} characters: accepted are at most {LONGEST_TOKEN}")
@@ -62,10 +64,10 @@ def caller_of(address: str, token: str) -> Caller:
 
 
 def problem_of(caller: Caller, speakers: Speakers | None, proof: Proof) -> Problem | None:
-    """Why the caller cannot be one of these; None: it can.
+    """Returns why the caller cannot be a pod of the job. None: it can be.
 
     Args:
-        speakers: None: no such job is known.
+        speakers: pods of the job; None: no such job is known.
     """
     if speakers is None:
         return Problem(f"no pod of this job has the address {caller.address}", may_pass=True)

@@ -1,7 +1,7 @@
-"""What matters of a job's pods and nodes, as one value: all that its workflow is told of the cluster. Pure.
+"""Reduces a job's pods and nodes to a sighting: everything in the cluster that matters to the job's workflow. Pure.
 
-Called by the watcher for what it sees, and by the activity `survey` for what the cluster answers. There is no memory and no clock
-here: the same world gives an equal value, whoever looks and however often. docs/intake.md has an example.
+Used by the watcher for what it sees, and by the activity `survey` for what the cluster answers. There is no memory and no clock
+here, so that the same state of the cluster always gives an equal value. docs/intake.md has an example.
 """
 
 import hashlib
@@ -46,35 +46,36 @@ from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
 from rekindle.policy.rules import Finding, of_node, of_pod, said_of
 
 SUCCEEDED, FAILED = "the job succeeded", "the job failed for good"
-"""Reasons why a job is over; behind the second one stand somebody else's words."""
+"""Reasons why a job has ended. The second one is followed by the words of the job's controller."""
 
 READY = "Ready"
 """Type of the condition of a node that no rule decides about."""
 
 TYPES = {Then.PROCESS: FaultType.OTHER, Then.MEMORY: FaultType.MEMORY, Then.NETWORK: FaultType.NETWORK}
-"""Of what may start again where it was."""
+"""Types of faults that a restart in place or a repeated step may repair, by the meaning of the rule."""
 
 DEGRADED = (Then.SUB_HEALTH, Then.MAINTENANCE)
 
 MOST_FAULTS = 100
 MOST_BYTES = 8 * 1024
-"""Faults of one kind, and their JSON; the last one of a longer list stands for the rest. They are kept in the state of the job's
-workflow, beside 5,000 holders and twenty incidents."""
+"""Maximum number of faults of one kind, and of bytes of their JSON. The last fault of a longer list stands for the rest. They are
+kept in the state of the job's workflow, beside 5,000 holders and twenty incidents."""
 MOST_BYTES_OF_RULES = 3 * 1024
-"""Of each kind of real faults that rules have decided, of which there are four."""
+"""Maximum number of bytes for each kind of real faults that rules have decided. There are four such kinds."""
 
 MOST_UNBELIEVED = 20
-"""Rules; of one more a fault that comes back goes on as it was."""
+"""Maximum number of rules. A fault by a rule beyond it continues as the same fault if it comes back."""
 
 NAMED_PODS = 10
 LONGEST_MESSAGE = 160
-"""Bytes of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
+"""Maximum number of bytes of a message by others. Two hundred faults have to fit into one payload."""
 
 LONGEST_CODE = 80
 
 
 def end_of(job: JobObject | None) -> str:
-    """Why a job is over; empty: it lives. One whose pods all failed may be brought back; one that is resumed begins anew."""
+    """Returns why a job has ended. Empty: it has not. A job whose pods all failed may be restarted; a suspended one starts over
+    when it is resumed."""
     if job is None or job.metadata.deletion_timestamp:
         return "the job was deleted"
     if not job.managed:
@@ -87,11 +88,11 @@ def end_of(job: JobObject | None) -> str:
 
 
 def sight(view: JobView, rules: Rules | None = None) -> Sighting:
-    """All that matters of a job as the cluster shows it. A rank that lost its holder is not found here, where nothing is
-    remembered: the job's workflow compares the holders with those that it knows.
+    """Returns the sighting of a job that the cluster shows. A rank that lost its holder is no fault here: the job's workflow
+    compares the holders with those that it knows.
 
     Args:
-        rules: what of its nodes and pods is a fault; by default the ready-made set `plain`.
+        rules: rules of detection; by default the ready-made set `plain`.
     """
     rules = rules or plain()
     if view.job is None:
@@ -129,7 +130,8 @@ def sight(view: JobView, rules: Rules | None = None) -> Sighting:
 
 
 def matters(node: Node, rules: Rules | None = None) -> bool:
-    """Whether something is wrong with it, by these rules or the ready-made set `plain`. Of other nodes nothing is ever told."""
+    """Returns whether something is wrong with the node, by these rules or the ready-made set `plain`. Sightings do not contain
+    other nodes."""
     return is_lost(node) or bool(of_node(node, rules or plain()))
 
 
@@ -141,8 +143,8 @@ def _unbelieved(nodes: Iterable[Node], rules: Rules) -> tuple[str, ...]:
 
 
 def gone(name: str, version: int = 0) -> Node:
-    """In the place of a node whose object was deleted: the cluster ends its pods a minute later, and until then they seem to
-    run."""
+    """Returns a node that is not ready, in place of one whose object was deleted. Its pods seem to run until the cluster ends
+    them a minute later."""
     words = Condition(type=READY, status="Unknown", reason="NodeGone", message=f"node {name} was deleted")
     metadata = ObjectMeta(name=name, uid=name, resource_version=version)
     return Node(metadata=metadata, status=NodeStatus(accelerators=0, conditions=(words,)))
@@ -153,12 +155,12 @@ def is_lost(node: Node) -> bool:
 
 
 def _not_ready(node: Node) -> Condition | None:
-    """Unknown is as bad as False."""
+    """Returns the condition `Ready` if its status is False or Unknown. None: the node is ready, or has no such condition."""
     condition = condition_of(node.status.conditions, READY)
     return condition if condition and condition.status != "True" else None
 
 
-# ---- who holds which rank
+# ---- holders of ranks
 
 
 def _holders(holding: Sequence[RankedPod], count: int) -> tuple[str, ...]:
@@ -174,13 +176,13 @@ def _generation(one: RankedPod) -> str:
 
 
 def _commonest(generations: Iterable[str]) -> str:
-    """Of two that are equally common the later one."""
+    """Returns the most common generation. If two are equally common it is the later one."""
     counts = Counter(generations)
     return max(counts, key=lambda generation: (counts[generation], len(generation), generation), default="")
 
 
 def _manager(pods: Iterable[Pod]) -> str:
-    """The manager's process that started last, if one runs."""
+    """Returns the process of the manager that started last, as `{pod uid}/{start time}`. Empty: no manager runs."""
     started = [
         (pod.status.start_time.isoformat() if pod.status.start_time else "", pod.metadata.uid)
         for pod in pods
@@ -198,10 +200,10 @@ def _manager(pods: Iterable[Pod]) -> str:
 
 
 def standbys(pods: Iterable[Pod], nodes: Iterable[Node], generation: str, rules: Rules) -> tuple[Standby, ...]:
-    """Those that are not told to end.
+    """Returns the standbys that are not being deleted, by name.
 
     Args:
-        generation: of the pods that hold ranks; empty: nobody knows.
+        generation: generation of the pods that hold ranks; empty: unknown.
     """
     wrong = {node.metadata.name: node for node in nodes if matters(node, rules)}
     own = sorted(
@@ -236,7 +238,7 @@ def _wrong_standby(pod: Pod, node: Node | None, generation: str) -> str:
 
 
 def _failed(job: JobObject, pods: Iterable[RankedPod]) -> list[Fault]:
-    """Returns one fault for the pods of a generation with the same exit code, and one for each node that has refused pods."""
+    """Returns one fault for all pods of a generation with the same exit code, and one for each node that has refused pods."""
     groups: dict[tuple[bool, str, str, str], list[RankedPod]] = {}
     for one in pods:
         if one.failed:
@@ -251,7 +253,7 @@ def _failed(job: JobObject, pods: Iterable[RankedPod]) -> list[Fault]:
 
 
 def _failure(job: JobObject, code: str, refusing: str, pods: Sequence[RankedPod]) -> Fault:
-    """`refusing`: the node that has refused them; empty: they have run."""
+    """Returns the fault of pods that failed. `refusing` is the name of the node that has refused them; empty: they have run."""
     first = pods[0]
     here = {one.pod.spec.node_name for one in pods}
     status = first.pod.status
@@ -274,18 +276,18 @@ def _failure(job: JobObject, code: str, refusing: str, pods: Sequence[RankedPod]
 
 
 def _failed_words(pods: Sequence[RankedPod], words: str) -> str:
-    """Of many pods the names come last: what does not fit is cut."""
+    """Returns the message of a fault of failed pods. The names come last if there are several pods, since a long
+    message is cut."""
     names = ", ".join(one.pod.metadata.name for one in pods[:NAMED_PODS])
     more = f" and {len(pods) - NAMED_PODS} more" if len(pods) > NAMED_PODS else ""
     return f"pod {names} failed: {words}" if len(pods) == 1 else f"{len(pods)} pods failed: {words} ({names}{more})"
 
 
-# ---- nodes that are lost
+# ---- lost nodes
 
 
 def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
-    """Nodes that are not ready, with the pods on them, dead or not. Where no node is wrong, which is the usual case, no pod is
-    looked at."""
+    """Returns a fault for each node that is not ready, with all pods on it. If all nodes are ready, as usual, no pod is read."""
     wrong = {node.metadata.name: (node, condition) for node in nodes if (condition := _not_ready(node))}
     grouped = _grouped(pods) if wrong else {}
     here = [(*wrong[name], grouped[name]) for name in sorted(wrong) if name in grouped]
@@ -293,7 +295,7 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
     for node, condition, group in here[:MOST_FAULTS]:
         pod_ranks = _pod_ranks(job, group)
         fault = Fault(
-            id=f"{node.metadata.name}/lost",  # whether it is not ready, unknown or deleted
+            id=f"{node.metadata.name}/lost",  # the same id whether the node is not ready, unknown or deleted
             kind=FaultKind.NODE,
             pod_ranks=pod_ranks,
             ranks=job.spec.layout.ranks_of_all(pod_ranks),
@@ -308,7 +310,7 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
 
 
 def _of_backups(faults: Iterable[Fault], pods: Iterable[RankedPod]) -> list[Fault]:
-    """The same for pods that are to take over: they come to no end of their own for minutes."""
+    """Returns the same faults as faults of backup pods, which cannot fail by themselves for minutes."""
     living = list(pods)
     return [
         fault.model_copy(update={"id": f"backup/{fault.id}", "backup": True, "pod_uids": _uids_on(fault.node, living)})
@@ -320,14 +322,14 @@ def _uids_on(node: str, pods: Iterable[RankedPod]) -> tuple[str, ...]:
     return tuple(one.pod.metadata.uid for one in _in_order(pods) if one.pod.spec.node_name == node)[:NAMED_PODS]
 
 
-# ---- what rules have decided
+# ---- faults by rules
 
 Found = Sequence[tuple[Node, Finding]]
 OfPods = Sequence[tuple[RankedPod, Finding]]
 
 
 def _broken(job: JobObject, held: Held, found: Found, pods: Sequence[RankedPod]) -> list[Fault]:
-    """Nodes, or devices of theirs, that these pods have to leave."""
+    """Returns the faults of nodes, or of their devices, that these pods have to leave."""
     hit = list(_struck(held, found, (Then.FAULT,), pods))
     faults = [_of_node(job, node, finding, at, FaultKind.NODE) for node, finding, at in hit[:MOST_FAULTS]]
     return _with_the_rest(job, faults, [at.pods for *_, at in hit[MOST_FAULTS:]], "nodes", MOST_BYTES_OF_RULES)
@@ -340,7 +342,7 @@ def _broken_pods(job: JobObject, of_pods: OfPods) -> list[Fault]:
 
 
 def _processes(job: JobObject, held: Held, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
-    """What may start again where it was, or just be repeated."""
+    """Returns the faults that a restart in place or a repeated step may repair."""
     hit = [
         (_of_node(job, node, finding, at, FaultKind.PROCESS), at.pods)
         for node, finding, at in _struck(held, found, tuple(TYPES), pods)
@@ -352,7 +354,8 @@ def _processes(job: JobObject, held: Held, found: Found, of_pods: OfPods, pods: 
 
 
 def _sub_healths(job: JobObject, held: Held, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
-    """One fault for each pod of a rank on a sub-healthy node: each is moved by itself, and one that comes later is news."""
+    """Returns one fault for each pod of a rank on a sub-healthy node. Each pod is moved by itself, so that a later pod is a new
+    fault."""
     sick = [
         (_of_node(job, node, finding, Struck([one]), FaultKind.SUB_HEALTH), one)
         for node, finding, at in _struck(held, found, DEGRADED, pods)
@@ -368,7 +371,7 @@ def _sub_healths(job: JobObject, held: Held, found: Found, of_pods: OfPods, pods
 
 
 def _struck(held: Held, found: Found, thens: Sequence[Then], pods: Sequence[RankedPod]) -> Iterator[tuple[Node, Finding, Struck]]:
-    """What of it concerns these pods, each difference once."""
+    """Yields each finding that affects these pods, with the affected pods and ranks, without duplicates."""
     meant = [(node, finding) for node, finding in found if finding.then in thens]
     grouped, told = _grouped(pods) if meant else {}, set[str]()
     for node, finding in meant:
@@ -379,8 +382,9 @@ def _struck(held: Held, found: Found, thens: Sequence[Then], pods: Sequence[Rank
 
 
 def _id(where: str, finding: Finding) -> str:
-    """Names a difference. A state of a place is the same one as long as it lasts, whatever is said of it and since when: agents
-    change reasons and moments of conditions that never went away. What has happened to processes is another one each time."""
+    """Returns the id of a fault. A state of a node, device or pod keeps its id as long as it lasts: agents change reason and time
+    of conditions that never ended. A failure of processes in a report gets another id at each new time, unless its rule has a
+    `clear` time."""
     rule, fact = finding.named.rule, finding.fact
     devices = _short(",".join(shown(finding.devices)))
     if rule.then not in TYPES:
@@ -390,7 +394,7 @@ def _id(where: str, finding: Finding) -> str:
 
 
 def _short(devices: str) -> str:
-    """Two that begin alike are two."""
+    """Returns the devices as a part of an id. Long texts are hashed, so that texts with the same beginning differ."""
     if len(devices) >= LONGEST_CODE:
         devices = hashlib.sha256(devices.encode()).hexdigest()[:32]
     return f"/{devices}" if devices else ""
@@ -405,7 +409,7 @@ def _of_node(job: JobObject, node: Node, finding: Finding, at: Struck, kind: Fau
 
 
 def _of_one_pod(job: JobObject, one: RankedPod, finding: Finding, kind: FaultKind) -> Fault:
-    """Which says nothing of its node."""
+    """Returns the fault of one pod, which is not about its node."""
     metadata, pod_ranks = one.pod.metadata, _pod_ranks(job, [one])
     fault = _decided(finding, _id(metadata.uid, finding), kind, job.spec.layout.ranks_of_all(pod_ranks))
     pod = {"pod": metadata.name, "pod_uids": (metadata.uid,), "generation": _generation(one)}
@@ -442,35 +446,37 @@ def _by_name(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _grouped(pods: Iterable[RankedPod]) -> dict[str, list[RankedPod]]:
-    """By their node, in order."""
+    """Returns the pods by node, in their order of ranks."""
     here: dict[str, list[RankedPod]] = {}
     for one in _in_order(pods):
         here.setdefault(one.pod.spec.node_name, []).append(one)
     return here
 
 
-# ---- ranks, and lists that are too long
+# ---- ranks, and long lists
 
 
 def _in_order(pods: Iterable[RankedPod]) -> list[RankedPod]:
-    """Whatever order the cluster lists them in."""
+    """Returns the pods in an order that does not depend on the cluster."""
     return sorted(pods, key=lambda one: (one.rank, _generation(one), one.pod.metadata.name, one.pod.metadata.uid))
 
 
 def _once_a_rank(pods: Iterable[RankedPod]) -> list[RankedPod]:
-    """Two pods of one rank are a problem of their own; a fault is told once."""
+    """Returns one pod for each rank and generation. Two pods of one rank are reported as a problem."""
     return list({(one.rank, _generation(one)): one for one in pods}.values())
 
 
 def _pod_ranks(job: JobObject, pods: Iterable[RankedPod]) -> tuple[int, ...]:
-    """Without those that the job does not have: a fault that names one would be refused."""
+    """Returns the pod ranks of the pods. Ranks that the job does not have are left out, since a fault with one
+    would be rejected."""
     return tuple(sorted({one.rank for one in pods if one.rank is not None and one.rank < job.spec.pods}))
 
 
 def _with_the_rest(
     job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str, most: int = MOST_BYTES
 ) -> list[Fault]:
-    """The last fault says how many more there are, and carries the pod ranks of all of them."""
+    """Returns the faults that fit. The last one tells in its message how many more there are, and has the pod ranks of all of
+    them."""
     named = _fitting(faults, most)
     if named == len(faults) and not rest:
         return faults
@@ -484,7 +490,7 @@ def _with_the_rest(
 
 
 def _fitting(faults: Sequence[Fault], left: int) -> int:
-    """How many of them, from the first, fit into so many bytes; the first one does in any case."""
+    """Returns how many of the faults, from the first, fit into `left` bytes. It is at least 1."""
     for number, fault in enumerate(faults):
         left -= len(fault.model_dump_json())
         if left < 0:

@@ -1,6 +1,6 @@
-"""How many standbys a job should have, which ones stay, and when they are seen to. Pure.
+"""Decides how many standbys a job has, which ones stay, and when they are created or deleted. Pure.
 
-A standby is never worth a recovery: while anything is wrong with the job itself, nothing is done about its standbys.
+Standbys never cause a recovery. While the job itself has a real fault, nothing is done about its standbys.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,16 +19,17 @@ from rekindle.policy import nodes
 from rekindle.policy.pod_ranks import is_standby, ranked
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(hours=2)
-"""Between two tries; doubled each time, until one served, or nothing had to be done for as long again."""
+"""Pause after the first try, and the longest pause. It is doubled after each try, until a standby was used or the standbys were
+complete for such a time."""
 
 AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
-# ---- what a job wants
+# ---- wanted standbys
 
 
 def problem(job: Job) -> str:
-    """Why a job that wants standbys cannot have any; empty: it can."""
+    """Returns why a job that wants standbys cannot have any. Empty: it can."""
     if not job.standbys:
         return ""
     if job.training_side is TrainingSide.MINDIO:
@@ -42,32 +43,34 @@ def wanted(job: Job) -> int:
     return 0 if problem(job) else job.standbys
 
 
-# ---- what is to be done
+# ---- changes
 
 
 class Plan(NamedTuple):
-    """From the pods of a job to as many standbys as it wants."""
+    """Changes from the present pods of a job to the wanted number of standbys."""
 
     stay: list[Pod]
     end: list[Pod]
     new: list[str]
-    """Names of those that are missing."""
+    """Names of the standbys to create."""
 
     model: Pod | None
-    """The pod that they are made after; None: none is missing."""
+    """Pod whose specification the new standbys get. None: no pod with a rank is alive, and no standby is wanted."""
 
     avoid_nodes: tuple[str, ...]
-    """Where those that are missing must not go: also to no node that has a rank of the job."""
+    """Nodes on which new standbys must not be placed. Nodes with a rank of the job are included."""
 
 
 def plan(stem: str, pods: Sequence[Pod], count: int, avoid_nodes: Iterable[str]) -> Plan:
-    """Args:
-    stem: what their names begin with.
-    pods: all of the job.
-    avoid_nodes: that are sub-healthy or lost.
+    """Returns the changes that lead to `count` standbys.
+
+    Args:
+        stem: prefix of their names.
+        pods: all pods of the job.
+        avoid_nodes: nodes that are sub-healthy or lost.
 
     Raises:
-        NotFound: no pod with a rank lives, so that nobody knows what a standby is.
+        NotFound: no pod with a rank is alive that could serve as the model of a standby.
     """
     holders = [one for one in ranked(pods) if one.holds and one.lives and one.rank is not None]
     model = max(holders, key=lambda one: one.rank or 0).pod if holders else None
@@ -84,7 +87,7 @@ def plan(stem: str, pods: Sequence[Pod], count: int, avoid_nodes: Iterable[str])
 
 
 def _is_fit(pod: Pod, model: Pod, ill: set[str], avoid: tuple[str, ...]) -> bool:
-    """One that waits for a node may have been told to keep off nodes that are free by now."""
+    """Returns whether a standby can stay. One without a node is replaced if the nodes to avoid have changed."""
     if pod.status.phase not in (PodPhase.PENDING, PodPhase.RUNNING) or pod.spec.node_name in ill:
         return False
     is_placed_well = bool(pod.spec.node_name) or pod.spec.avoid_nodes == avoid
@@ -92,15 +95,16 @@ def _is_fit(pod: Pod, model: Pod, ill: set[str], avoid: tuple[str, ...]) -> bool
 
 
 def _worth(pod: Pod) -> tuple[bool, bool, str]:
-    """Of too many those go that do not run yet."""
+    """Returns the sort key of standbys: those that run come first and stay, then those that have a node."""
     return pod.status.phase is not PodPhase.RUNNING, not pod.spec.node_name, pod.metadata.name
 
 
-# ---- when
+# ---- times of tries
 
 
 def next_try(state: JobState) -> datetime | None:
-    """From when on they are to be seen to; None: they are as wanted, or training has not begun, or something else is wrong."""
+    """Returns the time of the next try to create or delete standbys. None: nothing is to be done, training has not begun, or
+    something else is wrong."""
     job = state.job
     is_trained = state.progress is not None and not state.problems and not state.ended and not job.observe
     is_broken = any(one.fault.kind is not FaultKind.SUB_HEALTH and one.well_since is None for one in state.faults)
@@ -111,19 +115,19 @@ def next_try(state: JobState) -> datetime | None:
 
 
 def are_as_wanted(state: JobState) -> bool:
-    """Whether so many run, and nothing is wrong with any. One that was just made is looked after: it may be gone before anybody
-    has told of it."""
+    """Returns whether the wanted number of standbys runs and all are healthy. A standby that was just created is still checked:
+    it may be gone before anybody reports it."""
     return len(state.standbys) == wanted(state.job) and all(one.runs and not one.wrong for one in state.standbys)
 
 
 def tried(before: Upkeep, now: datetime) -> Upkeep:
-    """A try more. It is the first again when nothing had to be done for as long as one waits for a try."""
+    """Returns the record after one more try. The try counts as the first if nothing had to be done for the length of a pause."""
     is_quiet = before.tried_at is None or now - before.tried_at > 2 * _pause(before)
     return before.model_copy(update={"tried_at": now, "tries": 1 if is_quiet else before.tries + 1})
 
 
 def taken(upkeep: Upkeep) -> Upkeep:
-    """One served: the tries so far came to what they were for, and the next one is the first."""
+    """Returns the record after a standby was used. The next try counts as the first."""
     return upkeep.model_copy(update={"tries": 0})
 
 
@@ -133,15 +137,16 @@ def _pause(upkeep: Upkeep) -> timedelta:
 
 
 def to_avoid(state: JobState) -> tuple[str, ...]:
-    """Sub-healthy nodes too, whatever the policy: a standby is for those that leave one."""
+    """Returns the nodes that standbys avoid. Sub-healthy ones are included whatever the policy, since standbys replace pods that
+    leave such nodes."""
     return nodes.to_avoid((one.fault for one in state.faults), SubHealthStrategy.HOT_SWITCH)
 
 
-# ---- what people read
+# ---- messages for people
 
 
 def trouble(state: JobState) -> tuple[str, str]:
-    """Reason and words of the event that says what is wrong; empty: nothing is."""
+    """Returns the reason and the message of the event about a problem of the standbys. Both are empty if there is none."""
     if refusal := problem(state.job):
         return "StandbysRefused", f"{refusal}; training goes on without"
     if lost := next((one for one in state.standbys if one.wrong), None):
@@ -154,7 +159,8 @@ def trouble(state: JobState) -> tuple[str, str]:
 
 
 def words(state: JobState) -> str:
-    """How many there are of those that are wanted, where, and what is wrong; empty: none is wanted, and there is none."""
+    """Returns the number of running and wanted standbys, their nodes, and a problem. Empty: no standbys are wanted, and there are
+    none."""
     if not state.job.standbys and not state.standbys:
         return ""
     running = [one for one in state.standbys if one.runs and not one.wrong]

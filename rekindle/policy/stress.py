@@ -1,4 +1,4 @@
-"""What is asked of a stress test, and what its results mean: which nodes are isolated, which ranks are faulty. Pure."""
+"""Evaluates requests and results of stress tests: which nodes are isolated, and which ranks are faulty. Pure."""
 
 import json
 from collections import Counter
@@ -28,16 +28,16 @@ from rekindle.model.stress import (
 from rekindle.policy.devices import DeviceOfRank
 
 NAMES = {Op.COMPUTE: "aic", Op.MESSAGES: "hccs", Op.MEMORY: "memory"}
-"""Keys of results."""
+"""Names of the checks in results."""
 
 OF_MINDIO = (Op.COMPUTE, Op.MESSAGES)
 OF_OURS = tuple(Op)
 
 SOURCE = "stress test"
-"""Of the faults that it finds."""
+"""Source of the faults that a stress test finds."""
 
 QUOTED = 80
-"""Bytes of a wrong node's name that a refusal quotes, and of the name of a check."""
+"""Maximum number of bytes of a wrong node name in an error message, and of the name of a check."""
 
 PAUSE_FAILED = "om failed, pause train failed"
 PAUSE_LATE = "pause train timeout"
@@ -50,7 +50,7 @@ NEVER_REPORTED = "stress test failed, report stress test timeout"
 NOT_READY = "stress test failed, job service not ready"
 NOT_SENT = "send stress test signal failed, please check manually"
 CONTINUE_FAILED = "stress test failed, continue train failed"
-"""What is answered to who asked, as the contract words it."""
+"""Answers to the requester, in the words of the contract."""
 
 Devices = Iterable[DeviceOfRank]
 Plan = dict[int, tuple[int, ...]]
@@ -58,10 +58,10 @@ Plan = dict[int, tuple[int, ...]]
 
 
 def problem(request: StressRequest, devices: Devices, accepted: Iterable[int]) -> str:
-    """What is wrong with a request, as its fields are named on the wire; empty: nothing.
+    """Returns the error in a request, with the field names of the wire contract. Empty: there is none.
 
     Args:
-        accepted: operations that the job's training side knows.
+        accepted: operations that the job's training side supports.
     """
     nodes = sorted({one.node for one in devices})
     if not nodes:
@@ -91,18 +91,18 @@ def _wrong_ops(field: str, ops: Iterable[int], accepted: Iterable[int]) -> str:
 
 
 def plan(request: StressRequest, devices: Devices) -> Plan:
-    """What each rank does, of a request without a problem. A node that has lost its ranks meanwhile has nothing to do."""
+    """Returns the operations of each rank for a valid request. A node that has lost its ranks meanwhile is left out."""
     wanted = {one.rank: request.all_nodes or request.nodes.get(one.node, ()) for one in devices}
     return {rank: ops for rank, ops in sorted(wanted.items()) if ops}
 
 
 def accepted(job: Job) -> tuple[int, ...]:
-    """Operations that its training side knows."""
+    """Returns the operations that the job's training side supports."""
     return OF_OURS if job.training_side is TrainingSide.REKINDLE else OF_MINDIO
 
 
 def grouped(asked: Plan) -> tuple[RankOps, ...]:
-    """As a payload: ranks by what they do."""
+    """Returns the plan as a payload: ranks with the same operations together."""
     ranks: dict[tuple[int, ...], list[int]] = {}
     for rank, ops in asked.items():
         ranks.setdefault(ops, []).append(rank)
@@ -114,11 +114,11 @@ def by_rank(asked: Iterable[RankOps]) -> Plan:
 
 
 def told(said: Mapping[str, ResultOf], ranks: int) -> StressResults:
-    """What a client says, by ranks as the wire writes them. What names no rank of the job is left out, and so are further checks
-    where there are many.
+    """Returns the results that a client reported, with ranks as numbers. Names that are no rank of the job are left out, and so
+    are the results of surplus checks.
 
     Args:
-        ranks: of the job.
+        ranks: number of ranks of the job.
     """
     known = {
         int(text): of_rank for text, of_rank in said.items() if len(text) <= LONGEST_RANK and text.isascii() and text.isdigit()
@@ -130,14 +130,14 @@ def told(said: Mapping[str, ResultOf], ranks: int) -> StressResults:
 
 
 def _understood(one: OpResult) -> OpResult:
-    """A code that nobody knows says nothing of the device."""
+    """Returns the result. An unknown code is replaced by `NOT_RUN`, since it tells nothing about the device."""
     if one.code in set(Code):
         return one
     return OpResult(code=Code.NOT_RUN, result=note(f"unknown code {cut(one.code, QUOTED)}: {one.result}"))
 
 
 def findings(results: StressResults, asked: Plan, devices: Devices) -> Findings:
-    """Of the ranks that were asked; what is said of others counts for nothing."""
+    """Returns the evaluation of the results of all ranks that were asked. Results of other ranks are ignored."""
     rows = list(devices)
     told = results.by_rank()
     codes = {rank: _codes(ops, told.get(rank, {})) for rank, ops in asked.items()}
@@ -155,14 +155,14 @@ def findings(results: StressResults, asked: Plan, devices: Devices) -> Findings:
 
 
 def _codes(ops: Iterable[int], told: Mapping[str, OpResult]) -> set[str]:
-    """Also of what has another name than it was asked for under: clients name their operations themselves. A rank of which less
-    is said than was asked was not tested in all."""
+    """Returns the codes of a rank's results, whatever their names: clients name their operations themselves. `NOT_RUN` is added
+    if there are fewer results than operations."""
     said = {one.code for one in told.values()}
     return said if len(told) >= len(tuple(ops)) else {*said, Code.NOT_RUN}
 
 
 def table(results: StressResults, devices: Devices) -> Iterator[Row]:
-    """What was found, device by device."""
+    """Yields the rows of the table of results, device by device."""
     told = results.by_rank()
     for one in sorted(devices, key=lambda device: (device.node, device.rank, device.device)):
         for check, result in sorted(told.get(one.rank, {}).items()):
@@ -170,7 +170,7 @@ def table(results: StressResults, devices: Devices) -> Iterator[Row]:
 
 
 def tested(results: StressResults, asked: Plan, devices: Devices) -> Tested:
-    """All that is told of a stress test."""
+    """Returns the result of a stress test, as far as its verdict contains it."""
     rows = list(devices)
     lines = sorted(table(results, rows), key=lambda row: row.code == Code.OK)
     found = findings(results, asked, rows)
@@ -188,10 +188,10 @@ def _that_fit(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def without(found: Tested, failed: Mapping[str, str]) -> Tested:
-    """What is told where nodes could not be isolated.
+    """Returns the result after some nodes could not be isolated.
 
     Args:
-        failed: reasons by node.
+        failed: reasons why nodes could not be isolated, by node.
     """
     said = found.findings
     isolated = tuple(node for node in said.isolate if node not in failed)
@@ -200,8 +200,8 @@ def without(found: Tested, failed: Mapping[str, str]) -> Tested:
 
 
 def faults(found: Tested, layout: Layout, devices: Devices) -> tuple[Fault, ...]:
-    """What has to be mended before training goes on: the pods on nodes with a fault go elsewhere, processes that timed out start
-    again."""
+    """Returns the faults to repair before training continues. Pods on nodes with a fault move to other nodes, and processes that
+    timed out are restarted."""
     here, isolated = list(devices), found.findings.isolate
     open_nodes = [_of_pods(node, (node,), found, layout, here) for node in found.findings.not_isolated]
     closed = [_of_pods("nodes", isolated, found, layout, here)] if isolated else []
@@ -218,7 +218,8 @@ def faults(found: Tested, layout: Layout, devices: Devices) -> tuple[Fault, ...]
 
 
 def _of_pods(name: str, nodes: Sequence[str], found: Tested, layout: Layout, here: Devices) -> Fault:
-    """A node that could not be isolated counts as lost: no pod goes there as long as its fault stands."""
+    """Returns the fault of the pods on some nodes. A node that could not be isolated counts as lost, so that no pod is placed
+    there while its fault is present."""
     pods = sorted({one.pod_rank for one in here if one.node in nodes})
     return Fault(
         id=f"stress-test/{name}",
@@ -232,12 +233,12 @@ def _of_pods(name: str, nodes: Sequence[str], found: Tested, layout: Layout, her
 
 
 def untold(results: StressResults) -> list[DeviceOfRank]:
-    """The devices of a table where the cluster does not say which they are."""
+    """Returns the devices of a table if the cluster does not tell which ones the ranks use."""
     return [DeviceOfRank(rank, pod_rank=0, node="", device="", holder="") for rank in results.by_rank()]
 
 
 def suspects(results: StressResults) -> Fault:
-    """The same where the cluster does not say on which nodes the ranks are."""
+    """Returns the fault of all suspect ranks if the cluster does not tell on which nodes they are."""
     codes = {rank: {one.code for one in of_rank.values()} for rank, of_rank in results.by_rank().items()}
     ranks = tuple(rank for rank, said in codes.items() if said & {Code.FAULT, Code.TIMED_OUT, Code.VOLTAGE})
     words = f"a stress test found a fault of {numbered('rank', ranks)}"
@@ -245,18 +246,18 @@ def suspects(results: StressResults) -> Fault:
 
 
 def reason(found: Tested, node: str, why: str) -> str:
-    """Why a node is isolated, as its annotation says it."""
+    """Returns why a node is isolated, for its annotation."""
     return f"{why}: {_why(found, node)}"
 
 
 def _why(found: Tested, node: str = "") -> str:
-    """The first check that found a fault."""
+    """Returns the first check that found a fault, in words. Empty: none did."""
     named = (row for row in found.rows if row.code == Code.FAULT and node in ("", row.node))
     return next((f"({row.check} of rank {row.rank}: {row.result})" for row in named), "")
 
 
 def in_words(found: Tested) -> str:
-    """The whole table, in a line."""
+    """Returns a summary of the results in one line."""
     said = found.findings
     codes = Counter(row.code for row in found.rows)
     parts = [f"{found.checks} checks"]
@@ -273,7 +274,8 @@ def in_words(found: Tested) -> str:
 
 
 def message(found: Tested) -> str:
-    """The contract's `msg`, as the original writes it: a set and a list of messages as Go prints them, results as JSON."""
+    """Returns the contract's `msg` as the original formats it: a set and a list of messages as Go prints them,
+    results as JSON."""
     if found.failed:
         return found.failed
     result, said = _as_json(found.rows), found.findings
@@ -286,7 +288,7 @@ def message(found: Tested) -> str:
 
 
 def _as_json(rows: Iterable[Row]) -> str:
-    """Node, device, `rankResult`, check."""
+    """Returns the rows as JSON, nested by node, device, `rankResult` and check."""
     nodes: dict[str, dict[str, dict[str, dict[str, object]]]] = {}
     for row in sorted(rows, key=lambda row: (row.node, row.device, row.check)):
         of_device = nodes.setdefault(row.node, {}).setdefault(row.device, {"rankResult": {}})

@@ -1,7 +1,7 @@
-"""Which nodes no new pod is to go to, whichever job found out that something is wrong with them. Pure.
+"""Computes the nodes on which no new pods are placed, whichever job found that something is wrong with them. Pure.
 
-The nodes of a job's own faults are named by its workflow; here is what anybody sees of all the others: the node that one job has
-just left is exactly the one that is free for the next. What else makes a node unfit is a row of `SHUT`.
+A job's workflow names the nodes of the job's own faults. This module adds all other nodes with a visible problem: a node that one
+job has just left is free, and would be used for the next. Further reasons are rows of `SHUT`.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -14,28 +14,28 @@ from rekindle.policy.rules import of_node
 from rekindle.policy.sighting import is_lost
 
 MOST_NODES = 500
-"""Nodes that the affinity of a pod names."""
+"""Maximum number of nodes that the affinity of a pod names."""
 
 OF_KUBERNETES = "node.kubernetes.io/"
-"""Taints that say how a node is. Every pod tolerates some of them, for a while."""
+"""Prefix of taints that describe the state of a node. Every pod tolerates some of them for a while."""
 
 CORDON = "node.kubernetes.io/unschedulable"
-"""The taint that Kubernetes gives a cordoned node."""
+"""Taint that Kubernetes gives a cordoned node."""
 
 EFFECTS = ("NoSchedule", "NoExecute")
 
 Shut = Callable[[Node, Collection[str]], bool]
-"""Whether a node takes no new pod of a job. Besides the node: the taints that the job's pods tolerate by name."""
+"""Returns whether a node takes no new pod of a job. Arguments: the node, and the taints that the job's pods tolerate by name."""
 
 
 @dataclass(frozen=True)
 class Unfit:
     shut: tuple[str, ...] = ()
-    """Nodes to which no new pod goes."""
+    """Nodes on which no new pods are placed."""
 
     sub_healthy: tuple[str, ...] = ()
-    """Nodes to which no backup pod goes; a pod of a restart does, if there is no other place for it. One that is cordoned when
-    the pod is made is open to it as soon as that is over."""
+    """Nodes on which no backup pods are placed. Pods of a restart may be, if there is no other place for them. A pod can use a
+    node that was cordoned at its creation once the node is uncordoned."""
 
     @property
     def both(self) -> tuple[str, ...]:
@@ -48,8 +48,9 @@ def _is_ill(node: Node, _: Collection[str]) -> bool:
 
 
 def _is_kept_free(node: Node, named: Collection[str]) -> bool:
-    """A taint that pods name is where they belong, such as `nvidia.com/gpu`; the scheduler heeds the others, but not for pods
-    that tolerate everything, and it moves no standby away."""
+    """Returns whether a taint keeps the node free that the job's pods do not tolerate by name. A taint that they name marks where
+    they belong, such as `nvidia.com/gpu`. The scheduler respects the others, but not for pods that tolerate everything, and it
+    moves no standby away."""
     return any(taint.effect in EFFECTS and taint.key not in (*named, CORDON) for taint in node.spec.taints)
 
 
@@ -58,12 +59,14 @@ SHUT: tuple[Shut, ...] = (
     _is_ill,
     _is_kept_free,
 )
-"""What the scheduler knows nothing of comes first, for the sake of `MOST_NODES`."""
+"""Checks in their order. The one that the scheduler does not know comes first, since only `MOST_NODES` are named."""
 
 
 def unfit(nodes: Iterable[Node], named: Collection[str] | None, rules: Rules) -> Unfit:
-    """Args:
-    named: taints that the job's pods tolerate by name; None: nobody knows, and the scheduler alone judges other people's taints.
+    """Returns the nodes that new pods of a job avoid.
+
+    Args:
+        named: taints that the job's pods tolerate by name; None: unknown, so that only the scheduler respects other taints.
     """
     known = sorted(nodes, key=lambda node: node.metadata.name)
     shuts = SHUT if named is not None else SHUT[:-1]
