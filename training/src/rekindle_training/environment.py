@@ -1,4 +1,7 @@
-"""What the cluster and the launcher tell a process by its environment. The only module that reads `os.environ` for settings."""
+"""Settings that the cluster and the launcher pass to a process in its environment.
+
+Only this module reads `os.environ` for settings.
+"""
 
 import multiprocessing
 import os
@@ -105,23 +108,23 @@ class RankEnvironment:
 
 @dataclass(frozen=True)
 class ManagerEnvironment:
-    """The manager's own life."""
+    """Settings of the manager."""
 
     job_id: str
-    """Empty: the gateway says it, by the token."""
+    """Id of the job. Empty: the gateway finds it by the manager's token and returns it."""
     gateway: str | None
     """`host:port`; None for a manager without a control plane."""
     token_file: Path
-    """May not be there."""
+    """File of the manager's token. It may be missing."""
     listen_host: str
     listen_port: int
     job_generation: str
     rebuild_timeout: float
     order_timeout: float
     decides_without_orders: bool
-    """Where none comes in that time this manager repairs training by itself; otherwise the ranks wait."""
+    """True if this manager repairs training itself when no order arrives in that time. Otherwise the ranks wait."""
     stress_seconds: int
-    """For each check of a stress test."""
+    """Seconds that each check of a stress test takes."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False, port: int = 0) -> "ManagerEnvironment":

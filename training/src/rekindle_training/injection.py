@@ -58,12 +58,20 @@ class Injection:
     backup_fails_paused: bool = False
     """The backup's processes end with 1 once training is paused, before the report of the pause."""
     rank_fails_paused: bool = False
-    """The process of the first rank that stays is killed once the pause is reported, as long as nothing was recovered before."""
+    """True if the process of the first rank that stays is to be killed once the pause is reported.
+
+    Only as long as nothing was recovered before.
+    """
     rank_fails_switching: bool = False
-    """The process of rank 0 is killed when all are told to meet over other links, as long as nothing was recovered before."""
+    """True if the process of rank 0 is to be killed when all ranks are told to connect over other links.
+
+    Only as long as nothing was recovered before.
+    """
     in_steps: tuple[StepFault, ...] = field(default=())
     on_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What a stress test finds of the ranks that are on a node: it computes, sends or remembers wrongly, or its checks hang."""
+    """Faults that a stress test finds on the ranks of a node, keyed by node name. Such ranks compute, send or store wrong values,
+    or their checks hang.
+    """
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "Injection":

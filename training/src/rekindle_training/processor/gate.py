@@ -52,7 +52,7 @@ Wish = Go | Pause | Stand | Join | Switch | Check | Leave
 
 
 class Gate:
-    """Shut at first: a process belongs to no generation until the manager says so."""
+    """Step boundary of one rank. It is shut at first: a process belongs to no generation until the manager says so."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -93,7 +93,7 @@ class Gate:
             self._changed.notify_all()
 
     def enter(self, generation: int) -> None:
-        """What has failed in an earlier generation is over."""
+        """Enters a generation. Failures of earlier generations no longer count."""
         with self._changed:
             self._generation = generation
             self._stand = self.broken
@@ -115,7 +115,7 @@ class Gate:
 
     @property
     def is_asked_to_join(self) -> bool:
-        """A generation that the loop has not turned to yet."""
+        """True if the loop was asked to join a generation and has not turned to it yet."""
         return self._join is not None
 
     @property
@@ -123,22 +123,22 @@ class Gate:
         return self._broken_in >= self._generation
 
     def broken_by(self, generation: int) -> bool:
-        """Somebody has found by now that this generation failed."""
+        """Returns whether this generation is known to have failed."""
         return self._broken_in >= generation
 
     @property
     def broken_in(self) -> int:
-        """The generation of the failure of which the loop speaks."""
+        """Returns the generation of the failure about which the loop reports."""
         return self._broken_in
 
     def break_off(self, generation: int) -> None:
-        """Nothing begins any more in this generation, and the loop says where it stands."""
+        """Ends this generation: no step begins in it any more, and the loop reports where it stands."""
         self.stand(max(generation, self._broken_in))
 
     # The manager's side.
 
     def hold(self) -> tuple[int, int]:
-        """No step begins after the one that is being executed, which is returned together with the loop's last one."""
+        """Lets no step begin after the current one. Returns the current step and the last step of the loop."""
         with self._changed:
             self._limit = self._begun
             self._pause_at = None
@@ -150,7 +150,7 @@ class Gate:
             self._changed.notify_all()
 
     def stand(self, generation: int) -> None:
-        """As `break_off`; the manager knows best which generation it asks about."""
+        """Ends the generation about which the manager asks, as `break_off` does. An earlier generation is ignored."""
         with self._changed:
             if generation >= self._generation:
                 self._broken_in, self._stand = generation, True
@@ -167,7 +167,7 @@ class Gate:
             self._changed.notify_all()
 
     def check(self, check: Check) -> None:
-        """Of who is not held nothing is checked."""
+        """Requests a check of the rank's device. Ignored if the loop is not held at a boundary."""
         with self._changed:
             if self._limit is not None:
                 self._check = check
