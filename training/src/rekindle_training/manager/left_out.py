@@ -29,7 +29,7 @@ class _At(NamedTuple):
     """Progress of a rank."""
 
     step: int
-    """That is executed."""
+    """Step that the rank executes."""
     groups: Mapping[str, int]
     votes: bool
 

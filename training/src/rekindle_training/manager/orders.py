@@ -21,7 +21,7 @@ Key = tuple[str, str, tuple[str, ...], str]
 
 
 class Orders:
-    """The dialogue of one manager's life."""
+    """Orders of the control plane to one manager."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
@@ -48,7 +48,11 @@ class Orders:
             self._carry_out(signal)
 
     def _is_repeated(self, key: Key) -> bool:
-        """Without a uuid, as the original control plane sends a hot switch, only the same order twice in a row is one."""
+        """Returns whether this order was received before.
+
+        The original control plane sends a hot switch without a uuid. Such an order counts as repeated only if it equals the
+        last one.
+        """
         repeated = key in self._seen if key[0] else key == self._last
         self._seen.add(key)
         self._last = key
