@@ -1,4 +1,4 @@
-"""The runs of a drill: the same job again and again, each in a folder of its own, undisturbed or with one fault."""
+"""Runs of a drill: the same job repeatedly, each in a folder of its own, undisturbed or with one fault."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ class Ended:
 
     @property
     def output(self) -> str:
-        """What launcher, manager and ranks printed, one after the other."""
+        """Returns the output of launcher, manager and ranks, one after the other."""
         files = [self.folder / "output.log", *sorted((self.folder / LOGS).glob("*/*/*.log"))]
         return "\n".join(file.read_text(errors="replace") for file in files if file.exists())
 

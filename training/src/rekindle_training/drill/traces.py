@@ -1,4 +1,4 @@
-"""The traces of two runs, and the first step in which they differ."""
+"""Compares the traces of two runs, and finds the first step in which they differ."""
 
 import json
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ class Changed:
     rank: int
     name: str
     was: str
-    """In the undisturbed run; empty: it was not there."""
+    """Value in the undisturbed run. Empty: the object did not exist there."""
     now: str
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ def compare(undisturbed: Trace, run: Trace) -> Difference | None:
 
 
 def has_other_parameters(undisturbed: Trace, run: Trace) -> bool:
-    """Whether a rank has other parameters after its last step than in the undisturbed run."""
+    """Returns whether a rank has other parameters after its last step than in the undisturbed run."""
     ends = [(lines, run.ranks.get(rank, {})) for rank, lines in undisturbed.ranks.items()]
     last = [(lines[step], here[step]) for lines, here in ends for step in [max(lines.keys() & here.keys(), default=0)] if step]
     return any(one.kind is Kind.PARAMETER for before, now in last for one in _changed(0, before, now, set()))

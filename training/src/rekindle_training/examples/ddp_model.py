@@ -1,4 +1,4 @@
-"""What both versions of the example with DDP share."""
+"""Model, data and training step that both versions of the example with DDP share."""
 
 import torch
 from torch import nn

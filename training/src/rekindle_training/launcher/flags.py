@@ -55,7 +55,7 @@ class UsageInvalid(ValueError):
 class _Parser(argparse.ArgumentParser):
     @property
     def flags(self) -> dict[str, argparse.Action]:
-        """By their long names, as they are documented."""
+        """Actions of the flags by their long, documented names."""
         spelt = {flag: action for action in self._actions for flag in action.option_strings}
         return {flag: action for flag, action in spelt.items() if flag.startswith("--") and "_" not in flag}
 
