@@ -1,11 +1,12 @@
-"""What a step changes before its update, as it was when the step began: what a rank needs to begin the same step anew.
+"""State that a step changes before its update, as it was at the start of the step. A rank needs it to begin the same step again.
 
-Random numbers, the data position, buffers (which a forward pass changes), extra state, plain attributes of modules (counters and
-modes), gradients that are being gathered, the options of optimizers and what small objects such as a scheduler keep.
+It consists of random numbers, the data position, buffers (which a forward pass changes), extra state, and plain attributes of
+modules (counters and modes). Gradients that are being gathered, the options of optimizers, and the state of small objects such as
+a scheduler belong to it too.
 
-Parameters and large averages change in an update only. They are watched by one element of some of them, and where one changed a
-rank cannot go back, and says so. Moments are not watched. Parameters that no optimizer updates are copied once they were seen to
-move.
+Parameters and large averages change in an update only. Single elements of some of them are watched. If one has changed, the rank
+cannot go back, and reports that. Moments are not watched. Parameters that no optimizer updates are copied once they were seen to
+change.
 """
 
 import copy
@@ -77,17 +78,17 @@ class _Moment:
 class Boundary:
     trained: Trained
     repeats_updates: bool = False
-    """Parameters and the state of optimizers are copied, too."""
+    """True if parameters and the state of optimizers are copied, too."""
     _moment: _Moment | None = None
     _modules: list[torch.nn.Module] = field(default_factory=list)
     _parameters: list[torch.nn.Parameter] = field(default_factory=list)
     _with_buffers: list[torch.nn.Module] = field(default_factory=list)
     _buffers: list[torch.Tensor | None] = field(default_factory=list)
-    """Of these modules, at the boundary before; then the copies of those that are tensors."""
+    """Buffers of these modules at the last boundary. The next two fields hold copies of those that are tensors."""
     _small_buffers: list[_Buffer] = field(default_factory=list)
     _large_buffers: list[_Buffer] = field(default_factory=list)
     _is_spread: bool = False
-    """Of some parameters ranks hold shards."""
+    """True if ranks hold shards of some parameters."""
     _keep_extra: list[torch.nn.Module] = field(default_factory=list)
     """Modules with state that is no tensor."""
     _settings: Settings = field(default_factory=Settings)
@@ -96,7 +97,7 @@ class Boundary:
     _looks: int = 0
     """Boundaries at which large buffers were compared with their copies."""
     moments_changed: bool = False
-    """The state of an optimizer has changed in this step before its update."""
+    """True if the state of an optimizer has changed in this step before its update."""
     _has_grown: bool = True
     _watched: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
@@ -127,7 +128,7 @@ class Boundary:
             register(self._grown)
 
     def remember(self) -> Own:
-        """Of a step that begins now; returns what only this rank has."""
+        """Copies the state at the beginning of a step. Returns the part of it that only this rank has."""
         if self._has_grown:
             self._look_again()
         before = self._moment
@@ -155,10 +156,10 @@ class Boundary:
         return self._moment.own
 
     def go_back(self) -> None:
-        """Everything is as it was when the step began.
+        """Restores the state from the beginning of the step.
 
         Raises:
-            CannotGoBack: it cannot be; the message says what has changed.
+            CannotGoBack: it is not possible; the message says what has changed.
         """
         moment = self._moment
         assert moment is not None
@@ -211,12 +212,12 @@ class Boundary:
             module.set_extra_state(copy.deepcopy(extra))
 
     def forget(self) -> None:
-        """The state has become another rank's."""
+        """Drops the copied state, because this rank has taken the state of another one."""
         self._moment = None
         self._reset_scalers()
 
     def _reset_scalers(self) -> None:
-        """Which part of a step each optimizer was in is no part of a scaler's state."""
+        """Resets the stage that a scaler has recorded for each optimizer, which is no part of the scaler's state."""
         for scaler in self._scalers:
             if scaler.is_enabled():  # otherwise it has none
                 scaler._per_optimizer_states.clear()
@@ -224,7 +225,10 @@ class Boundary:
     # ---- buffers
 
     def _copy_buffers(self, before: list[dict[str, _Buffer | None]]) -> list[dict[str, _Buffer | None]]:
-        """Where they are the tensors of the boundary before, into the memory of those copies."""
+        """Copies all buffers.
+
+        If they are the same tensors as at the last boundary, their existing copies are updated in place.
+        """
         found = [tensor for module in self._with_buffers for tensor in module._buffers.values()]
         if before and len(found) == len(self._buffers) and all(map(is_, found, self._buffers)) and self._refresh():
             return before
@@ -244,7 +248,7 @@ class Boundary:
         return copies
 
     def _refresh(self) -> bool:
-        """Whether the copies are those of this moment."""
+        """Updates the copies of small buffers. Returns whether all copies are now up to date."""
         if any(buffer.tensor._version != buffer.version for buffer in self._large_buffers):
             return False
         if self._looks < LOOKS:
@@ -270,7 +274,7 @@ class Boundary:
     # ---- gradients
 
     def _look_again(self) -> None:
-        """At the modules and their parameters, which do not change often."""
+        """Looks up the modules and their parameters again. They do not change often."""
         roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
         self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
         self._settings.look(self._modules)
@@ -300,7 +304,7 @@ class Boundary:
 
     @property
     def gathers(self) -> bool:
-        """Whether a step adds to the gradients of the step before."""
+        """Returns whether a step adds to the gradients of the step before."""
         return self._gradients.are_added
 
     def held_gradients(self) -> Mapping[str, torch.Tensor]:
@@ -431,7 +435,7 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
 
 
 def _copied(tensor: torch.Tensor, *, counts: bool) -> _Buffer:
-    """Of a small one changes are not counted: BatchNorm changes its statistics without that."""
+    """Copies a buffer. No change count is kept for small ones, because BatchNorm changes its statistics without counting."""
     version = tensor._version if counts and tensor.nbytes > SMALL and not tensor.is_inference() else None
     return _Buffer(tensor, version, tensor.detach().clone())
 
@@ -449,7 +453,10 @@ def _put_buffers(slots: Slots, then: Mapping[str, _Buffer | None]) -> None:
 
 
 def _filled(buffer: _Buffer) -> torch.Tensor:
-    """In place, where others may hold it; an expanded tensor or one of an inference cannot be written."""
+    """Restores a buffer in place, because others may hold the tensor, and returns it.
+
+    Expanded tensors and tensors of an inference cannot be written, so a copy is returned for them.
+    """
     if buffer.tensor.is_inference() or 0 in buffer.tensor.stride():
         return buffer.content.clone()
     with torch.no_grad():

@@ -51,16 +51,16 @@ class CheckpointNotWritten(CheckpointFailed):
 
 
 class CheckpointStore(Protocol):
-    """Where training is written down, in a form of the script's own. Every call is made by all ranks of a generation together."""
+    """Storage of checkpoints in the script's own format. All ranks of a generation make each call together."""
 
     def newest(self) -> int:
-        """The step of the newest complete checkpoint, 0 if there is none; the same on all ranks."""
+        """Returns the step of the newest complete checkpoint, the same on all ranks. 0: there is none."""
 
     def write(self, step: int) -> None:
-        """What training is behind this step."""
+        """Writes the state of training after this step."""
 
     def read(self, step: int) -> None:
-        """Everything is as it was when this checkpoint was written: random numbers and positions, too."""
+        """Restores the state of this checkpoint, including random numbers and positions."""
 
 
 class Checkpoints:
@@ -77,17 +77,17 @@ class Checkpoints:
         self._rank, self._world_size = rank, world_size
         self._trained, self._legacy = trained, legacy
         self._first = 0 if declared is None else min(declared)
-        """Of those that have this rank's state, it writes what is no tensor."""
+        """Lowest rank with the same state as this one. It writes the part that is no tensor."""
         self._part = "" if declared is None else f"rank-{self._first:05d}."
         self._damaged: set[int] = set()
         """Steps of checkpoints that cannot be read."""
 
     def newest(self) -> int:
-        """The step of the newest complete checkpoint, 0 if there is none. Rank 0 looks, so that all ranks see the same."""
+        """Returns the step of the newest complete checkpoint. 0: there is none. Only rank 0 looks, so that all ranks agree."""
         return self._newest_of(lambda _: True)
 
     def older(self, step: int) -> int:
-        """The step of the newest complete one before this; 0 if there is none."""
+        """Returns the step of the newest complete checkpoint before this one. 0: there is none."""
         return self._newest_of(lambda found: found < step)
 
     def _newest_of(self, counts: Callable[[int], bool]) -> int:
@@ -186,7 +186,7 @@ class Checkpoints:
         return skeleton, destinations(skeleton, slots, self._trained.collect()), mine
 
     def _kinds(self) -> dict[str, str]:
-        """What the session was given, by its name there."""
+        """Returns the types of the objects that the session was given, by their names there."""
         given = {"model": self._trained.model, "optimizer": self._trained.optimizer, **self._trained.shared}
         return {name: type(thing).__name__ for name, thing in given.items() if name != FULLY_SHARDED}
 
@@ -210,7 +210,10 @@ class Checkpoints:
         return cast("T", done)
 
     def _named(self, skeleton: Any, tensors: Sequence[torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-        """What others have as well under the same names, and what only replicas of this rank have under names of their own."""
+        """Returns the tensors by part and name.
+
+        Names of tensors that only replicas of this rank have get a prefix.
+        """
         return {
             part: {name if isinstance(tensor, DTensor) else self._part + name: tensor for name, tensor in content.items()}
             for part, content in named(skeleton, tensors).items()

@@ -26,20 +26,20 @@ FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
 """Attributes by which DDP decides about the collectives of its next passes."""
 
 SAMPLE_RATE = 100
-"""DDP writes its statistics down in each of so many iterations."""
+"""Number of iterations from one record of DDP's statistics to the next."""
 
 
 @dataclass
 class _Wrapper:
-    """Of a model, over the default process group."""
+    """Wrapper of a model, over the default process group."""
 
     ddp: "ReferenceType[DistributedDataParallel]"
     layout: Layout
-    """That of the latest agreement."""
+    """Layout of the latest agreement."""
     needs: list[bool]
-    """Which parameters needed gradients when it was made: DDP reduces these, whatever is frozen later."""
+    """True for each parameter that needed gradients when the wrapper was made. DDP reduces them, even if frozen later."""
     found: bool = False
-    """Its first backward pass is over, and the buckets are those for good."""
+    """True if the first backward pass is over and the buckets are final."""
 
 
 class DataParallel:
@@ -48,14 +48,14 @@ class DataParallel:
     def __init__(self) -> None:
         self._wrappers: list[_Wrapper] = []
         self._awaited: list[Layout] = []
-        """Of wrappers that are still to be made here."""
+        """Layouts of wrappers that are still to be made here."""
         self._awaited_flags: list[Flags] = []
         self._awaited_needs: list[list[bool]] = []
         self.alone = False
-        """Nobody else wraps a model at this moment: the other ranks are in their loops, and have the state that this one has."""
+        """True if no other rank wraps a model now: the others are in their loops, and have the same state as this one."""
 
     def watch(self) -> None:
-        """From here on it knows all wrappers that are made."""
+        """Starts to record all wrappers that are made."""
         wrap = DistributedDataParallel.__init__
 
         @wraps(wrap)
@@ -98,17 +98,17 @@ class DataParallel:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all wrappers have found their buckets."""
+        """Returns whether all wrappers have found their buckets."""
         return not any(True for _ in self._unfound())
 
     def agreed(self) -> None:
-        """All ranks have come through `settle`."""
+        """Stores the new layouts. Called when all ranks have completed `settle`."""
         for wrapper, ddp in self._unfound():
             if ddp._has_rebuilt_buckets:
                 wrapper.layout, wrapper.found = _found(ddp), True
 
     def regroup(self) -> None:
-        """There is another default process group, and what was going on in the one before is forgotten."""
+        """Begins again with the new default process group. State of the former group is dropped."""
         for wrapper in self._wrappers:
             if (ddp := wrapper.ddp()) is not None:
                 with _needing(ddp.module, wrapper.needs):
@@ -117,7 +117,7 @@ class DataParallel:
 
     @contextmanager
     def wrapped_again(self) -> Iterator[None]:
-        """The script may wrap its models anew inside, as all ranks do at this moment that had wrapped them."""
+        """Lets the script wrap its models again inside the block, as all ranks that had wrapped them do at that time."""
         before = self.alone, self._awaited, self._awaited_flags, self._awaited_needs
         state = self.state_dict()
         self.alone, self._awaited, self._awaited_flags, self._awaited_needs = (
@@ -235,7 +235,7 @@ def _buckets(layout: Layout) -> list[list[int]]:
 
 
 def _begin_again(ddp: Any, layout: Layout) -> None:
-    """As if it had been wrapped now, with this layout."""
+    """Restores a wrapper to its state just after wrapping, with this layout."""
     ddp.reducer._remove_autograd_hooks()
     ddp.process_group = dist.group.WORLD
     parameters, sparse = ddp._build_params_for_reducer()

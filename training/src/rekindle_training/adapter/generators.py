@@ -61,7 +61,7 @@ class Generators:
 
 
 def _is_watched(value: object) -> bool:
-    """Whether a value is a generator that is not seeded again by a call which cannot be seen."""
+    """Returns whether a value is a generator of torch or numpy. Other kinds may be seeded again by a call that is not noticed."""
     numpy = sys.modules.get("numpy")
     return isinstance(value, torch.Generator) or (numpy is not None and isinstance(value, numpy.random.Generator))
 

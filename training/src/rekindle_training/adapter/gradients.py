@@ -55,7 +55,7 @@ class Gradients:
 
     @property
     def are_added(self) -> bool:
-        """Whether a step adds to the gradients of the step before."""
+        """Returns whether a step adds to the gradients of the step before."""
         return self._use is Use.ADDED
 
     def dropped(self, parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -39,16 +39,18 @@ class _Address(NamedTuple):
 
 
 class Lines:
-    """Those of one rank in one generation: `listen`, then `connect`. `cut` may be called from any thread."""
+    """Connections of one rank in one generation: call `listen`, then `connect`. `cut` may be called from any thread."""
 
     def __init__(self, rank: int, ranks: int, distances: Collection[int]) -> None:
-        """`distances` are places between this rank and those ahead and behind with which it exchanges messages."""
+        """Args:
+        distances: distances in ranks to the ranks ahead and behind with which this one exchanges messages.
+        """
         self._rank, self._ranks, self._distances = rank, ranks, distances
         self._token = secrets.token_bytes(16)
         self._addresses: dict[int, _Address] = {}
         self._ahead: dict[int, socket.socket] = {}
         self._behind: dict[int, socket.socket] = {}
-        """By distance."""
+        """Connections to the ranks behind, by distance."""
 
     def listen(self, host: str, store: dist.Store) -> None:
         """Returns when the ranks ahead listen as well.

@@ -59,11 +59,11 @@ class Training:
         self._checkpoint_due = False
         self._comparison = comparison
         self._proof_due, self._has_recovered = True, False
-        """Ranks are to be compared; one of them has taken another one's state since then."""
+        """True if ranks are to be compared; and if one of them has taken another one's state since then."""
         self._total = 0
         self._called: list[tuple[int, Callable[[int], object]]] = []
         self._calls_due = self._calls_unsure = False
-        """Whether registered functions are to be called, and whether some ranks may have done so before a recovery."""
+        """True if registered functions are to be called; and if some ranks may have called them before a recovery."""
         self._called_at = 0
         """Step after which this rank called it last."""
         self._places = rank.communicator.places
@@ -80,12 +80,12 @@ class Training:
 
     @property
     def generation(self) -> int:
-        """Which communicator of the job this is, counted from 1; each recovery makes a new one."""
+        """Number of the job's current communicator, counted from 1. Each recovery makes a new one."""
         return self._processor.generation
 
     @property
     def step(self) -> int:
-        """The last completed step; 0 before the first."""
+        """Last completed step. 0 before the first one."""
         return self._gate.completed
 
     def on_rebuild(self, callback: Callable[[], None]) -> None:
@@ -175,13 +175,14 @@ class Training:
             yield Epoch(number, self._turns((number + 1) * steps, count * steps))
 
     def guard(self, train_step: Callable[Parameters, Result], total: int, *, missed: Result) -> Callable[Parameters, Result]:
-        """For a loop that is somebody else's: the function that does one step of it, with `with step:` around it. It is called
-        again with the same arguments where the step is repeated, and returns when the step is done.
+        """Wraps the function that does one step in `with step:`, for a loop that the script does not control.
+
+        The function is called again with the same arguments if the step is repeated. The wrapper returns when the step is done.
 
         Args:
-            train_step: one step of training, called by a loop that begins behind `Training.step`.
+            train_step: one step of training, called by a loop that begins after `Training.step`.
             total: steps of the whole training.
-            missed: what is returned where this rank has taken the state of one that finished the step: it failed in its update.
+            missed: returned if this rank failed in its update and has taken the state of a rank that finished the step.
 
         Raises:
             RuntimeError: it is called when all steps are done.
@@ -417,10 +418,10 @@ class Training:
         self._proof_due = self._has_recovered = False
 
     def _at_boundary(self, work: Callable[[], None], *, protects: bool = False) -> bool:
-        """Whether it was done. What fails is repeated, unless it is refused.
+        """Does some work at a boundary. Returns whether it was done. Failed work is repeated, unless it is refused.
 
         Args:
-            protects: it is no part of training, so that its failure ends no loop without `with step:` either.
+            protects: True if the work is no part of training. Then its failure ends no loop, even without `with step:`.
         """
         if self._gate.broken:
             return False
@@ -434,7 +435,7 @@ class Training:
         return True
 
     def _do_what_is_due(self) -> None:
-        """A checkpoint, and what the script has registered."""
+        """Writes a checkpoint and calls the registered functions of the script, if they are due."""
         if self._checkpoint_due and self._at_boundary(self._write, protects=True):
             self._checkpoint_due = False
         if self._calls_due and self._at_boundary(self._call):
@@ -476,7 +477,10 @@ class Training:
             )
 
     def _is_undone(self) -> bool:
-        """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""
+        """Returns whether a rank that has kept its state has not called the registered functions yet.
+
+        Called by all ranks together.
+        """
         called = self._membership.renewed or self._called_at == self.step
         undone = torch.tensor([not called], dtype=torch.int64, device="cpu")
         dist.all_reduce(undone)

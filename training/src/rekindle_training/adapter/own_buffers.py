@@ -36,7 +36,7 @@ class OwnBuffers:
     late: frozenset[Name] = frozenset()
     """Names of the buffers that change after the update: a replacement takes them from a replica."""
     settled: bool = False
-    """Ranks have been compared."""
+    """True if ranks have been compared."""
     _woken: frozenset[Name] = frozenset()
     """Names of the buffers that have become the rank's own in this step."""
     _moved: set[Name] = field(default_factory=set)
@@ -45,7 +45,7 @@ class OwnBuffers:
     """Place of each small buffer that was not seen to move; None: not looked up yet."""
     _sample: Sample = field(default_factory=Sample)
     _slots: list[tuple[torch.nn.Module, str]] = field(default_factory=list)
-    """Where each buffer is; empty: not looked up yet."""
+    """Module and name of each buffer. Empty: not looked up yet."""
     _found: list[torch.Tensor] = field(default_factory=list)
     _views: list[torch.Tensor] = field(default_factory=list)
     """Copies of the buffers in `_found`, inside `_memory`."""

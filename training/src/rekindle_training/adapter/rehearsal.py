@@ -23,7 +23,7 @@ from rekindle_training.adapter.trained import Trained
 REHEARSED = 2
 """Number of the rehearsed step, counted from 1 in each life of a job."""
 POSTPONED = 3
-"""How often the next step is rehearsed in its place, at most."""
+"""Maximum number of times that the rehearsal is postponed to the next step."""
 TOLERANCE = 1e-2
 """Largest difference of a gradient's norm, and of a sum of its elements with random signs, as a share of the norm: kernels of an
 accelerator may add in another order. Another batch or another mask changes both by more."""
@@ -61,7 +61,10 @@ class Rehearsal:
             self.is_over = self.is_over or self._number > total
 
     def postpone(self, number: int) -> bool:
-        """Whether the next step is rehearsed in place of this one, since wrappers set themselves up."""
+        """Postpones the rehearsal to the next step, since wrappers set themselves up.
+
+        Returns False if that was done too often.
+        """
         if self._put_off == POSTPONED:
             return False
         self._put_off, self._number = self._put_off + 1, number + 1

@@ -160,7 +160,7 @@ def _opened(  # noqa: PLR0913  # what a session is given
 
 
 _entry: Entry | None = None
-"""Of a process that has entered before its session."""
+"""Entry of a process that has joined a generation before its session. None: it has not."""
 
 
 def _take_entry() -> Entry | None:
@@ -170,10 +170,11 @@ def _take_entry() -> Entry | None:
 
 
 def init_process_group() -> None:
-    """In place of torch's: for scripts that need the process group, or device meshes, to build what they train, as with
-    `fully_shard`. The session goes on with this group.
+    """Replaces torch's function, for scripts that need the process group or device meshes to build what they train.
 
-    Between this call and the session's loop nothing is said to other ranks but what makes groups and meshes: a replacement is
+    An example is `fully_shard`. The session goes on with this group.
+
+    Between this call and the session's loop, other ranks must not be involved except to make groups and meshes: a replacement is
     alone there.
 
     Raises:

@@ -57,7 +57,7 @@ def shared(environment: RankEnvironment, generation: int, store: dist.Store) -> 
 
 
 def is_shared(store: dist.Store) -> bool:
-    """Whether the ranks of each pod share memory. Called when all ranks have met."""
+    """Returns whether the ranks of each pod share memory. Called when all ranks have met."""
     return store.add(_APART, 0) == 0
 
 

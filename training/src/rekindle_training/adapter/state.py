@@ -1,4 +1,4 @@
-"""What training depends on, as one value: taken from the objects that a user gave to the session, and put back into them.
+"""State of training as one value, taken from the objects that a user gave to the session, and restored into them.
 
 A state is mappings and sequences of tensors and plain values. Its tensors are the objects' own, not copies.
 """
@@ -103,7 +103,7 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
 
 
 def _by_names(optimizer: Stateful, model: torch.nn.Module) -> dict[str, Any]:
-    """With the names of parameters where the optimizer counts them, so that a checkpoint can be read by other tools."""
+    """Returns the state of an optimizer. Parameter numbers are replaced by names, so that other tools can read a checkpoint."""
     state = optimizer.state_dict()
     if not isinstance(optimizer, torch.optim.Optimizer) or not _loads_as_torch(optimizer):
         return state
@@ -182,7 +182,7 @@ def _place_tensors(
 
 
 def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Whether the one can be filled from the other; an expanded tensor has one place for many elements."""
+    """Returns whether one tensor can be filled from the other. An expanded tensor cannot: its elements share memory."""
     held = local(here)
     expanded = any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True))
     return (here.shape, here.dtype) == (tensor.shape, tensor.dtype) and not expanded
@@ -226,7 +226,7 @@ def _loads_as_torch(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """By all their names: one that is tied has several."""
+    """Yields parameters and buffers by all their names. A tied one has several."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
@@ -244,12 +244,12 @@ def has_extra_state(module: torch.nn.Module) -> bool:
 
 
 def _is_dense(gradient: torch.Tensor | None) -> bool:
-    """A sparse one is not carried: it is of a module whose optimizer wants it so, which steps in every turn."""
+    """Returns whether a gradient is carried. Sparse gradients are not: their module's optimizer updates in every turn."""
     return gradient is not None and not _unsendable(gradient)
 
 
 def _unsendable(tensor: torch.Tensor) -> str:
-    """What makes it so; empty: nothing does."""
+    """Returns what makes the tensor impossible to send. Empty: it can be sent."""
     if is_lazy(tensor):
         return "lazy tensor"
     if isinstance(tensor, DTensor):

@@ -67,22 +67,22 @@ class _Attempt:
     entered: bool = False
     inside: bool = False
     agreed: bool = False
-    """All ranks have all gradients, and the update may have begun."""
+    """True if all ranks have all gradients, so that the update may have begun."""
     given_up: bool = False
     failed: bool = False
     interrupted: bool = False
     gathers: bool = False
-    """Whether this step, unlike those before it, has added to gradients."""
+    """True if this step has added to gradients, unlike the steps before it."""
     rehearsed: bool = False
-    """Whether this was the first of its two passes."""
+    """True if this was the first of its two passes."""
     own_before_update: Own | None = None
     reason: str = ""
     fault: "Standing.Fault.ValueType" = Standing.OTHER
-    """Of what kind that is."""
+    """Type of the fault behind `reason`."""
 
 
 class Attempts:
-    """Of one rank: at most one is going on."""
+    """Attempts of one rank at its steps, of which at most one is going on."""
 
     def __init__(self, rank: Rank, comparison: Comparison, *, repeats_updates: bool) -> None:
         self._rank, self._comparison = rank, comparison
@@ -97,20 +97,20 @@ class Attempts:
         self._tried: tuple[int, Own] | None = None
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
         self._updated: tuple[int, Own] | None = None
-        """The same of the step that was updated last."""
+        """Step that was updated last, and the state that only this rank had then."""
         self._begun: Mapping[str, int] = {}
-        """Collectives by the time of the latest agreement, by their group."""
+        """Number of collectives begun by the latest agreement, by group."""
         self._after_recovery = 0
         """First step of a generation. Some ranks may have seen in an earlier try that it adds to gradients."""
         self.refusal = ""
-        """Why training cannot go on here."""
+        """Reason why training cannot go on here. Empty: there is none."""
         self._is_of_script = False
-        """A restart would be refused as well."""
+        """True if the script is the cause, so that a restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
         self.on_done: list[Callable[[], None]] = []
-        """Ends a step that is done, after its last update, at the end of its scope."""
+        """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before(kind, "zero_grad", self._boundary.drops_gradients)
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
@@ -146,12 +146,12 @@ class Attempts:
 
     @property
     def inside(self) -> int:
-        """The step in whose scope the script is; 0: in none."""
+        """Step in whose scope the script is. 0: it is in none."""
         return self._now.number if self._now.inside else 0
 
     @property
     def gathers(self) -> bool:
-        """Whether steps add to the gradients of the step before."""
+        """Returns whether steps add to the gradients of the step before."""
         return self._boundary.gathers
 
     @property
@@ -182,12 +182,12 @@ class Attempts:
 
     @property
     def interrupted(self) -> bool:
-        """The script caught what ends a process, behind the scope that it left in its middle."""
+        """True if a step was left by an exception that ends a process, and the script caught it afterwards."""
         return self._now.interrupted
 
     @property
     def place(self) -> "Standing.Place.ValueType":
-        """Where this rank stands at its boundary."""
+        """Position of this rank at its boundary."""
         return Standing.SPOILT if self._now.failed and self._now.agreed else Standing.BOUNDARY
 
     def say(self, place: "Standing.Place.ValueType") -> None:
@@ -206,10 +206,10 @@ class Attempts:
         self._rank.processor.standing(standing, gate.broken_in)
 
     def go_back(self) -> None:
-        """To the boundary at which the step began that failed, if one did.
+        """Returns to the boundary at which the failed step began, if a step failed.
 
         Raises:
-            CannotGoBack: it cannot be; the message says why.
+            CannotGoBack: it is not possible; the message says why.
         """
         if self._now.failed:
             if self._now.agreed:
@@ -220,11 +220,15 @@ class Attempts:
         self._now.failed = False
 
     def own_behind(self, step: int) -> Own | None:
-        """What only this rank has, as it is behind a step that failed here: its update changes nothing of it. A process that has
-        just begun has what the one before it left; None: as the script begins, since that one had not come to its first step.
+        """Returns the state that only this rank has after a step that failed here. The step's update does not change it.
+
+        A process that has just begun uses the state that the process before it left.
+
+        Returns:
+            None: the process before it did not reach its first step, so the state is that with which the script begins.
 
         Raises:
-            StateMismatch: that one left nothing of this step.
+            StateMismatch: the process before it left no state of this step.
         """
         here = {self._now.number: self._now.own_before_update, self._now.number - 1: self._boundary.own}
         if (own := here.get(step)) is not None:
@@ -244,10 +248,10 @@ class Attempts:
         self._tried = self._updated = None
 
     def failed_behind_step(self, error: BaseException, *, protects: bool = False) -> None:
-        """What all ranks do at the boundary, such as a checkpoint, has failed here.
+        """Notes that work of all ranks at the boundary, such as a checkpoint, has failed here.
 
         Args:
-            protects: it is no part of training, which goes on without.
+            protects: True if the work is no part of training, which goes on without it.
         """
         self._note(f"what follows step {self._now.number}", error, Standing.PROTECTION if protects else fault_of(error))
         self._break_off()
@@ -263,7 +267,7 @@ class Attempts:
         self._places.enter_step()
 
     def leave(self, error: BaseException | None) -> bool:
-        """Whether the error ends here."""
+        """Leaves the scope of a step. Returns whether the error ends here."""
         if error is not None and not isinstance(error, FAILURES):
             self._interrupt(error)
             return False
@@ -302,7 +306,7 @@ class Attempts:
             self._rank.communicator.cut(self._rank.processor.generation)  # nothing of what follows the scope reaches other ranks
 
     def _interrupt(self, error: BaseException) -> None:
-        """As a rule the process ends now, which is told soon enough. Where the script catches it, this step is not done."""
+        """Notes an exception that ends the process. If the script catches it, the step counts as failed."""
         self._now.inside, self._now.failed, self._now.interrupted = False, True, True
         self._now.reason = in_words(error)
         self._break_off()
@@ -315,13 +319,13 @@ class Attempts:
         self._now.remembered = True
 
     def leave_own(self, step: int) -> None:
-        """Of a rank that begins behind this step, for the process that follows it before the next one."""
+        """Leaves the state of a rank that begins after this step, for a process that follows it before the next one."""
         self._rank.legacy.leave(step, self._rank.trained.take_own().pickled)
 
     # Rehearsal.
 
     def _rehearses(self) -> bool:
-        """Whether the step is to be done once more although nothing failed."""
+        """Returns whether the step is repeated as a rehearsal, although nothing failed."""
         number = self._now.number
         if not self.rehearsal.is_first_pass(number) or self._rank.gate.broken:
             return False
@@ -384,8 +388,10 @@ class Attempts:
         raise Refused(words)
 
     def _refuse_draws(self, number: int) -> None:
-        """Where random numbers or data moved between the update of the last step and this one: whoever replaces a rank that was
-        lost there would not know."""
+        """Refuses random numbers or data that moved between the update of the last step and this one.
+
+        A process that replaces a rank lost there would not know of them.
+        """
         if self._updated is None or self._updated[0] != number - 1 or self._places.accepts(DRAWS):
             return
         before, now = self._updated[1], self._boundary.own
@@ -452,7 +458,7 @@ class Attempts:
             raise StepRepeated(f"step {self._now.number} is repeated")
 
     def _agree(self, kind: Kind = Kind.UPDATE) -> bool:
-        """Whether all ranks have all gradients of this step; waits for the manager's word where this rank cannot tell."""
+        """Returns whether all ranks have all gradients of this step. Waits for the manager's answer if this rank cannot tell."""
         if not (self._now.given_up or self._now.rehearsed):
             with self._places.ours():
                 self._take_part(kind)
@@ -563,7 +569,7 @@ class Attempts:
         self._rank.gate.break_off(self._rank.processor.generation)
 
     def _note(self, where: str, error: BaseException, fault: "Standing.Fault.ValueType | None" = None) -> None:
-        """What other ranks' failures lead to here is no failure of this one."""
+        """Records and logs a failure of this rank. Errors that follow from failures of other ranks do not count."""
         if isinstance(error, Refused):
             return
         if self._rank.gate.broken or self._rank.communicator.is_loss_now(error):
