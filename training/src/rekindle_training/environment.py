@@ -49,7 +49,7 @@ def checkpoint_every(said: int | None, source: Mapping[str, str] = os.environ) -
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """One rank process, as `rekindle-train` starts it."""
+    """Settings of one rank process that `rekindle-train` has started."""
 
     rank: int
     world_size: int
@@ -64,11 +64,11 @@ class RankEnvironment:
     job_generation: str
     tamper: str
     process: str
-    """A name that no other process of the job has."""
+    """Name of this process, unique within the job."""
     own_state: int | None
-    """Descriptor of the memory in which it leaves what only it has; None: of no use."""
+    """Descriptor of the memory in which the rank leaves the state that only it has. None: there is no such memory."""
     pod_memory: int | None = None
-    """Descriptor of the memory that the ranks of the pod share; None: they share none."""
+    """Descriptor of the memory that the ranks of the pod share. None: they share none."""
     links: tuple[str, ...] = ()
     """Interfaces of the pod's two links; none: it has one link only."""
     trace: Path | None = None
@@ -113,7 +113,7 @@ class ManagerEnvironment:
     job_id: str
     """Id of the job. Empty: the gateway finds it by the manager's token and returns it."""
     gateway: str | None
-    """`host:port`; None for a manager without a control plane."""
+    """Address of the gateway, `host:port`. None: there is no control plane."""
     token_file: Path
     """File of the manager's token. It may be missing."""
     listen_host: str
@@ -128,7 +128,12 @@ class ManagerEnvironment:
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False, port: int = 0) -> "ManagerEnvironment":
-        """`port` is where a standalone one listens; 0: anywhere."""
+        """Reads the settings.
+
+        Args:
+            standalone: True if there is no control plane.
+            port: port of a standalone manager. 0: any port.
+        """
         token_file = Path(source.get(names.TOKEN_FILE) or names.DEFAULT_TOKEN_FILE)
         return cls(
             job_id="standalone" if standalone else _job_id(source, token_file),
@@ -145,7 +150,7 @@ class ManagerEnvironment:
 
 
 MOST_STRESS_SECONDS = 120
-"""Three checks that all time out are over within the 15 minutes for which training is paused."""
+"""Maximum seconds of one check, so that three checks that time out end within the 15 minutes of a pause."""
 
 
 def _stress_seconds(source: Mapping[str, str]) -> int:
@@ -180,7 +185,7 @@ def _text(source: Mapping[str, str], name: str) -> str:
 
 
 def _own_state(source: Mapping[str, str]) -> int | None:
-    """Returns the descriptor, unless this process was started by one that did not hand it on."""
+    """Returns the descriptor. None: the process was started by one that did not pass it on."""
     if not source.get(names.OWN_STATE):
         return None
     descriptor = _number(source, names.OWN_STATE)
@@ -199,7 +204,7 @@ def _links(said: str) -> tuple[str, ...]:
 
 
 def _one_of(source: Mapping[str, str], name: str, *accepted: str) -> str:
-    """The first one where nobody says it."""
+    """Returns the value of a variable. If it is not set, returns the first accepted value."""
     said = source.get(name) or accepted[0]
     if said not in accepted:
         raise EnvironmentIncomplete(f"{name}={said!r} is not accepted: it is one of {', '.join(accepted)}")

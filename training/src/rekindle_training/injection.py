@@ -1,6 +1,7 @@
-"""Faults on demand, for demonstrations and tests; read by the manager, by ranks and by backup ranks from the job's environment.
+"""Injected faults, for demonstrations and tests. The manager, ranks and backup ranks read them from the job's environment.
 
-They act in the first life of a job only: a job that was restarted because of them runs through. A fault in a step acts once.
+They act in the first life of a job only: a job that was restarted because of them is not disturbed again. A fault in a step acts
+once.
 """
 
 import json
@@ -28,7 +29,7 @@ IN_STEPS = ("exception", "memory", "kill", "stop", "pause")
 FORWARD, BACKWARD, EVALUATION, UPDATED = "forward", "backward", "evaluation", "updated"
 SIGNALS = ("kill", "stop")
 INJECTED = "injected in step"
-"""The message of an injected error begins so."""
+"""Beginning of the message of an injected error."""
 
 
 class InjectionInvalid(ValueError):
@@ -42,21 +43,24 @@ class StepFault:
     rank: int
     step: int
     kind: str
-    """`exception` and `memory` raise RuntimeError and MemoryError, `kill` and `stop` are signals, `pause` holds the rank after
-    the step."""
+    """Kind of the fault.
+
+    `exception` and `memory` raise RuntimeError and MemoryError, `kill` and `stop` are signals, `pause` holds the rank after
+    the step.
+    """
     place: str = FORWARD
 
 
 @dataclass(frozen=True)
 class Injection:
     pause_hangs: bool = False
-    """The pause is ordered and never comes: training goes on and no report is sent."""
+    """True if the pause is ordered but never happens: training goes on and no report is sent."""
     resume_fails: bool = False
-    """The migration ends with 406."""
+    """True if the migration ends with 406."""
     backup_fails_loading: bool = False
-    """The backup's processes end with 1 before they register."""
+    """True if the backup's processes end with 1 before they register."""
     backup_fails_paused: bool = False
-    """The backup's processes end with 1 once training is paused, before the report of the pause."""
+    """True if the backup's processes end with 1 once training is paused, before the report of the pause."""
     rank_fails_paused: bool = False
     """True if the process of the first rank that stays is to be killed once the pause is reported.
 

@@ -1,4 +1,7 @@
-"""Every name on which the training side and the cluster agree; read by `environment.py` and by the launcher, which sets some."""
+"""Names of the environment variables that the training side and the cluster share. Read by `environment.py` and the launcher.
+
+The launcher also sets some of them.
+"""
 
 JOB_ID = "MINDX_TASK_ID"
 """Id of the job. A controller that knows the id sets it; any other job's manager gets it from the gateway, by its token."""
@@ -23,9 +26,9 @@ NODE = "REKINDLE_NODE"
 TOKEN_FILE = "REKINDLE_TOKEN_FILE"
 """File of the token by which the control plane identifies the manager's pod. If the file is missing, no token is sent."""
 JOB_DIR = "REKINDLE_JOB_DIR"
-"""A directory that all pods of the job share: checkpoints/, steps/, final/."""
+"""Directory that all pods of the job share: checkpoints/, steps/, final/."""
 JOB_GENERATION = "REKINDLE_GENERATION"
-"""Restarts of the whole job, set by the cluster: "0" in its first life. Not the generation of the communicator."""
+"""Number of restarts of the whole job, set by the cluster: "0" in its first life. Not the generation of the communicator."""
 
 RANK = "RANK"
 LOCAL_RANK = "LOCAL_RANK"
@@ -33,7 +36,7 @@ WORLD_SIZE = "WORLD_SIZE"
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 
 LAUNCHER = "REKINDLE_LAUNCHER"
-"""Set by `rekindle-train` for the processes that it starts: torchrun sets the other variables too, and has no manager."""
+"""Variable that `rekindle-train` sets for its processes. torchrun sets the other variables too, but has no manager."""
 
 MANAGER = "REKINDLE_MANAGER"
 """Address of the job's manager, `host:port`. Set by the launcher, because a script may set MASTER_ADDR itself."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 LONGEST = 60
-"""Characters of a value that is shown."""
+"""Maximum number of characters of a value that is shown."""
 RANDOM_NUMBERS = "random numbers of "
 
 
@@ -48,12 +48,12 @@ class Trace:
 
     @property
     def steps(self) -> int:
-        """The last step that all ranks have completed; 0 before the first."""
+        """Returns the last step that all ranks have completed. 0 before the first one."""
         return min((max(lines, default=0) for lines in self.ranks.values()), default=0)
 
     @property
     def furthest(self) -> int:
-        """The last step that any rank has completed. A rank that takes the state of another one has no line of that step."""
+        """Returns the last step that any rank has completed. A rank that takes another one's state has no line of that step."""
         return max((max(lines, default=0) for lines in self.ranks.values()), default=0)
 
     def turns(self, place: str, rank: int) -> list[int]:
@@ -103,7 +103,7 @@ class Difference:
 
     step: int
     changed: tuple[Changed, ...]
-    """The likely cause first."""
+    """Objects that differ, the likely cause first."""
 
     @property
     def cause(self) -> Changed:
@@ -144,7 +144,10 @@ def has_other_parameters(undisturbed: Trace, run: Trace) -> bool:
 
 
 def _begins_alike(before: dict[int, Line], now: dict[int, Line], name: str) -> bool:
-    """Generators that nobody seeds have another state in each run: of those only the moves are compared."""
+    """Returns whether a value is the same in both runs after their first common step.
+
+    Generators that no seed sets differ in each run. Only their moves are compared.
+    """
     first = min(before.keys() & now.keys(), default=None)
     return first is None or before[first].things.get(name) == now[first].things.get(name)
 

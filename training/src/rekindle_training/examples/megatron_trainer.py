@@ -63,7 +63,7 @@ class DistributedOptimizer:
         self._reduction = dist.reduce_scatter_tensor(self._own_gradients, self._gradients, group=self.shards, async_op=True)
 
     def drop(self) -> None:
-        """The sum that was begun is not waited for."""
+        """Drops the sum that was begun, without waiting for it."""
         self._reduction = None
 
     def step(self) -> None:

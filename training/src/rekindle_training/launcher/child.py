@@ -60,7 +60,7 @@ def fork(run: Callable[[], int], handlers: Handlers) -> int:
 
 
 def redirect(redirects: Mapping[int, Path]) -> None:
-    """Descriptors of this process to the ends of files; it ends where that cannot be."""
+    """Redirects descriptors of this process to the ends of files. The process ends if that fails."""
     for descriptor, path in redirects.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def redirect(redirects: Mapping[int, Path]) -> None:
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]) -> int:
-    """A fresh program in this process's place; descriptors in `keep` stay open. Returns only where there is none."""
+    """Replaces this process by a program; descriptors in `keep` stay open. Returns only if the program cannot be executed."""
     for descriptor in keep:
         os.set_inheritable(descriptor, True)
     try:

@@ -192,7 +192,10 @@ class Pod:
         self._tell()
 
     def _end_if_stopped(self, name: str) -> None:
-        """A manager, which hears of no fault, or a rank that is to end, which hears of nothing. The zygote goes on first."""
+        """Ends a stopped manager, which would notice no fault, or a stopped rank that is to end.
+
+        A stopped zygote is continued first.
+        """
         if name == ZYGOTE:
             self._rouse_zygote()
         elif name == MANAGER:
@@ -399,7 +402,11 @@ class Pod:
         return pod_environment(self._arguments, self._port, self._memory, os.environ)
 
     def _program(self, *, forked: bool, title: str = "") -> Program:
-        """`title`: for `ps`, in an option that the interpreter does not know and does not mind."""
+        """Returns the program of a rank or spare.
+
+        Args:
+            title: shown by `ps`, in an option that the interpreter ignores.
+        """
         arguments = self._arguments
         if forked:
             return Program(arguments.command, interpreted=True, as_module=arguments.runs_as == "module")
@@ -439,7 +446,7 @@ class Pod:
         self._tell()
 
     def _zygote_ended(self, code: int) -> None:
-        """All processes of the pod have ended with it."""
+        """Handles the end of the zygote, with which all processes of the pod have ended."""
         self._is_zygote_stopped = False
         self._zygotes.append(time.monotonic())
         if ends_again_and_again(self._zygotes, self._zygotes[-1]):
@@ -500,7 +507,11 @@ class Pod:
         self._when_all_ended()
 
     def _give_grace(self, *, limited: bool) -> None:
-        """`limited`: as in `Grace.give`. One that is stopped does not hear of the end."""
+        """Starts the grace period. A stopped rank cannot react, so it is killed sooner.
+
+        Args:
+            limited: as in `Grace.give`.
+        """
         self._grace.give(limited=limited)
         for rank in self._ranks.living:
             self._later(self._grace.of_stopped, StillStopped(rank.process))
@@ -512,5 +523,5 @@ class Pod:
 
 
 def _exit_code(code: int) -> int:
-    """A process that a signal ended counts as shells count it."""
+    """Returns the exit code as shells report it: 128 plus the number of the signal that ended the process."""
     return code if code > 0 else 128 - code

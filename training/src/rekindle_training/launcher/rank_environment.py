@@ -15,9 +15,12 @@ BEFORE_TORCH = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "HCCL_ASYNC_ERROR_HANDLING": "0",
 }
-"""Read when torch and gRPC are loaded, and when a group is made. By default torch's watchdog ends the process where a collective
-on the device has failed, so that healthy ranks would end with a neighbour. Torch's warnings of connections that break have a
-stack of C++ each; what follows is said by us. gRPC would write a line for each worker of a data loader, none of which uses it."""
+"""Variables that torch and gRPC read when they are loaded, and when a group is made.
+
+By default torch's watchdog ends a process in which a collective on the device has failed, so that healthy ranks would end with
+a failed one. Torch's warnings of broken connections have a long C++ stack each, and Rekindle logs their consequences. gRPC would
+log a line for each worker of a data loader, none of which uses gRPC.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""Decides what happens to the job's ranks, and when: start them, watch them, switch them. One in each manager, made by `main`.
+"""Decides what happens to the job's ranks, and when: starts, watches and switches them. Created by `main`, one in each manager.
 
-It can begin in the middle: a manager that replaces another one learns from the ranks' hellos where training and a hot switch are.
+It can begin in the middle. A manager that replaces another one learns the state of training and of a hot switch from the ranks'
+first messages.
 """
 
 import asyncio
@@ -313,7 +314,7 @@ class Conductor:
                 self.stands(standing)
 
     def _break_off(self) -> None:
-        """Ends what goes on between the ranks, also where what mends training waits for a step of theirs."""
+        """Stops all ranks and asks where they stand, even if a repair waits for a step of theirs."""
         if self._alone is None and self._recovery is None:
             self._give_way("all ranks are asked where they stand")
             self._recovery_now().no_fault()
@@ -408,7 +409,7 @@ class Conductor:
         return self._repairing is not None or self._recovery is not None
 
     async def _migrate_after_takeover(self) -> None:
-        """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
+        """Carries out the order to migrate for a hot switch that another manager prepared. The ranks show how far it got."""
         roster = self._roster
         await self._taken_over()
         if roster.complete and not roster.paused:

@@ -1,6 +1,6 @@
-"""The manager's way upwards: ClusterD's contract, spoken as TaskD speaks it, and our own Progress beside it. Run by `main`.
+"""Connection of the manager to the control plane: ClusterD's contract as TaskD uses it, and our own Progress. Run by `main`.
 
-Nothing here gives up: Init, Register, Subscribe come back after every failure, and a report is repeated until it was answered.
+It never gives up: Init, Register and Subscribe are repeated after every failure, and a report is repeated until it is answered.
 """
 
 import asyncio
@@ -67,11 +67,11 @@ Order = TypeVar("Order")
 
 
 class NotAccepted(Exception):
-    """Init or Register answered with a code; it may be another one in a moment, so it is tried again."""
+    """Init or Register was answered with an error code. It is retried, because the code may be another one soon."""
 
 
 class Gateway:
-    """The connection to the control plane, as long as the manager lives."""
+    """Connection to the control plane, for the whole life of the manager."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """One hot switch, from the order to prepare it to its end. Started by the conductor, one at a time.
 
-Training goes on until every backup is loaded; then it pauses by itself, the control plane decides, and the backups take over.
-Until a step is completed with them the old processes stay as they are: they are the rescue when a backup dies.
+Training goes on until every backup is loaded. Then it pauses by itself, the control plane decides, and the backups take over.
+The old processes are kept until a step is completed with the backups, because they are needed if a backup dies.
 """
 
 import asyncio

@@ -128,12 +128,15 @@ def _attach(environment: ManagerEnvironment, means: Means, conductor: Conductor)
 
 
 async def _alone() -> None:
-    """A job without a control plane: nobody orders and nobody is told."""
+    """Replaces the gateway in a job without a control plane. Never returns."""
     await asyncio.get_running_loop().create_future()
 
 
 async def _until_complete(conductor: Conductor, store: asyncio.Task[Store], attached: asyncio.Task[None]) -> None:
-    """The store and the gateway's loop never end by themselves; if one of them fails, so does the manager."""
+    """Waits until training is complete.
+
+    The store and the gateway's loop never end; if one of them fails, so does the manager.
+    """
     training = asyncio.create_task(conductor.run())
     pending: set[asyncio.Task[Any]] = {training, store, attached}
     while not training.done():

@@ -1,7 +1,7 @@
-"""The pods of the job, as their launchers see them: which process a rank has, and which have ended. Orders go back to them.
+"""Pods of the job, as their launchers report them: the process of each rank, and which processes have ended.
 
-What a launcher says is a state and not an event: it is said again as a whole after each change, each second and on each new
-stream, and an order names the state to which it is the answer. So neither is lost, and neither is done twice.
+Orders are sent back to the launchers. A launcher reports its whole state, not events: after each change, each second and on
+each new stream. An order names the state to which it is the answer. So no report or order is lost or carried out twice.
 """
 
 import asyncio

@@ -19,9 +19,9 @@ from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessag
 log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 30.0
-"""Ranks answer from a thread of their own, whatever the training loop is doing."""
+"""Seconds to wait for the answers to a hold. Ranks answer in a separate thread, whatever the training loop is doing."""
 PAUSE_SECONDS = 900.0
-"""One step of training, at most: the control plane waits no longer for the report of the pause."""
+"""Seconds to wait for a pause, which takes one step at most. The control plane waits no longer for the report."""
 
 
 class CannotPause(Exception):

@@ -1,4 +1,4 @@
-"""One process of a rank, as the manager sees it: its stream, what it was asked, and whether it is still there."""
+"""One process of a rank, as the manager sees it: its stream, unanswered messages, and whether it lives."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from rekindle_wire.training_pb2 import Hello, Leave, Leaving, ManagerMessage, Ra
 log = logging.getLogger(__name__)
 
 LOST_SECONDS = 1.0
-"""A process whose stream broke and that has not come back by then is lost; a living one comes back within 0.5 s."""
+"""Seconds after which a process whose stream broke is lost. A live one reconnects within 0.5 s."""
 
 LOST_OTHERS = "lost the other ranks"
 

@@ -123,10 +123,10 @@ class Recovery:
             self.faults.failed(process.rank, process.standing)
 
     async def run(self) -> int:
-        """Returns the step behind which training goes on.
+        """Runs the recovery. Returns the step after which training goes on.
 
         Raises:
-            CannotRepair: no order came, and this manager cannot help itself.
+            CannotRepair: no order came, and this manager cannot repair training itself.
         """
         naming, keeping = asyncio.ensure_future(self._blame()), asyncio.ensure_future(self._keep())
         work: asyncio.Future[int | None] = asyncio.ensure_future(self._stop_first())
@@ -178,7 +178,10 @@ class Recovery:
             self.faults.blame_network()
 
     async def _keep(self) -> None:
-        """Pods in which a rank has ended, from the first moment on: the others may take long to stand, and new pods to come."""
+        """Keeps pods in which a rank has ended waiting, from the first moment.
+
+        Stopping ranks and creating pods may take long.
+        """
         while True:
             self._means.pods.keep()
             await asyncio.sleep(KEEP_SECONDS)
@@ -263,7 +266,7 @@ class Recovery:
         return [RECOVER] if vacant else [RETRY, RECOVER]
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
-        """Processes that were started for a rank which a backup has taken, in its pod or in a further backup pod."""
+        """Dismisses processes of a rank that a backup has taken: those started in its pod, or in a further backup pod."""
         roster = self._means.roster
         waiting = [*roster.starting.values(), *roster.all_backups]
         roster.dismiss([process for process in waiting if process.rank in ranks], "another process has this rank")
@@ -310,7 +313,7 @@ def _succeeds(standing: Standings) -> bool:
 
 
 async def _cancelled(*works: "asyncio.Future[Any]") -> None:
-    """All are told before one is waited for: who is cancelled itself meanwhile leaves none of them behind."""
+    """Cancels all works and waits for them. All are cancelled first, in case the caller itself is cancelled meanwhile."""
     for work in works:
         work.cancel()
     await asyncio.wait(works)

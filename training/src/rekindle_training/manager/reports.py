@@ -1,5 +1,6 @@
-"""Reports of the manager to the control plane. Made by the procedures, delivered by `gateway.py` in the order of their making,
-which writes the id of the job into each.
+"""Reports of the manager to the control plane. Created by the procedures.
+
+Sent by `gateway.py` in the order of their creation; it writes the id of the job into each.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ RETRY_FAILED, FAILED = 405, 406
 MEMORY_FAULT, NORMAL_FAULT, NETWORK_FAULT = "0", "1", "2"
 
 LONGEST_INFO = 2000
-"""Bytes of words in metadata, of which gRPC takes 8,192 in all."""
+"""Maximum bytes of a description in metadata. gRPC accepts 8,192 bytes in all."""
 
 Report = (
     RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest | StopCompleteRequest | SwitchResult | StressTestResult

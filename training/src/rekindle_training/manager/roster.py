@@ -25,12 +25,12 @@ Members = dict[int, RankProcess]
 
 
 class Doubted(NamedTuple):
-    """A step that does not end, since ranks make other collectives in it."""
+    """A step that does not end, because ranks begin different collectives in it."""
 
     generation: int
     step: int
     groups: Mapping[int, Mapping[str, int]]
-    """Collectives that each rank had begun by then, by their group."""
+    """Number of collectives that each rank had begun, by rank and group name."""
 
 
 class Roster:
@@ -168,7 +168,7 @@ class Roster:
             await self._changed.wait()
 
     def install(self, members: Mapping[int, RankProcess]) -> None:
-        """A new generation. Whoever was a member and is none any more is fenced from here on."""
+        """Begins a new generation. Former members that are no longer members are ignored from now on."""
         self.generation += 1
         self.torn = False
         self.members = dict(members)
@@ -199,8 +199,10 @@ class Roster:
     # What the service brings.
 
     def shape_problem(self, hello: Hello) -> str:
-        """Returns what is wrong with the size of the job as a process knows it; empty: nothing, or it does not say. Its rank
-        would be another's here, and all would wait for each other without a word."""
+        """Returns the problem with a process's view of the job's size. Empty: it is right, or the process does not report it.
+
+        With another size, its rank would be another rank here, and all ranks would wait for each other without an error.
+        """
         said, own = (hello.world_size, hello.ranks_per_pod), (self.world_size, self._ranks_per_pod)
         if said in (own, (0, 0)):
             return ""
@@ -218,7 +220,7 @@ class Roster:
         return process, outbox
 
     def hear_last_words(self, hello: Hello) -> None:
-        """Notes the error by which a process ends. What several of them say is logged once."""
+        """Notes the error by which a process ended. The same error of several processes is logged once."""
         if not any(hello.last_words == words for _, words in self.last_words.values()):
             log.warning("the script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
         self.last_words[hello.process] = hello.rank, hello.last_words
@@ -287,12 +289,12 @@ class Roster:
             self._trained.add(process.identity)
 
     def _is_followed(self, process: RankProcess) -> bool:
-        """A member of this generation has its rank: its own pod was replaced, and has not been deleted yet."""
+        """Returns whether a live member has the rank of this process: its pod was replaced, but is not deleted yet."""
         member = self.members.get(process.rank)
         return member is not None and member is not process and not member.lost
 
     def _follow(self, generation: int) -> None:
-        """A manager that took over learns from the ranks which generation is the current one."""
+        """Takes over a newer generation, which a new manager learns from the ranks."""
         if generation > self.generation:
             log.info("took over", extra={"generation": generation})
             self.generation, self.took_over, self._took_over_at = generation, True, time.monotonic()

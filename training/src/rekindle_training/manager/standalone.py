@@ -75,7 +75,10 @@ class Standalone:
         self.consider()
 
     async def _look_at_losses(self) -> None:
-        """A manager that follows another one first meets all who live."""
+        """Looks for lost ranks, and repairs training or gives it up.
+
+        A manager that follows another one first meets all live ranks.
+        """
         roster, pods = self._roster, self._pods
         try:
             if pods.succeeds:
@@ -96,7 +99,7 @@ class Standalone:
 
     @property
     def _final(self) -> Standing | None:
-        """Why a rank could not go on, whatever others do."""
+        """Standing of a rank that cannot go on, whatever others do. None: there is none."""
         said = (member.standing for member in self._roster.members.values() if member.standing is not None)
         return next((standing for standing in said if standing.final), None)
 

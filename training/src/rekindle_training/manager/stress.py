@@ -40,13 +40,13 @@ Results = dict[int, dict[str, OpResult]]
 
 
 def read(order: StressTestRankParams, ranks: int) -> dict[int, tuple[int, ...]]:
-    """Operations by rank.
+    """Returns the operations of an order, by rank.
 
     Args:
-        ranks: of the job.
+        ranks: number of ranks of the job.
 
     Raises:
-        ValueError: it makes no sense; the message names the field.
+        ValueError: the order is invalid; the message names the field.
     """
     if not order.stressParam:
         raise ValueError("stressParam: no rank is named")

@@ -17,11 +17,11 @@ STARTS = 3
 
 
 class CannotRepair(Exception):
-    """Only the last checkpoint is left to go on from; the message says why."""
+    """Training can only go on from the last checkpoint. The message says why."""
 
 
 class Futile(CannotRepair):
-    """Training ends: a restart would come to the same end."""
+    """Training ends, because a restart would fail in the same way."""
 
 
 class LoopsDiffer(Futile):
@@ -76,7 +76,9 @@ class InPlace(Nobody):
     """Replaces ranks inside their pods: the launcher of a rank whose process ended starts another one, or assigns a spare."""
 
     def __init__(self, roster: Roster, pods: Pods, ranks: frozenset[int] | None = None) -> None:
-        """`ranks`: those that may be replaced; by default all."""
+        """Args:
+        ranks: ranks that may be replaced; by default all.
+        """
         super().__init__(roster)
         self._pods, self._allowed = pods, ranks
         self._ordered: set[str] = set()

@@ -37,7 +37,7 @@ LEARNT = 5
 
 
 async def keep(watch: "Watch", ends: LoopEnds, left_out: LeftOut, roster: Roster, pods: Pods) -> None:
-    """Never returns."""
+    """Calls all watches every half a second. Never returns."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         look(watch, roster, pods)

@@ -1,8 +1,8 @@
-"""The step boundary, where the training loop meets the manager's wishes. The loop crosses it, the processor's thread shuts it.
+"""Step boundary, where the training loop gets the manager's requests. The loop crosses it, the processor's thread shuts it.
 
-Two threads, one lock. A planned pause takes two phases: `hold` freezes the loop's way ahead and says where it stands,
-`pause_at` lets it run up to the step on which all ranks agreed. So no rank is ever caught inside a collective. Where something
-has failed the gate is broken: nothing begins before the next generation.
+Two threads use it, with one lock. A planned pause takes two phases: `hold` stops the loop at the end of its step and returns
+its position, `pause_at` lets it run up to the step on which all ranks agreed. So no rank is stopped inside a collective. If a
+step has failed, the gate is broken: no step begins before the next generation.
 """
 
 import threading
@@ -13,22 +13,22 @@ from rekindle_wire.training_pb2 import Leave, Rebuild, StressTest
 
 @dataclass(frozen=True)
 class Go:
-    """The next step may begin."""
+    """Request: the next step may begin."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """The loop stands where it was asked to; said once a pause."""
+    """Request: the loop stands at the requested step, and is to report that. Made once for each pause."""
 
 
 @dataclass(frozen=True)
 class Stand:
-    """Say where you stand: something has failed, here or elsewhere."""
+    """Request to report where the rank stands, because a step has failed, here or on another rank."""
 
 
 @dataclass(frozen=True)
 class Join:
-    """Become a member of this generation."""
+    """Request to become a member of this generation."""
 
     generation: int
     rebuild: Rebuild
@@ -36,14 +36,14 @@ class Join:
 
 @dataclass(frozen=True)
 class Switch:
-    """See whether collectives can use the other link, or the first one."""
+    """Request to check whether collectives can use the backup link, or the first one."""
 
     backup: bool
 
 
 @dataclass(frozen=True)
 class Check:
-    """Begin this check where you stand."""
+    """Request to begin this check at the boundary."""
 
     order: StressTest
 
@@ -79,7 +79,9 @@ class Gate:
             return wish
 
     def complete(self, step: int) -> None:
-        """The loop has reached the boundary behind `step`, by executing it or because a replica or a checkpoint stood there."""
+        """Notes that the loop has reached the boundary after `step`, by executing it, or by taking the state of a replica or
+        checkpoint.
+        """
         with self._changed:
             self._begun = self._completed = step
 
@@ -105,12 +107,12 @@ class Gate:
 
     @property
     def begun(self) -> int:
-        """The step that is being executed, or the last completed one at a boundary."""
+        """Current step, or the last completed one at a boundary."""
         return self._begun
 
     @property
     def total(self) -> int:
-        """The last step of the loop; 0 when no loop has said it."""
+        """Last step of the loop. 0: it is not known yet."""
         return self._total
 
     @property

@@ -1,7 +1,7 @@
-"""One rank's conversation with the manager, in a thread of its own. Started by the adapter's session, one in each process.
+"""Connection of one rank to the manager, in a thread of its own. Started by the adapter's session, one in each process.
 
-The stream may break and the manager may be another one afterwards: the processor comes back by itself, says hello and
-repeats its latest statement, and training does not notice.
+The stream may break, and the manager may be another one afterwards. The processor reconnects by itself, says hello and
+repeats its latest statement. Training does not notice.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ LEAVE_SECONDS = 2.0
 """Seconds that a process which was told to leave has to reach a step boundary. After that it is ended immediately."""
 
 REFUSED = 78
-"""Exit code of a process that speaks another protocol than its manager: EX_CONFIG of sysexits.h."""
+"""Exit code of a process whose protocol differs from its manager's: EX_CONFIG of sysexits.h."""
 
 _Outbox = queue.SimpleQueue[RankMessage | None]
 
@@ -128,11 +128,11 @@ class Processor:
         self._outbox.put(RankMessage(generation=self.generation, link_switched=switched))
 
     def failed(self, reason: str, generation: int) -> None:
-        """`generation` is the one that could not be joined."""
+        """Reports that this rank could not join `generation`."""
         self._state(RankMessage(generation=generation, failed=Failed(reason=reason)))
 
     def standing(self, standing: Standing, generation: int) -> None:
-        """`generation` is the one that has failed."""
+        """Reports where this rank stands after `generation` has failed."""
         self._outbox.put(self._heartbeat())
         self._state(RankMessage(generation=generation, standing=standing))
 
@@ -283,7 +283,10 @@ class Processor:
 
 
 def _end_here() -> None:
-    """The loop did not come to a boundary in time: it may be waiting in a collective for ranks that have left already."""
+    """Ends the process of a loop that did not reach a boundary in time.
+
+    It may be waiting in a collective for ranks that have left.
+    """
     with contextlib.suppress(OSError):
         os.fsync(2)
     os._exit(0)

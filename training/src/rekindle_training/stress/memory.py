@@ -75,7 +75,7 @@ def _checked(blocks: list[torch.Tensor], turn: Turn, disturb: Disturb) -> Verdic
 
 
 def _patterns(device: torch.device) -> Iterator[Pattern]:
-    """Each word's own address, then the same inverted, then a single bit that walks through every word."""
+    """Yields the patterns: each word's own address, then the same inverted, then a single bit that moves through every word."""
     words = torch.arange(WORDS, dtype=torch.int64)
     here = words.to(device)
     yield lambda behind: here + behind
@@ -87,7 +87,7 @@ def _patterns(device: torch.device) -> Iterator[Pattern]:
 
 
 def _chunks(blocks: list[torch.Tensor], turn: Turn) -> Iterator[tuple[int, torch.Tensor]]:
-    """Numbered, as long as somebody wants to know."""
+    """Yields the numbered chunks of the blocks, until the check is stopped."""
     numbered = enumerate(chunk for block in blocks for chunk in block.split(WORDS))
     return takewhile(lambda _: not turn.stopped, numbered)
 

@@ -114,10 +114,10 @@ class _Received:
 
 @contextmanager
 def _pair(device: torch.device, meeting: Meeting, partner: int, seconds: float) -> Iterator[_Pair]:
-    """Neither leaves before the other one has all that was sent.
+    """Connects a pair of ranks. No rank leaves before the other one has received all messages.
 
     Raises:
-        Silent or RuntimeError: the other one does not come.
+        Silent or RuntimeError: the other rank does not come.
     """
     ends = time.monotonic() + seconds
     low, high = sorted((meeting.rank, partner))
@@ -152,7 +152,10 @@ def _backend(device: torch.device, store: dist.Store, me: int, ends: float) -> A
 
 
 def _exchange(pair: _Pair, device: torch.device, disturb: Disturb) -> _Received:
-    """One sends and the other receives, and then the other way round: who both send first wait for each other."""
+    """Exchanges messages in turns: one rank sends while the other receives.
+
+    If both sent first, they would wait for each other.
+    """
     if pair.me == 0:
         _send(pair, device, disturb)
     received = _receive(pair, device)
