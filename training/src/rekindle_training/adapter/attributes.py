@@ -1,7 +1,8 @@
-"""Plain attributes of modules that the script changes while it trains: evaluation mode, `p` of a Dropout, a counter of the
-model's own, and which parameters need gradients. A replacement and a restart begin their loop with them.
+"""Plain attributes of modules that the script changes while it trains.
 
-Only what has changed since the loop began is carried: the rest the script sets by itself, and it may be another one on each rank.
+Examples are evaluation mode, `p` of a Dropout, a counter of the model, and which parameters need gradients. A replacement and a
+restart begin their loop with these values. Only values that have changed since the loop began are carried. The script sets the
+others by itself, and they may differ from rank to rank.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ PLAIN = (bool, int, float, str, type(None))
 """Types of values that are carried, and put back where a step is repeated."""
 
 _OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
-"""Attributes by which torch keeps hooks and the like, which the script of a replacement registers itself."""
+"""Attributes in which torch keeps hooks and similar objects, which the script of a replacement registers itself."""
 
 Place = tuple[str, str, str]
 """Name that the session has for a module, path of a part of it, and an attribute."""
@@ -31,7 +32,7 @@ class Attributes:
     """Values that were taken from another rank or a checkpoint."""
 
     def begin_loop(self) -> None:
-        """Called when the script has come to its first step."""
+        """Notes the first values. Called when the script has reached its first step."""
         if self._first is None:
             self._first = {place: value for place, value, _ in self._all()}
             self._put(self._taken)

@@ -35,15 +35,19 @@ from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.uncounted import may_write_uncounted
 
 SMALL = 1024 * 1024
-"""Bytes up to which a buffer, or what all objects of `state` together keep, is copied at each boundary; of more it is watched
-whether it changes."""
+"""Maximum bytes of a buffer, or of all objects of `state` together, for a copy at each boundary.
+
+Larger ones are only watched for changes.
+"""
 
 MANY = 1000
-"""Tensors of all objects of `state` together up to which they are copied, and of which one element is watched."""
+"""Maximum number of tensors of all objects of `state` that are copied, and of which one element is watched."""
 
 WATCHED = 32
-"""Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One
-that fails in its middle has changed the first ones or the last ones."""
+"""Number of parameters of a module, and of an optimizer's group, of which one element is watched.
+
+An update changes all parameters. If it fails in the middle, it has changed the first ones or the last ones.
+"""
 
 Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
@@ -53,7 +57,7 @@ Slots = dict[str, torch.Tensor | None]
 class _Buffer:
     tensor: torch.Tensor
     version: int | None
-    """None: its changes are not counted."""
+    """Change count of the tensor. None: its changes are not counted."""
     content: torch.Tensor
 
 
@@ -95,7 +99,7 @@ class Boundary:
     _uncounted: set[torch.nn.Module] = field(default_factory=set)
     """Modules that may write tensors of theirs in a way that is not counted."""
     _looks: int = 0
-    """Boundaries at which large buffers were compared with their copies."""
+    """Number of boundaries at which large buffers were compared with their copies."""
     moments_changed: bool = False
     """True if the state of an optimizer has changed in this step before its update."""
     _has_grown: bool = True
@@ -266,7 +270,7 @@ class Boundary:
         return True
 
     def _find_uncounted(self) -> None:
-        """Large buffers that a script writes by `.data` or an array are copied each time, as small ones are."""
+        """Moves large buffers that a script writes by `.data` or an array to the small ones, which are copied each time."""
         uncounted = [buffer for buffer in self._large_buffers if _is_written_uncounted(buffer)]
         self._small_buffers += uncounted
         self._large_buffers = [buffer for buffer in self._large_buffers if not any(buffer is one for one in uncounted)]
@@ -295,7 +299,9 @@ class Boundary:
         self._parameters = [parameter for parameter in owned if parameter is not None]
 
     def _to_watch(self, of_modules: list[list[torch.nn.Parameter]]) -> list[torch.nn.Parameter]:
-        """Evenly spread over each module and each group of an optimizer, with the first and the last one."""
+        """Returns parameters to watch: evenly spread over each module and each group of an optimizer, with the first and the
+        last one.
+        """
         of_groups = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
         lists = [held for held in [*of_modules, *of_groups] if held]
         known = set(self._parameters)
@@ -320,10 +326,10 @@ class Boundary:
         self._gradients.dropped(self._parameters)
 
     def has_gradients(self, *, is_one_of_several: bool) -> None:
-        """Called when a step has all its gradients, before its update: what it has changed by then is noticed.
+        """Notes what the step has changed so far. Called when it has all its gradients, before its update.
 
         Args:
-            is_one_of_several: the step may have other updates.
+            is_one_of_several: True if the step may have other updates.
         """
         self.notice_moving()
         if not self.repeats_updates and self._moment is not None:
@@ -348,8 +354,10 @@ class Boundary:
     # ---- what only an update changes
 
     def _sample(self) -> list[torch.Tensor]:
-        """The middle element of each watched tensor, by device, where they stay: nothing is waited for. Counters of changes see
-        neither `.data` nor fused kernels."""
+        """Returns the middle element of each watched tensor, by device, without waiting for the device.
+
+        Change counters notice neither `.data` nor fused kernels.
+        """
         held = [local(parameter) for parameter in self._watched] if self._is_spread else self._watched
         places = [tensor.data_ptr() for tensor in held]
         if places != self._places:
@@ -392,7 +400,7 @@ def _is_known(thing: Stateful) -> bool:
 
 
 def _with_inner(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """An optimizer, and those that it holds, as a container of several does."""
+    """Returns an optimizer, and the optimizers that it contains."""
     found, ahead = [optimizer], list(vars(optimizer).values())
     for value in ahead:
         if isinstance(value, torch.optim.Optimizer) and value not in found:
@@ -422,7 +430,7 @@ def _size(thing: Stateful) -> tuple[int, int]:
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A learning rate may be a tensor, which a scheduler changes in place."""
+    """Copies the options of a parameter group. A learning rate may be a tensor, which a scheduler changes in place."""
     return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items() if key != "params"}
 
 

@@ -32,13 +32,13 @@ from rekindle_training.adapter.words import FAILURES
 log = logging.getLogger(__name__)
 
 LOOKS = 4
-"""Turns at whose beginning the values are looked at."""
+"""Number of turns at whose beginning the values are compared."""
 AROUND = 2
-"""Look at which the loops around the steps are judged: it is known where the update begins."""
+"""Number of the comparison at which the loops around the steps are judged. The begin of the update is known by then."""
 LARGEST = 1024 * 1024
-"""Elements of a tensor or an array up to which it is looked at."""
+"""Maximum number of elements of a tensor or an array that is compared."""
 MOST = 10_000
-"""Values of a variable, with those in containers, up to which it is looked at: it may be a whole dataset."""
+"""Maximum number of values of a variable, including those in containers, that are compared. It may be a whole dataset."""
 _WAYS_OUT = (
     "and a rank that is replaced begins with its first value, as does a job that begins again at a checkpoint. Compute it from "
     "the number of the step or epoch; or read it, between session() and the loop, from what the session has, such as "
@@ -54,7 +54,9 @@ class Carried:
     """Variables of the loops of one rank."""
 
     def __init__(self, given: Iterable[object]) -> None:
-        """`given` is what the session was given: its state is none of the loop's."""
+        """Args:
+        given: objects that the session was given. Their state does not belong to the loop.
+        """
         things = list(given)
         self._known = {id(thing) for thing in things}
         for thing in things:

@@ -47,7 +47,7 @@ class CheckpointUnreadable(CheckpointFailed):
 
 
 class CheckpointNotWritten(CheckpointFailed):
-    """Failure to write. Nothing of the checkpoint is left."""
+    """Failure to write. No part of the checkpoint is left."""
 
 
 class CheckpointStore(Protocol):
@@ -64,7 +64,7 @@ class CheckpointStore(Protocol):
 
 
 class Checkpoints:
-    """The checkpoints of one job, seen from one rank: a `CheckpointStore`."""
+    """Checkpoints of one job, as one rank uses them: a `CheckpointStore`."""
 
     def __init__(  # noqa: PLR0913  # who writes what where
         self, job_dir: Path | None, rank: int, world_size: int, trained: Trained, declared: Ranks | None, legacy: Legacy
@@ -144,7 +144,7 @@ class Checkpoints:
         _write_durably(scratch / self._own_name(), self._trained.take_own().pickled)
 
     def read(self, step: int) -> None:
-        """Tensors that are alike are filled in place.
+        """Reads a checkpoint. Matching tensors are filled in place.
 
         Raises:
             CheckpointUnreadable: on all ranks, if one cannot read its part; some of it may be in place.
@@ -191,7 +191,7 @@ class Checkpoints:
         return {name: type(thing).__name__ for name, thing in given.items() if name != FULLY_SHARDED}
 
     def _of_modules(self) -> dict[str, Any]:
-        """Facts about the modules, with which a reader makes state dicts without having the modules."""
+        """Returns facts about the modules, from which a reader makes state dicts without having the modules."""
         shared = [name for name, thing in self._trained.shared.items() if isinstance(thing, torch.nn.Module)]
         return {"modules": shared, "transient": transient_buffers(self._trained.model)}
 
@@ -248,7 +248,7 @@ class Checkpoints:
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Writer that says why it cannot write. Torch says the position in a file, and drops the cause on the way to other ranks."""
+    """Writer that reports why it cannot write. Torch reports the position in a file, and drops the cause for other ranks."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         try:
@@ -258,7 +258,7 @@ class _Writer(dcp.FileSystemWriter):
 
 
 def _by_torch(work: Callable[[], object]) -> None:
-    """Raises RuntimeError where it fails on some rank: torch says so on all of them, by what is no `Exception`."""
+    """Raises RuntimeError if the block fails on some rank. Torch reports that on all ranks, by no subclass of `Exception`."""
     try:
         work()
     except CheckpointException as error:
@@ -275,7 +275,7 @@ def name_of(step: int) -> str:
 
 
 def complete(folder: Path) -> set[int]:
-    """Steps of the complete checkpoints in it."""
+    """Returns the steps of the complete checkpoints in a folder."""
     try:
         entries = list(folder.iterdir())
     except FileNotFoundError:
@@ -284,7 +284,7 @@ def complete(folder: Path) -> set[int]:
 
 
 def transient_buffers(model: torch.nn.Module) -> list[str]:
-    """Names of buffers that a checkpoint has and the model's `state_dict` leaves out."""
+    """Returns the names of buffers that a checkpoint has and the model's `state_dict` leaves out."""
     modules = model.named_modules(remove_duplicate=False)
     left_out = ((path, name) for path, module in modules for name in module._non_persistent_buffers_set)  # noqa: SLF001
     return [f"{path}.{name}".removeprefix(".") for path, name in left_out]

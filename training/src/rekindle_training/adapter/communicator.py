@@ -63,7 +63,7 @@ def refuse_another() -> None:
 
 
 class GivenUp(RuntimeError):
-    """A generation was cut before it was there."""
+    """A generation was cut before it was complete."""
 
 
 _LOSSES = (dist.DistError, GivenUp, LineLost, RankLeft)
@@ -134,7 +134,7 @@ class Communicator:
         self._store: dist.TCPStore | None = None
         self._vote: Vote | None = None
         self._lines: Lines | None = None
-        """Both of this generation."""
+        """`_vote` and `_lines` belong to this generation."""
         self._exchanges = 0
         self._asks = 0
         self._own_groups: list[_OwnGroup] = []
@@ -176,12 +176,13 @@ class Communicator:
         os.register_at_fork(after_in_child=self._let_go)
 
     def join(self, wish: Join) -> None:
-        """Leaves the old generation, if there is one, and meets the other members in the store that the manager holds. Groups of
-        the script's own are made again, of the same names, by which device meshes find them; a replacement's script
-        makes them in the same order: here those without which it could not build what it trains.
+        """Leaves the old generation, if there is one, and meets the other members in the manager's store.
+
+        The script's own groups are made again with the same names, by which device meshes find them. A replacement's script
+        makes them in the same order. Only groups that the script needs to build what it trains are made here.
 
         Raises:
-            RuntimeError: the others could not be met, or it was cut meanwhile.
+            RuntimeError: the others could not be met, or the generation was cut meanwhile.
         """
         if self._aborting is not None:
             self._aborting.join()
@@ -267,7 +268,7 @@ class Communicator:
             self._handed_out = []
 
     def _gather(self, store: dist.Store, what: str, count: int) -> None:
-        """Returns when so many ranks have come to this: who waits for a connection to one that is not there cannot be woken."""
+        """Returns when `count` ranks have arrived. A rank that waits for a connection to a missing one could not be woken."""
         with self._asking():
             if store.add(f"come to {what}", 1) == count:
                 store.set(what, "")
@@ -289,8 +290,10 @@ class Communicator:
         return self._unless_given_up(lambda: connect(*args))
 
     def cut(self, generation: int) -> None:
-        """Every collective of this generation that waits for another rank ends here with an exception, at once. One of a later
-        generation is left alone, an earlier one than this is over."""
+        """Ends every collective of this generation that waits for another rank. Each raises an exception at once.
+
+        A later generation is not affected, and an earlier one is over.
+        """
         with self._lock:
             self._cut = max(self._cut, generation)
             if not self._is_cut:
@@ -342,8 +345,9 @@ class Communicator:
             self.votes = False
 
     def exchange(self, content: bytes) -> bytes:
-        """Sends to the rank at this one's place in the next pod, and returns what that of the pod before sends. Called by all
-        ranks together, where there are several pods.
+        """Sends to the rank with this one's place in the next pod, and returns the content from the previous pod.
+
+        Called by all ranks together, if there are several pods.
 
         Raises:
             RuntimeError: one of the two could not be reached.
@@ -357,8 +361,10 @@ class Communicator:
             self.votes = False
 
     def counted(self) -> dict[str, int]:
-        """Collectives that this rank has begun in this generation, from any thread, by their group; votes and exchanges are
-        together."""
+        """Returns the number of collectives that this rank has begun in this generation, from any thread, by group.
+
+        Votes and exchanges are counted together under the empty name.
+        """
         try:
             groups: list[Any] = list(distributed_c10d._world.pg_map)
             found: dict[str, int] = {group.group_name: group._get_sequence_number_for_group() for group in groups}
@@ -367,9 +373,14 @@ class Communicator:
         return {**found, "": self._exchanges + (0 if self._vote is None else self._vote.begun)}
 
     def leave(self, *, together: bool) -> None:
-        """The normal end is together, also where the script has destroyed the group itself: who has left repairs nothing more.
-        The group stays for what stands behind the session, as in a script without one. Otherwise who waits for this rank is
-        told now that it does not come."""
+        """Leaves the job.
+
+        Normally all ranks leave together, even if the script has destroyed the group itself, because a rank that has left
+        takes part in no repair. The group is kept for code after the session, as in a script without one.
+
+        Args:
+            together: False: ranks that wait for this one are told at once that it does not come.
+        """
         if not together:
             self.cut(self._generation)
             end_group()
@@ -387,14 +398,17 @@ class Communicator:
         return self._cut >= self._generation > 0
 
     def _store_at(self, port: int, seconds: float) -> dist.TCPStore:
-        """A client for each manager's life: a new one asks the name service twice for names that only its logs would use."""
+        """Returns a client for the store.
+
+        It is kept for each manager's life, because a new one queries the name service twice.
+        """
         if self._store is None or self._store.port != port:
             self._store = self._connected_to(port)
         self._store.set_timeout(timedelta(seconds=seconds))
         return self._store
 
     def _connected_to(self, port: int) -> dist.TCPStore:
-        """Torch tries on and on where nobody listens, as when a manager ends at this moment."""
+        """Connects to the store. The port is tried first, because torch would retry endlessly if the manager has just ended."""
         host, connects = self._environment.master_addr, timedelta(seconds=CONNECT_SECONDS)
         socket.create_connection((host, port), CONNECT_SECONDS).close()
         return self._unless_given_up(lambda: dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects))

@@ -1,8 +1,8 @@
-"""Comparison of what ranks hold in common: after the first step, after the first step of each recovery, before each checkpoint.
+"""Comparison of the state that ranks share: after the first step, after the first step of each recovery, before each checkpoint.
 
-Each rank tells one digest for each set of ranks that hold the same. Where two of a set differ, its ranks tell the digest of each
-tensor and value, and all ranks raise the same error, which names the first difference. Buffers are compared apart: those that
-differ are each rank's own from then on.
+Each rank sends one digest for each set of ranks that hold the same state. If two ranks of a set differ, its ranks send the
+digest of each tensor and value. All ranks then raise the same error, which names the first difference. Buffers are compared
+separately: those that differ belong to each rank alone from then on.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
 Digests = Mapping[str, bytes]
 """Digest of each tensor or value, by its path."""
 _Group = tuple[tuple[int, ...], bool]
-"""Ranks that hold the same, and whether it is their buffers."""
+"""Ranks that hold the same state, and True if it is their buffers."""
 
 
 class ReplicasDiffer(RuntimeError):

@@ -1,5 +1,7 @@
-"""Copies of what a step changes, besides what is copied at every boundary: parameters that move before the update, and, where the
-script asks for it, all parameters with the state of their optimizers."""
+"""Copies of state that a step changes, in addition to the state that is copied at every boundary.
+
+It is parameters that move before the update. If the script requests it, it is all parameters with the state of their optimizers.
+"""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -12,10 +14,13 @@ from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import put_together, taken_apart
 
 SUSPECTED = 16 * 1024 * 1024
-"""Bytes up to which a parameter is copied that moves perhaps: a frozen weight of a large layer is no codebook."""
+"""Maximum bytes of a parameter that is copied because it might move. A frozen weight of a large layer is no codebook."""
 
 LOOKS = 3
-"""Steps in which it is looked for parameters that move: with a large frozen model each look costs as much as a small step."""
+"""Number of steps in which moving parameters are searched.
+
+With a large frozen model each search costs as much as a small step.
+"""
 
 
 @dataclass
@@ -50,8 +55,10 @@ class Copies:
 
 
 class Moving:
-    """Parameters that a step changes before its update: momentum encoders, codebooks, embeddings that are renormalised. They are
-    copied from the step on that follows the one in which they were first seen to move."""
+    """Parameters that a step changes before its update: momentum encoders, codebooks, embeddings that are renormalised.
+
+    They are copied from the step after the one in which they were first seen to move.
+    """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers

@@ -1,9 +1,9 @@
 """DistributedDataParallel in one generation after the other: the object stays, the group under it changes.
 
-DDP sums gradients in buckets, and finds their layout in its first backward pass. In another layout the same sums differ in their
-last bits. So the layout is a part of what training depends on: a replacement and a job that begins again at a checkpoint wrap
-their models with the layout that training has. It becomes another one before the agreement of the step that found it, so that
-all ranks have it or none has, and not, as DDP would, somewhere in the step behind.
+DDP sums gradients in buckets, and finds their layout in its first backward pass. With another layout the same sums differ in
+their last bits. So the layout is a part of the training state. A replacement, and a job that begins again at a checkpoint,
+wrap their models with the layout that training has. DDP would change the layout somewhere in the next step. Here it changes
+before the agreement of the step that found it, so that all ranks have the new layout or none has.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class _Wrapper:
 
 
 class DataParallel:
-    """The wrappers of one rank, in the order in which they were made. A `Stateful`, of which all ranks have the same state."""
+    """Wrappers of one rank, in the order in which they were made. A `Stateful` whose state all ranks share."""
 
     def __init__(self) -> None:
         self._wrappers: list[_Wrapper] = []
@@ -181,7 +181,10 @@ class DataParallel:
 
 @contextmanager
 def _layout(given: Layout | None) -> Iterator[list[Layout]]:
-    """DDP that is made inside has this layout, where it fits its parameters, or its own; yields which it has, once it is made."""
+    """Gives the layout to a DDP that is made inside the block, if it fits the parameters. Otherwise DDP chooses its own.
+
+    Yields a list that holds the layout in use, once the DDP is made.
+    """
     used: list[Layout] = []
     assign = dist._compute_bucket_assignment_by_size
 
@@ -206,7 +209,7 @@ def _needs(module: torch.nn.Module) -> list[bool]:
 
 @contextmanager
 def _needing(module: torch.nn.Module, needs: list[bool]) -> Iterator[None]:
-    """Inside, these parameters need gradients, where as many are told as there are."""
+    """Sets which parameters need gradients inside the block. Does nothing if the number of parameters differs."""
     parameters = list(module.parameters())
     before = _needs(module)
     if len(needs) != len(parameters):
@@ -222,7 +225,7 @@ def _needing(module: torch.nn.Module, needs: list[bool]) -> Iterator[None]:
 
 
 def _found(ddp: Any) -> Layout:
-    """Torch tells it in its statistics only."""
+    """Returns the layout that DDP has found, which torch reports in its statistics only."""
     ddp.reducer._set_ddp_runtime_logging_sample_rate(1)
     ddp.logger.set_runtime_stats_and_log()
     ddp.reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)

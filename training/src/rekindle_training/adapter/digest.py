@@ -22,7 +22,7 @@ from rekindle_training.adapter.sharding import local
 
 WORD = 4
 CHUNK = 262_144
-"""Words of one sum: a mebibyte."""
+"""Number of words in one sum: a mebibyte."""
 SLAB = 2
 """Number of chunks that are multiplied at once, so that the intermediate result stays in the processor's cache."""
 
@@ -57,7 +57,7 @@ def leaf_digest(leaf: Any) -> bytes:
 
 
 def moment_of(tensor: torch.Tensor) -> object:
-    """The same for the same memory, read in the same way, as long as nothing has written to it through torch."""
+    """Returns a key that is the same for the same memory, read in the same way, until it is written through torch."""
     held = local(tensor)
     if held.is_inference():  # whose changes are not counted
         return object()
@@ -71,7 +71,7 @@ def content_hash(tensor: torch.Tensor) -> bytes:
 
 
 def sums(tensor: torch.Tensor) -> bytes:
-    """The weighted sums of a tensor's content, and the bytes behind its last whole word."""
+    """Returns the weighted sums of a tensor's content, and the bytes after its last whole word."""
     content = _flat_bytes(tensor)
     whole = content.numel() // WORD * WORD
     words = content[:whole].view(torch.int32)
@@ -95,7 +95,7 @@ def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
-    """Odd, so that no change of a word is lost; different, so that no two words can change places."""
+    """Returns the weights. They are odd, so that every change of a word counts, and different, so that every swap counts."""
     drawn = torch.randint(-(2**62), 2**62, (CHUNK,), generator=torch.Generator("cpu").manual_seed(1), device="cpu")
     return (2 * drawn + 1).to(device)
 

@@ -25,7 +25,7 @@ _is_warm = False
 
 
 def warm() -> None:
-    """Pays once what a rank's first group, its first backward pass and its first collection cost."""
+    """Runs once the costly setup of a rank's first group, its first backward pass and its first garbage collection."""
     global _is_warm
     if _is_warm or dist.is_initialized():
         return

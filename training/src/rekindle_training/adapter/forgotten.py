@@ -17,7 +17,7 @@ from rekindle_training.adapter.state import has_extra_state
 
 
 class Forgotten(Refused, TypeError):
-    """Something that trains was not given to the session."""
+    """An object that trains was not given to the session."""
 
 
 def refuse_strange_parameters(given: Iterable[object]) -> None:
@@ -77,17 +77,20 @@ class Optimizers:
 
 
 class Schedulers:
-    """Schedulers of torch that the session was given. Where all that it was given is torch's, another one that sets the options
-    of a given optimizer was forgotten: a replacement would begin its schedule again."""
+    """Torch's schedulers that the session was given.
+
+    If all given objects are torch's own, another scheduler that sets options of a given optimizer was forgotten: a
+    replacement would begin its schedule again.
+    """
 
     def __init__(self, given: Iterable[object]) -> None:
         self._given = list(given)
         self._inside = False
-        """A scheduler steps, which may have others in it."""
+        """True while a scheduler steps, which may contain other schedulers."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, a step of one that was forgotten raises TypeError."""
+        """Raises TypeError inside the block when a forgotten scheduler steps."""
         if not all(map(_is_plain, self._given)):
             yield
             return
@@ -124,8 +127,10 @@ class Schedulers:
 
 
 class ScalersAndAverages:
-    """GradScalers and averages of the model that the session was given. Where all that it was given is torch's, another one that
-    moves was forgotten: a replacement would begin it again."""
+    """GradScalers and averages of the model that the session was given.
+
+    If all given objects are torch's own, another one that moves was forgotten: a replacement would begin it again.
+    """
 
     def __init__(self, given: Iterable[object]) -> None:
         self._given = list(given)
@@ -134,7 +139,7 @@ class ScalersAndAverages:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, a move of one that was forgotten raises TypeError."""
+        """Raises TypeError inside the block when a forgotten scaler or average moves."""
         if not all(map(_is_plain, self._given)):
             yield
             return

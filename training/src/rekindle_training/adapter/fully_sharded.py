@@ -1,7 +1,7 @@
 """Modules to which `fully_shard` was applied (FSDP2), in one generation after the other.
 
-Between two steps, and where one failed, their parameters are the shards. Their groups are found by the names of a mesh, so they
-are looked up again when others have these names.
+Between two steps, and after a failed one, their parameters are the shards. Their groups are found by the names of a mesh.
+They are looked up again when new groups have these names.
 """
 
 import sys

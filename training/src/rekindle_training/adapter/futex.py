@@ -1,4 +1,4 @@
-"""Waits for a word of shared memory to change, and wakes who waits: a system call of Linux."""
+"""Waits for a word of shared memory to change, and wakes the processes that wait for it, by a system call of Linux."""
 
 import ctypes
 import errno

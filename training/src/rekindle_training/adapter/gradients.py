@@ -17,7 +17,7 @@ from rekindle_training.adapter.sharding import local
 
 
 class CannotGoBack(Exception):
-    """Something has changed that only an update changes."""
+    """State has changed that only an update may change, so that the rank cannot go back."""
 
 
 class Use(Enum):
@@ -59,7 +59,7 @@ class Gradients:
         return self._use is Use.ADDED
 
     def dropped(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Called before the script drops gradients: one that does so when there are none does so at the beginning of steps."""
+        """Notes that the script drops gradients. If there are none then, it does so at the beginning of steps."""
         if self._use is Use.UNKNOWN and all(parameter.grad is None for parameter in parameters):
             self._are_dropped_first = True
 

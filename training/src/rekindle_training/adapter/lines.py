@@ -1,7 +1,7 @@
 """Connections between ranks that have the same place in different pods, for short messages. Used by the communicator.
 
-A message through torch takes two threads at each end, each of which waits for a processor. Where processors are busy, as they are
-beside data loaders, that takes ten times as long as here.
+A message through torch needs two threads at each end, each of which waits for a processor. If the processors are busy, for
+example with data loaders, that takes ten times as long.
 """
 
 import secrets
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 CONNECT_SECONDS = 10.0
-"""Limit for each connection between ranks that are there."""
+"""Time limit in seconds for each connection between ranks that are there."""
 GREET_SECONDS = 1.0
-"""A stranger that connects and says nothing is waited for no longer."""
+"""Seconds to wait for the greeting of a caller that may be a stranger."""
 _PART = 16 * 1024
-"""Bytes that a connection takes although nobody reads at its other end."""
+"""Number of bytes that a connection accepts although the other end does not read."""
 _LENGTH = struct.Struct("!Q")
 _GREETING = struct.Struct("!16sQ")
 """Token of the rank that is called, and rank of the caller."""
@@ -35,7 +35,7 @@ class _Address(NamedTuple):
     host: str
     port: int
     token: bytes
-    """The caller has read it in the store, and a stranger has not."""
+    """Token that proves that a caller has read it in the store, which a stranger has not."""
 
 
 class Lines:
@@ -109,13 +109,13 @@ class Lines:
         return b"".join(theirs)
 
     def cut(self) -> None:
-        """Ends the wait of this rank, and of whoever reads from it."""
+        """Ends the wait of this rank, and of each rank that reads from it."""
         for line in self._all():
             with suppress(OSError):  # the other end did so
                 line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives up this process's ends. In a forked process the connections stay what they are."""
+        """Closes this process's ends. If this is a forked process, the connections stay open in the other one."""
         for line in self._all():
             line.close()
 

@@ -1,7 +1,7 @@
-"""The training loop of one rank: its steps and epochs, and all that happens at the boundary between two steps. Made by `session`.
+"""Training loop of one rank: its steps and epochs, and all work at the boundary between two steps. Created by `session`.
 
-A pause, a rebuild and the resumption of a recovery happen inside the boundary, that is between two turns of the loop, which
-never notices.
+A pause, a rebuild and the resumption of a recovery happen inside the boundary, that is between two turns of the loop. The
+loop does not notice them.
 """
 
 import logging
@@ -270,10 +270,10 @@ class Training:
             self._attempts.leave_own(self.step)
 
     def _put_arrived(self, here: Own, untouched: Untouched) -> None:
-        """Puts back random numbers and the data position, which the script may have moved between the session and its loop.
+        """Restores random numbers and the data position, which the script may have moved between the session and its loop.
 
         Raises:
-            Refused: it has changed what is trained.
+            Refused: the script has changed what is trained.
         """
         moved = here.data is not None and here.data != self._trained.take_own().data
         own.put(here, self._trained.data if moved else None, self._trained.accelerator)
@@ -294,7 +294,7 @@ class Training:
             yield
 
     def end(self) -> None:
-        """The loop is done. Called by `session`, unless an exception ends the process. A drill ends the process here."""
+        """Ends the loop. Called by `session`, unless an exception ends the process. A drill ends the process here."""
         self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(
@@ -338,7 +338,7 @@ class Training:
     # Inside the step boundary.
 
     def _cross(self, end: int) -> None:
-        """Does what the manager asks for until the next step may begin, or all are done."""
+        """Carries out the manager's requests until the next step may begin, or all steps are done."""
         while True:
             self._do_what_is_due()
             if self.step >= end and not self._gate.broken:
@@ -380,7 +380,11 @@ class Training:
         self._processor.paused(self.step, self._trained.take_own().pickled, self._rank.replicas)
 
     def _complete(self, step: int, start: float, *, is_last: bool) -> None:
-        """`is_last`: of an epoch that another one follows. What is due then is done after what comes between them."""
+        """Completes a step.
+
+        Args:
+            is_last: True for the last step of an epoch that another one follows. Due work follows the code between the epochs.
+        """
         if not self._attempts.guarded:  # `with step:` has done so
             self._warn_once()
             self._wrappers.settle()

@@ -57,7 +57,7 @@ class Membership:
             self._rank.gate.enter(wish.generation)
             self._rank.processor.joined(wish.generation)
             return True
-        # Said here, behind the `except` block: its traceback would hold the old connections open.
+        # Reported here, after the `except` block: its traceback would hold the old connections open.
         failure, lost = failed
         self._rank.entry.say_failed(failure, wish, lost=lost)
         return False

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from rekindle_training.adapter.sample import Sample
 
 LARGEST = 1024 * 1024
-"""Bytes of all such buffers of a rank, which are written down twice in each step."""
+"""Maximum bytes of all own buffers of a rank, which are written twice in each step."""
 ALIGNMENT = 16
 
 _NOTHING = torch.empty(0, device="cpu")
@@ -65,8 +65,10 @@ class OwnBuffers:
         self.keep(state["names"])
 
     def leave_late(self) -> None:
-        """Called at the end of a step: buffers that changed after `take`, before its update, are left to replicas. After ranks
-        are compared only new ones are looked at: it would cost as much as a step of a small model."""
+        """Leaves buffers to replicas that changed after `take`, before the update of the step. Called at the end of a step.
+
+        After ranks are compared only new buffers are checked, because a check costs as much as a step of a small model.
+        """
         looked_at = self._woken if self.settled else frozenset(self.names)
         self._woken = frozenset()
         if looked_at and (changed := self.changed() & looked_at):
@@ -84,8 +86,10 @@ class OwnBuffers:
             self._sample.remember(_held(self._still.values()))
 
     def notice(self) -> None:
-        """Called before the update of a step: buffers that moved in it for the first time are this rank's own, as far as they are
-        small. Whether they are another one's as well is not known before ranks are compared."""
+        """Makes small buffers that moved for the first time in this step this rank's own. Called before its update.
+
+        It is not known before ranks are compared whether other ranks have the same content.
+        """
         if not self._still or not (moved := self._sample.moved(_held(self._still.values()))):
             return
         names = list(self._still)
@@ -102,12 +106,12 @@ class OwnBuffers:
         self.look_again()
 
     def look_again(self) -> None:
-        """Called when a module has become another one."""
+        """Drops the known places of buffers. Called when a module was replaced or has grown."""
         self._slots, self._found, self._still = [], [], None
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of all own buffers in bytes."""
         return sum(tensor.nbytes for name, tensor in self._all() if name in self.names)
 
     def take(self) -> tuple[bytes, bytes]:
@@ -150,7 +154,7 @@ class OwnBuffers:
         return True
 
     def _lay_out(self) -> None:
-        """Buffers of one device lie in one piece of memory, in the order of the devices' first buffers."""
+        """Allocates one piece of memory for the buffers of each device, in the order of the devices' first buffers."""
         found = dict(zip(self.names, self._tensors(), strict=True))
         by_device: dict[torch.device, list[Name]] = {}
         for name, tensor in found.items():

@@ -1,4 +1,4 @@
-"""The parts of one rank that its loop, its steps and its membership share. Made by the session."""
+"""Parts of one rank that its loop, its steps and its membership share. Created by the session."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""One element of each tensor, which shows whether it moves: counters of changes see neither `.data` nor fused kernels."""
+"""Samples of tensors: one element of each, which shows whether it moves.
+
+Change counters notice neither `.data` nor fused kernels.
+"""
 
 from collections.abc import Sequence
 

@@ -69,7 +69,7 @@ def meshes(state: Any) -> dict[tuple[Any, ...], DeviceMesh]:
 
 
 def replicas(state: Any, world_size: int) -> Ranks:
-    """All ranks that hold what this one holds of a state, itself among them."""
+    """Returns the ranks that hold the same part of a state as this one, including itself."""
     held = frozenset(range(world_size))
     for tensor in _spread(state):
         held &= holders(tensor)
@@ -131,8 +131,10 @@ def _spread(state: Any) -> Iterator[DTensor]:
 
 
 def holders(tensor: DTensor) -> Ranks:
-    """Ranks that hold the same as this one: along each dimension of the mesh that replicates all ranks, along one that shards
-    those that stand where this one does."""
+    """Returns the ranks that hold the same part of a tensor as this one.
+
+    Along a dimension of the mesh that replicates, these are all ranks. Along one that shards, only ranks at the same place.
+    """
     at = tensor.device_mesh.get_coordinate()
     assert at is not None  # of a mesh that this rank is no part of it has no tensor
     where = tuple(slice(None) if place.is_replicate() else at[dim] for dim, place in enumerate(tensor.placements))

@@ -19,18 +19,20 @@ from rekindle_training.adapter.ballot import Ballot
 from rekindle_training.environment import RankEnvironment
 
 YIELD_SECONDS = 5e-6
-"""A rank lets others run, and looks again, for so long before it sleeps."""
+"""Seconds for which a rank yields the processor and checks again, before it sleeps."""
 VOTE_SECONDS = dist.default_pg_timeout.total_seconds()
-"""A rank waits for others so long, as in a collective of torch. One that does not come may be in a collective of a step that this
-rank has left."""
+"""Seconds for which a rank waits for others, as in a collective of torch.
+
+A rank that does not come may be in a collective of a step that this rank has left.
+"""
 LOOK_SECONDS = 0.1
-"""A rank that sleeps looks again after so long, whether it was woken or not."""
+"""Seconds after which a sleeping rank checks again, even if it was not woken."""
 
 _BELLS = 2 * 64
-"""Bytes of two words that change when there is something to see: when all ranks have spoken, and when it was decided."""
+"""Bytes of the two words that change when all ranks have voted, and when the vote was decided."""
 _GENERATION = struct.Struct("Q")
 _SLOT = struct.Struct("QQQ")
-"""Vote, word, and both of them combined: a slot that is half written does not count."""
+"""Slot of a rank: vote, word, and both combined. A half written slot does not count."""
 
 _APART = "ranks that share no memory with their pod"
 _Found = TypeVar("_Found")
@@ -151,7 +153,10 @@ class SharedVote:
         futex.wake(ctypes.addressof(self._words) + 4 * bell)
 
     def _awaited(self, bell: int, look: Callable[[], _Found | None]) -> _Found:
-        """Looks until there is something. A missed bell, as of a rank that was killed, costs `LOOK_SECONDS`."""
+        """Waits until a result is there.
+
+        If a wake-up is missed, for example of a killed rank, the wait takes `LOOK_SECONDS` longer.
+        """
         began = time.perf_counter()
         while time.perf_counter() - began < YIELD_SECONDS:
             if (found := look()) is not None:

@@ -52,7 +52,7 @@ class Slot:
 
 
 def taken_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
-    """The skeleton, and its tensors by the indices of their places."""
+    """Returns the skeleton of a state, and its tensors by the indices of their places."""
     found: dict[object, tuple[int, torch.Tensor]] = {}
     skeleton = _mapped(state, lambda leaf: _taken(leaf, found))
     return skeleton, [tensor for _, tensor in found.values()]
@@ -63,7 +63,7 @@ def put_together(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def named(skeleton: Any, tensors: Sequence[T]) -> dict[str, dict[str, T]]:
-    """The tensors of each part of a state, by readable names: `optimizer`: `state.layers.0.weight.exp_avg`."""
+    """Returns the tensors of each part of a state, by readable names: `optimizer`: `state.layers.0.weight.exp_avg`."""
     return {
         part: {".".join(path): tensors[place.index] for path, place in _places(content, ())} for part, content in skeleton.items()
     }
@@ -126,7 +126,7 @@ def _fits(here: Any, slot: Slot) -> bool:
 
 
 def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Place, Any]]:
-    """Each tensor's place with what this rank has in its place."""
+    """Yields each tensor's place, with the value that this rank has there."""
     if isinstance(skeleton, Place):
         yield skeleton, mine
     elif isinstance(skeleton, dict):
@@ -139,7 +139,7 @@ def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same structure with its leaves changed."""
+    """Returns the same structure with its leaves changed."""
     if isinstance(value, dict):
         same = copy.copy(value)  # a counter, one with defaults
         for key, item in value.items():

@@ -1,8 +1,9 @@
-"""One step of training as the scope of its faults: `with step:`. The session makes one for each turn of its loop.
+"""One step of training as the scope of its faults: `with step:`. The session creates one for each turn of its loop.
 
-A step that fails on a rank is repeated by all, and nobody has updated parameters in it. What makes that possible is an agreement
-before the first update: nobody begins to update before all ranks have all gradients. A rank that cannot tell whether they agreed
-asks, and waits: if one has updated, all had their gradients, so this rank goes on and updates as well.
+If a step fails on a rank, all ranks repeat it, and none has updated parameters in it. An agreement before the first update
+makes that possible: no rank begins its update before all ranks have all gradients. A rank that cannot tell whether they
+agreed asks the manager, and waits. If another rank has updated, all had their gradients, so this rank goes on and updates as
+well.
 """
 
 import logging
@@ -40,11 +41,11 @@ ONE_SCOPE = "put all backward passes of one update into one `with step:`"
 
 
 class StepRepeated(RuntimeError):
-    """The step that is being executed is given up: training begins it anew. Ends at `with step:`."""
+    """The current step is given up and repeated. Ends at `with step:`."""
 
 
 class Step(Number):
-    """The number of a step, from 1, and the scope in which it may fail: `with step:`. A step that failed is yielded again."""
+    """Number of a step, from 1, and the scope in which it may fail: `with step:`. A step that failed is yielded again."""
 
     def __new__(cls, number: int, _attempts: "Attempts") -> Self:
         return super().__new__(cls, number)
@@ -133,15 +134,17 @@ class Attempts:
         return Step(number, self)
 
     def joined(self, behind: int, *, begins: bool) -> None:
-        """Called when this rank has joined a generation that goes on behind this step, and that may be the first one of a life of
-        the job: the first steps of a life are checked, and no others."""
+        """Notes the step after which a new generation goes on. Called when this rank has joined it.
+
+        Checks of the first steps are made only at the beginning of a life of the job.
+        """
         if not begins:
             self.rehearsal.is_over = self._carried.is_over = True
             self._after_recovery = behind + 1
 
     @property
     def failed(self) -> bool:
-        """The step that was yielded last is not done."""
+        """Returns whether the step that was yielded last has failed."""
         return self._now.failed
 
     @property
@@ -161,23 +164,23 @@ class Attempts:
 
     @property
     def turn(self) -> int:
-        """The step of the latest turn of the loop; 0 before the first."""
+        """Step of the latest turn of the loop. 0 before the first."""
         return self._now.number
 
     @property
     def in_turn(self) -> int:
-        """The step whose turn of the loop it is, also in front of its scope and after it; 0: none is."""
+        """Step whose turn of the loop it is, also before its scope and after it. 0: there is none."""
         return self._now.number if self._now.number > self._rank.gate.completed else 0
 
     @property
     def done(self) -> int:
-        """The last step whose scope has ended well, also where the loop was left before the end of its turn."""
+        """Last step whose scope has ended well, also if the loop was left before the end of its turn."""
         now = self._now
         return now.number if now.agreed and not (now.inside or now.failed) else now.number - 1
 
     @property
     def guarded(self) -> bool:
-        """The loop says `with step:`, or may say it in its first turn."""
+        """Returns whether the loop uses `with step:`, or may still do so in its first turn."""
         return self._now.entered or self._now.number == 0
 
     @property
@@ -242,7 +245,7 @@ class Attempts:
         return cast(Own, pickle.loads(left))  # written by a process of this rank
 
     def forget(self) -> None:
-        """The state has become a replica's."""
+        """Drops the state of the failed step, because this rank has taken that of a replica."""
         self._boundary.forget()
         self._now.failed = False
         self._tried = self._updated = None
@@ -350,7 +353,7 @@ class Attempts:
             self._differs(self._not_put_back())
 
     def _differs(self, words: str) -> None:
-        """Called where a rehearsal has found this, if it is not empty."""
+        """Refuses the script if the rehearsal has found a difference."""
         if not words:
             return
         text = f"step {self._now.number} cannot be repeated: {words}"
@@ -360,7 +363,7 @@ class Attempts:
             self.refuse(f'{text}. session(accept=["{UNREPEATABLE}"]) accepts repairs that are not exact')
 
     def _not_put_back(self) -> str:
-        """Returns in words what is not as it was when the step began; empty: nothing."""
+        """Returns what differs from the beginning of the step, in words. Empty: nothing."""
         then = self._boundary.own
         now = self._rank.trained.take_own()
         if then is None or then == now or not (moved := differing(own_parts(then), own_parts(now))):
@@ -409,8 +412,10 @@ class Attempts:
             self.refuse(found)
 
     def _refuse_late_passes(self) -> None:
-        """Notes a refusal where models spoke to other ranks after the update. What other threads say in groups of their own is
-        not the models'."""
+        """Notes a refusal if models communicated with other ranks after the update.
+
+        Collectives of other threads, in groups of their own, do not count.
+        """
         now = self._rank.communicator.counted()
         late = {group for group, begun in now.items() if begun != self._begun.get(group, 0)} - self._places.of_threads
         if not late or self._places.accepts(LATE):
@@ -449,7 +454,7 @@ class Attempts:
         return args[:1], {**keywords, "closure": closed}
 
     def before_update(self) -> None:
-        """Returns when all ranks have all gradients of this step; raises StepRepeated where they have not."""
+        """Waits until all ranks have all gradients of this step. Raises StepRepeated if the step is repeated instead."""
         if not self._now.inside:
             self._refuse_outside()
         elif self._repeats_updates:
@@ -555,7 +560,10 @@ class Attempts:
                     return join.rebuild.step >= self._now.number
 
     def _tell_update(self) -> None:
-        """A rank that cannot has its update all the same; who joins the next generation tells it there."""
+        """Tells other ranks of the update.
+
+        If that fails, the update counts, and the ranks of the next generation are told there.
+        """
         if self._rank.gate.broken:
             return
         try:
@@ -587,7 +595,7 @@ class Attempts:
 
 
 def _origin(error: BaseException) -> tuple[str, int] | None:
-    """File and line where it was raised."""
+    """Returns file and line where an error was raised."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
 

@@ -1,7 +1,7 @@
-"""Digests of what a rank has after each step, as one JSON line for each: what a drill compares.
+"""Trace: digests of a rank's state after each step, as one JSON line for each, which a drill compares.
 
-Written where `REKINDLE_TRACE` names a folder. Every process of a rank appends to the same file. A step that is repeated has the
-line of its completed try.
+Written if `REKINDLE_TRACE` names a folder. Every process of a rank appends to the same file. A repeated step has the line of its
+completed try.
 """
 
 import faulthandler
@@ -23,9 +23,9 @@ from rekindle_training.adapter.step import Attempts
 from rekindle_training.injection import BACKWARD, UPDATED
 
 HASH = 16
-"""Digits of a digest."""
+"""Number of digits of a digest."""
 LONGEST_VALUE = 80
-"""Characters of a value that is written as it is."""
+"""Maximum number of characters of a value that is written unchanged."""
 
 
 class Trace:
@@ -47,7 +47,7 @@ class Trace:
 
     @classmethod
     def of(cls, rank: Rank, attempts: Attempts) -> "Callable[[int], None]":
-        """Returns what notes a completed step; it does nothing where no trace is wanted."""
+        """Returns the function that records a completed step. It does nothing if no trace is requested."""
         folder = rank.environment.trace
         return _nothing if folder is None else cls(rank, attempts, folder).record
 

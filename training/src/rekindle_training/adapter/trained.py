@@ -61,7 +61,7 @@ class Trained:
 
     @property
     def modules(self) -> list[torch.nn.Module]:
-        """The model, and what else of the given objects is a module."""
+        """Returns the model and all other given modules."""
         return [thing for thing in (self.model, *self.shared.values()) if isinstance(thing, torch.nn.Module)]
 
     def collect(self) -> State:

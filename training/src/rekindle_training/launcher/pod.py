@@ -110,7 +110,7 @@ class Pod:
             self._handle(self._events.get())
         if self._link is not None:
             self._link.end()
-        if not self._code and any(self._failures):  # behind the end of training
+        if not self._code and any(self._failures):  # after the end of training
             self._code = _exit_code(self._failures[0])
         self._processes.end(well=self._code == 0)
         return self._code
