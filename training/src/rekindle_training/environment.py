@@ -13,7 +13,7 @@ from rekindle_training import names
 
 
 class EnvironmentIncomplete(RuntimeError):
-    """A variable is missing or unreadable. Whoever starts the process has to set it: the cluster, or `rekindle-train`."""
+    """A variable is missing or unreadable. The cluster, or `rekindle-train`, has to set it."""
 
 
 def has_launcher(source: Mapping[str, str] = os.environ) -> bool:
@@ -36,8 +36,9 @@ def require_launcher(source: Mapping[str, str] = os.environ) -> None:
 
 
 def checkpoint_every(said: int | None, source: Mapping[str, str] = os.environ) -> int | None:
-    """Steps between two checkpoints: what the script says, or the environment where it does not; in a drill the environment goes
-    first. None: nobody says it.
+    """Returns the number of steps between two checkpoints, from the script, or else from the environment. None: neither sets it.
+
+    In a drill the environment takes precedence.
 
     Raises:
         EnvironmentIncomplete: it is no number.

@@ -33,7 +33,7 @@ INJECTED = "injected in step"
 
 
 class InjectionInvalid(ValueError):
-    """`REKINDLE_INJECT` names something that nobody can inject; its author corrects it."""
+    """`REKINDLE_INJECT` names a fault that cannot be injected. Its author has to correct it."""
 
 
 @dataclass(frozen=True)

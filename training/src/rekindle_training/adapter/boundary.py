@@ -105,9 +105,9 @@ class Boundary:
     _has_grown: bool = True
     _watched: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
-    """Address of each of these when `_middles` were found."""
+    """Address of each tensor in `_watched` when `_middles` were found."""
     _middles: list[torch.Tensor] = field(default_factory=list)
-    """Middle elements of these, as views."""
+    """Views of the middle elements of these tensors."""
 
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
@@ -314,7 +314,7 @@ class Boundary:
         return self._gradients.are_added
 
     def held_gradients(self) -> Mapping[str, torch.Tensor]:
-        """Gradients to which this step adds, as they were when it began."""
+        """Returns the gradients to which this step adds, as they were when it began."""
         if not self.gathers:
             return {}
         names = self.parameter_names()
@@ -322,7 +322,7 @@ class Boundary:
         return {name: spread_as(held, parameters[name]) for name, held in self._gradients.copied(names).items()}
 
     def drops_gradients(self) -> None:
-        """Called before the script drops gradients."""
+        """Notes that the script is about to drop gradients."""
         self._gradients.dropped(self._parameters)
 
     def has_gradients(self, *, is_one_of_several: bool) -> None:
@@ -344,7 +344,7 @@ class Boundary:
         return next(name for name, one in zip(self.parameter_names(), self._parameters, strict=True) if one is parameter)
 
     def parameter_names(self) -> list[str]:
-        """Name of each parameter, in the order in which they are kept here."""
+        """Returns the name of each parameter, in the order of `_parameters`."""
         names: dict[int, str] = {}
         for root, module in self.trained.own_buffers.roots.items():
             for name, parameter in module.named_parameters():

@@ -77,10 +77,10 @@ class Carried:
         """Line of the loop's frame at which the update began."""
 
     def begin_update(self, *, at_end: bool) -> None:
-        """Called when a step has all its gradients.
+        """Notes the line of the update. Called when a step has all its gradients.
 
         Args:
-            at_end: the step has no update of its own, and its scope ends.
+            at_end: True if the step has no update of its own, and its scope ends.
         """
         if self._code is None or at_end or self._updates_at < math.inf:
             return
@@ -127,7 +127,7 @@ class Carried:
         return Reads(loop, frame.site.holds, FunctionsBelow(self._names(frame)))
 
     def _changed(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
-        """Looks at the loop of steps: values tell what has changed in it."""
+        """Judges the loop of steps, by the values that have changed in it."""
         seen = {name: value for name in self._reads if (value := self._look_at(name, asking)) is not None}
         changed = [name for name, value in seen.items() if name in self._seen and self._seen[name] != value]
         self._seen = seen
@@ -137,7 +137,7 @@ class Carried:
         return self._said({name: self._reads[name] for name in changed} | lines, loop, frames[frames.index(asking) :], "turn")
 
     def _around(self, asking: Frame, frames: Sequence[Frame]) -> str:
-        """Looks at the loops around the steps: the source tells what may change in them."""
+        """Judges the loops around the steps, by the values that may change according to their source."""
         for number, frame in enumerate(frames):
             for loop in (loop for loop in frame.site.loops if loop is not asking.site.steps):
                 reads = self._reads_of(loop, frame)
@@ -151,7 +151,7 @@ class Carried:
         return ""
 
     def _said(self, lines: Mapping[str, int], loop: Loop, frames: Sequence[Frame], turns: str) -> str:
-        """Says which of these variables, with the lines that read them, matters for training; empty: none."""
+        """Returns which of these variables matters for training, with the lines that read it. Empty: none."""
         frame = frames[0]
         if not lines:
             return ""
@@ -220,11 +220,11 @@ def _parts(container: Any) -> Iterator[object]:
 
 
 class _TooLarge(Exception):
-    """A variable has more values than are looked at."""
+    """A variable has more values than are compared."""
 
 
 def _value(found: object) -> object:
-    """Value of something plain, to be compared; None: it is something else, or too large."""
+    """Returns a plain value for comparison. None: it is something else, or too large."""
     try:
         return _looked_at(found, count())
     except (_TooLarge, RuntimeError):  # a container that holds itself, or that a thread changes meanwhile

@@ -43,7 +43,7 @@ class CheckpointFailed(RuntimeError):
 
 
 class CheckpointUnreadable(CheckpointFailed):
-    """Failure to read."""
+    """Failure to read a checkpoint."""
 
 
 class CheckpointNotWritten(CheckpointFailed):
@@ -117,7 +117,7 @@ class Checkpoints:
             raise
 
     def _write_into(self, scratch: Path, step: int) -> None:
-        """Does each part of the work on all ranks, or gives it up on all: no rank waits for one that has failed."""
+        """Does each part of the work on all ranks, or stops it on all ranks, so that none waits for one that has failed."""
 
         def together(work: Callable[[], T]) -> T:
             return self._together(CheckpointNotWritten, self._folder / name_of(step), work)
@@ -239,7 +239,7 @@ class Checkpoints:
         shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
 
     def _clear(self) -> None:
-        """Removes what a killed job left half-written, or half removed."""
+        """Removes checkpoints that a killed job left half written or half removed."""
         for leftover in self._folder.glob(".step-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 

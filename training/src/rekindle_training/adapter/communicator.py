@@ -45,7 +45,7 @@ A little is added for each of them.
 
 
 def accelerator_module() -> str | None:
-    """`torch.<name>` of the accelerator that this process can use, or None."""
+    """Returns the name of the module `torch.<name>` of this process's accelerator. None: there is none."""
     if torch.cuda.is_available():
         return "cuda"
     if hasattr(torch, "npu") and torch.npu.is_available():
@@ -96,7 +96,7 @@ def _backend() -> str:
 
 @dataclass
 class _OwnGroup:
-    """A group that the script has made."""
+    """Process group that the script has made."""
 
     asked_for: tuple[tuple[Any, ...], dict[str, Any]]
     make: Callable[[], Any]

@@ -27,7 +27,7 @@ _Group = tuple[tuple[int, ...], bool]
 
 
 class ReplicasDiffer(RuntimeError):
-    """Ranks that are said to hold the same do not. Raised on all ranks."""
+    """Ranks that should hold the same state do not. Raised on all ranks."""
 
 
 class Comparison:
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def _differing(mine: Mapping[_Group, Digests]) -> list[_Group]:
-    """Called by all ranks together."""
+    """Returns the groups of ranks whose digests differ. Called by all ranks together."""
     everyone: list[dict[_Group, bytes]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, {group: _combined(digests) for group, digests in mine.items()})
     return [group for group in sorted(set().union(*everyone)) if _differs(group, everyone)]

@@ -25,7 +25,7 @@ With a large frozen model each search costs as much as a small step.
 
 @dataclass
 class Copies:
-    """Copies of tensors, in the same memory each time."""
+    """Copies of tensors, which are always written into the same memory."""
 
     _given: Sequence[torch.Tensor] = ()
     _copies: list[torch.Tensor] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Copies:
                 torch._foreach_copy_(self._copies, held)
 
     def put_back(self) -> None:
-        """Writes into the memory that the tensors have now: a script may have given them other memory by `.data`."""
+        """Restores the tensors from the copies, in their current memory: a script may have assigned other memory by `.data`."""
         if self._given:
             with torch.no_grad():
                 torch._foreach_copy_([local(tensor).detach() for tensor in self._given], self._copies)
@@ -75,11 +75,11 @@ class Moving:
         self._copies = Copies()
 
     def look(self, parts: Sequence[Sequence[torch.nn.Parameter]], uncounted: Sequence[torch.nn.Parameter]) -> None:
-        """Takes the parameters of a model that has grown.
+        """Looks up the parameters of a model that has grown.
 
         Args:
-            parts: parameters of each part of the model. Where one moves uncounted, others of its part may.
-            uncounted: what the code of its module may write in such a way. Small ones that no optimizer updates are copied.
+            parts: parameters of each part of the model. If one moves uncounted, others of its part may, too.
+            uncounted: parameters that their module's code may write uncounted. Small ones that no optimizer updates are copied.
         """
         self._parts = parts
         small = (parameter for parameter in self._not_updated(uncounted) if parameter.nbytes <= SUSPECTED)
@@ -153,7 +153,7 @@ class Updated:
 
 
 def copied(state: Any) -> Any:
-    """Copy of what a small object keeps. For plain values and lists of them, as of a scheduler, `copy.deepcopy` takes long."""
+    """Returns a copy of a small object's state. For plain values and lists of them, `copy.deepcopy` would be slow."""
     if type(state) is not dict:
         return copy.deepcopy(state)
     found: dict[Any, Any] = {}

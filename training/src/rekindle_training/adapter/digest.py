@@ -49,7 +49,7 @@ def digest(state: Any, known: Hashes = MappingProxyType({})) -> bytes:
 
 
 def leaf_digest(leaf: Any) -> bytes:
-    """Digest of one tensor or value, with its type and shape; of a DTensor, of what this rank holds."""
+    """Returns the digest of one tensor or value, with its type and shape. For a DTensor, only this rank's part counts."""
     if not isinstance(leaf, torch.Tensor):
         return xxhash.xxh3_128_digest(type(leaf).__qualname__.encode() + _bytes_of(leaf))
     held = local(leaf)

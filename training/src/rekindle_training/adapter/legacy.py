@@ -32,7 +32,7 @@ class Legacy:
         self._has_failed = False
 
     def leave(self, step: int, own: bytes) -> None:
-        """Leaves what this rank has for itself after a step. Where there is no memory for it, training goes on without."""
+        """Writes the state that only this rank has after a step. If no memory can be written, training goes on without."""
         if self._descriptor is None or (step, own) == self._latest:
             return
         try:

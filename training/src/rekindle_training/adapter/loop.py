@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 class Training:
-    """One rank of a running job. Made by `session` only."""
+    """One rank of a running job. Created by `session` only."""
 
     def __init__(
         self, rank: Rank, checkpoints: CheckpointStore, checkpoint_every: int, comparison: Comparison, *, repeats_updates: bool
@@ -65,10 +65,10 @@ class Training:
         self._calls_due = self._calls_unsure = False
         """True if registered functions are to be called; and if some ranks may have called them before a recovery."""
         self._called_at = 0
-        """Step after which this rank called it last."""
+        """Step after which this rank last called the registered functions."""
         self._places = rank.communicator.places
         self._arrived: tuple[Own, Untouched] | None = None
-        """State with which a loop begins that goes on in the middle."""
+        """State of a loop that begins in the middle of training. None: it does not."""
 
     @property
     def rank(self) -> int:
@@ -89,25 +89,34 @@ class Training:
         return self._gate.completed
 
     def on_rebuild(self, callback: Callable[[], None]) -> None:
-        """Calls back after each rebuild of the default process group, for code that keeps groups of its own: whoever asks there
-        for a group by the same call as before is given the one that has taken its place."""
+        """Registers a function that is called after each rebuild of the default process group.
+
+        It is for code that keeps groups of its own. If the function asks for a group by the same call as before, it gets the
+        new group.
+        """
         self._membership.callbacks.append(callback)
 
     def on_repeat(self, callback: Callable[[], None]) -> None:
-        """Calls back on every rank where a step is given up, before it is repeated, to drop what the script itself keeps of an
-        unfinished step, such as handles of asynchronous collectives. Other ranks are not to be reached in it."""
+        """Registers a function that is called on every rank when a step is given up, before it is repeated.
+
+        It drops objects of an unfinished step that the script keeps, such as handles of asynchronous collectives. It cannot
+        reach other ranks.
+        """
         self._attempts.on_repeat.append(callback)
 
     def on_pause(self, callback: Callable[[], None]) -> None:
-        """Calls back each time that training is going to stand still behind a step, as for a hot switch. Other ranks are not to
-        be reached in it; what comes next is a rebuild, or the next step."""
+        """Registers a function that is called each time before training stands still after a step, for example for a hot switch.
+
+        It cannot reach other ranks. A rebuild, or the next step, follows.
+        """
         self._on_pause.append(callback)
 
     def every(self, steps: int, function: Callable[[int], object]) -> None:
-        """Calls a function after each so many steps, on all ranks together: an evaluation, or an average for the log.
+        """Registers a function that all ranks call together after every `steps` steps, such as an evaluation or an average for
+        the log.
 
-        It may speak to other ranks; where that fails, it is called again on all of them. It changes nothing of what is trained.
-        Random numbers that it draws are nothing to training.
+        It may communicate with other ranks. If that fails, it is called again on all ranks. It must not change what is
+        trained. Random numbers that it draws do not affect training.
 
         Args:
             steps: 1 is after each step.
@@ -122,12 +131,12 @@ class Training:
         self._called.append((steps, function))
 
     def finish(self) -> None:
-        """Says that the loop ends here on purpose, before its last step, on all ranks."""
+        """Declares that the loop ends here on purpose, before its last step, on all ranks."""
         self._is_finished = True
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Inside, random numbers that are drawn are nothing to training: an evaluation, a sample of the output."""
+        """Marks a block in which drawn random numbers do not affect training: an evaluation, a sample of the output."""
         numbers = self._trained.take_random_numbers()
         try:
             yield
@@ -135,8 +144,9 @@ class Training:
             own.put(numbers, None, self._trained.accelerator)
 
     def agree(self) -> None:
-        """All ranks have what they need for the update of this step: to be called by every rank inside `with step:` before the
-        first parameter changes, for an optimizer that is not torch's. A second call in a step does nothing.
+        """Waits until all ranks are ready for the update of this step. Needed for an optimizer that is not torch's.
+
+        Every rank calls it inside `with step:` before the first parameter changes. A second call in a step does nothing.
 
         Raises:
             StepRepeated: the step is given up; ends at `with step:`.
@@ -144,8 +154,9 @@ class Training:
         self._attempts.before_update()
 
     def steps(self, total: int) -> Iterator[Step]:
-        """The steps that are still to be done, counted from 1 over the whole training. The end of each turn of the loop is a step
-        boundary; what fails inside `with step:` is repeated.
+        """Yields the steps that are still to be done, counted from 1 over the whole training.
+
+        The end of each turn of the loop is a step boundary. Failures inside `with step:` lead to a repetition of the step.
 
         Raises:
             RuntimeError: this process has done as many already, as in a loop over epochs, which is for `epochs`.
@@ -159,12 +170,14 @@ class Training:
         return self._turns(total, total)
 
     def epochs(self, count: int, steps: int) -> Iterator["Epoch"]:
-        """The epochs that are still to be done, counted from 0 as samplers count them; each gives those of its steps that are
-        still to be done. What stands behind an epoch's loop, such as an evaluation, is not repeated by who begins behind it.
+        """Yields the epochs that are still to be done, counted from 0 as samplers count them.
+
+        Each epoch yields those of its steps that are still to be done. Code after an epoch's loop, such as an evaluation, is
+        not repeated by a process that begins after it.
 
         Args:
             count: epochs of the whole training.
-            steps: of each epoch.
+            steps: steps of each epoch.
 
         Raises:
             ValueError: less than one of either.
@@ -492,7 +505,7 @@ class Training:
 
 
 class Epoch(Number):
-    """The number of an epoch, from 0, and its steps: `for step in epoch`."""
+    """Number of an epoch, from 0, and its steps: `for step in epoch`."""
 
     def __new__(cls, number: int, _steps: Iterator[Step]) -> Self:
         return super().__new__(cls, number)

@@ -21,7 +21,7 @@ LARGEST = 1024 * 1024
 ALIGNMENT = 16
 
 _NOTHING = torch.empty(0, device="cpu")
-"""Stands for a buffer that a forward pass has left out."""
+"""Placeholder for a buffer that a forward pass has left out."""
 
 Name = tuple[str, str]
 """Name that the session has for a module, and the name of a buffer in it."""
@@ -76,7 +76,7 @@ class OwnBuffers:
             self.keep(set(self.names) - changed)
 
     def remember(self) -> None:
-        """Called when a step begins, for `notice`."""
+        """Remembers samples of the small buffers, for `notice`. Called when a step begins."""
         if self._still is None:
             still = [name for name in self._small() if name not in self.late | self._moved]
             if self.settled:
@@ -115,7 +115,7 @@ class OwnBuffers:
         return sum(tensor.nbytes for name, tensor in self._all() if name in self.names)
 
     def take(self) -> tuple[bytes, bytes]:
-        """The description of the buffers, and their content."""
+        """Returns the description of the own buffers, and their content."""
         if not self.names:
             return b"", b""
         if not self._refresh():
@@ -135,7 +135,7 @@ class OwnBuffers:
             at += _aligned(size)
 
     def changed(self) -> set[Name]:
-        """Names of the buffers that changed since the latest `take`."""
+        """Returns the names of the buffers that changed since the latest `take`."""
         now = self._tensors()
         if len(now) != len(self._views):
             return set(self.names)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 FIRST_SECONDS, MOST_SECONDS = 10.0, 600.0
 """First and longest wait in seconds until a failed checkpoint is tried again, if none is due before. It doubles each time."""
 SHARE = 10
-"""Smallest wait, as a multiple of the time that the failed try has taken."""
+"""Minimum wait, as a multiple of the duration of the failed try."""
 TRIES = 2
 """Number of tries after one step that end with the loss of a rank, until the checkpoint is postponed.
 
@@ -47,7 +47,7 @@ class Periodic:
         """Reason of a failure here, which other ranks see as the loss of this one."""
         self._took = 0.0
         self._since: tuple[int, float] | None = None
-        """Step and time from which on the pace of training is measured."""
+        """Step and time since which the pace of training is measured."""
 
     def is_due(self, step: int) -> bool:
         return step > 0 and self._every > 0 and (step % self._every == 0 or step == self._again)

@@ -29,7 +29,7 @@ COLLECTIVES = (
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
     *("send", "recv", "recv_anysource"),
 )
-"""Methods of a process group that speak to other ranks."""
+"""Methods of a process group that communicate with other ranks."""
 
 EARLY, LATE = "early-collectives", "late-collectives"
 DRAWS, UNREPEATABLE, CARRIED = "late-draws", "unrepeatable", "carried-variables"
@@ -38,7 +38,7 @@ ACCEPTABLE = (EARLY, LATE, DRAWS, UNREPEATABLE, CARRIED)
 
 
 class Refused(RuntimeError):
-    """The script breaks a rule, so that a recovery would not be right. No repair helps."""
+    """The script breaks a rule, so that a recovery would not be exact. No repair helps."""
 
 
 class Place(Enum):
@@ -79,11 +79,11 @@ class Places:
                 setattr(dist.ProcessGroup, name, self._watched(name.strip("_"), method))
 
     def begin_alone(self, *, replaces: bool) -> None:
-        """Called where the script builds what it trains. A process that replaces another one is alone there."""
+        """Notes that the script begins to build what it trains. A process that replaces another one is alone there."""
         self.now = Place.ALONE if replaces else Place.BEFORE
 
     def accept(self, accepted: Collection[str]) -> None:
-        """Called by the session, whose own code follows."""
+        """Stores the rules that the script may break. Called by the session, whose own code follows."""
         self._accepted, self.now = accepted, Place.ELSEWHERE
         if self._early and EARLY not in accepted:
             self.refuse(self._early)

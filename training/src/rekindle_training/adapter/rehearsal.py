@@ -55,7 +55,7 @@ class Rehearsal:
         self.is_over = False
 
     def begin(self, number: int, total: int) -> None:
-        """Called when the first loop begins, whose first step is `number`."""
+        """Chooses the step of the rehearsal. Called when the first loop begins, whose first step is `number`."""
         if not self._number:
             self._number = number + REHEARSED - 1
             self.is_over = self.is_over or self._number > total
@@ -101,7 +101,7 @@ class Rehearsal:
                         yield (name if root == "model" else f"{root} {name}"), parameter.grad
 
     def _small(self) -> dict[str, bytes]:
-        """Objects of `state`, and buffers."""
+        """Returns digests of the objects of `state` and of the buffers, by name."""
         given = {**self._boundary.small, **self._boundary.large}
         found = {name: digest(thing.state_dict()) for name, thing in given.items()}
         for root, module in self._trained.own_buffers.roots.items():
@@ -110,7 +110,7 @@ class Rehearsal:
 
 
 def own_parts(own: Own) -> dict[str, bytes]:
-    """Digests of what a rank has for itself, by what it is. Pickled values are compared by their content."""
+    """Returns digests of a rank's own state, by its parts. Pickled values are compared by their content."""
     numbers = {"Python's": own.python, "torch's": own.torch, "numpy's": own.numpy, "the accelerator's": own.accelerator}
     parts = {f"{whose} random numbers": content for whose, content in numbers.items() if content is not None}
     if own.numpy is not None:
@@ -121,7 +121,7 @@ def own_parts(own: Own) -> dict[str, bytes]:
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names of what differs."""
+    """Returns the names of the parts that differ."""
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
@@ -182,7 +182,10 @@ def _alike(first: Fingerprint | None, second: Fingerprint | None, least: float) 
 
 
 def _are_close(one: float, other: float, scale: float) -> bool:
-    """Gradients that overflow are alike where they overflow both times, as in the first steps of a GradScaler."""
+    """Returns whether two values are close.
+
+    Gradients that overflow both times are alike, as in the first steps of a GradScaler.
+    """
     if not (math.isfinite(one) and math.isfinite(other)):
         return math.isfinite(one) == math.isfinite(other)
     return abs(one - other) <= TOLERANCE * scale

@@ -14,7 +14,7 @@ def middle(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Sample:
-    """Elements of tensors as they were, by device, where they stay: to remember them waits for nothing."""
+    """Elements of tensors, remembered on their devices, so that no device is waited for."""
 
     def __init__(self) -> None:
         self._places: list[int] = []

@@ -1,4 +1,4 @@
-"""Tensors of which each rank holds a shard (`DTensor`, as FSDP2 makes them): what this rank holds, and who holds the same."""
+"""Tensors of which each rank holds a shard (`DTensor`, as in FSDP2): the part of this rank, and the ranks with the same part."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence

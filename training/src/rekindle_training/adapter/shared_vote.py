@@ -1,7 +1,7 @@
 """Votes of the ranks of one pod, in memory that they share and that their launcher made. Used by `vote.py`.
 
-Each rank has two slots that nobody else writes, for votes in turn: a slot is written again when all ranks have read it. A slot
-names its vote by generation and number, so that what an earlier generation left is never taken for a vote of this one.
+Each rank has two slots that only it writes, for alternate votes. A slot is written again when all ranks have read it. A slot
+names its vote by generation and number, so that remains of an earlier generation never count as a vote of this one.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ _Found = TypeVar("_Found")
 
 
 class RankLeft(RuntimeError):
-    """A rank of the pod takes no part in this generation any more."""
+    """A rank of the pod no longer takes part in this generation."""
 
 
 def shared(environment: RankEnvironment, generation: int, store: dist.Store) -> "SharedVote | None":
@@ -69,7 +69,7 @@ class SharedVote:
     def __init__(self, memory: int, generation: int, pod: range, rank: int) -> None:
         """Args:
         memory: descriptor of the pod's memory.
-        generation: number of a generation in which nobody votes before all ranks have made this object.
+        generation: number of a generation in which no rank votes before all ranks have made this object.
         pod: ranks of the pod.
         """
         self._generation, self._pod, self._place = generation, pod, pod.index(rank)
@@ -104,7 +104,7 @@ class SharedVote:
         return self._awaited(self._spoken, lambda: self._gathered(vote, word))
 
     def decide(self, vote: int, found: Ballot) -> None:
-        """Tells the other ranks of the pod what all ranks of the job say. Called by the first one."""
+        """Passes the result of all ranks of the job to the other ranks of the pod. Called by the first rank."""
         self._write(self._decision, found.packed(vote))
         self._ring(self._decided)
 

@@ -29,7 +29,7 @@ LONGEST_VALUE = 80
 
 
 class Trace:
-    """Lines of one process."""
+    """Lines of one process in the trace."""
 
     def __init__(self, rank: Rank, attempts: Attempts, folder: Path) -> None:
         self._rank, self._attempts = rank, attempts
@@ -87,7 +87,7 @@ def _nothing(_step: int) -> None:
 
 
 def _given(rank: Rank) -> dict[str, str | None]:
-    """Kinds of the objects that the session was given, by their names there."""
+    """Returns the types of the objects that the session was given, by their names there."""
     trained = rank.trained
     given = {"model": trained.model, "optimizer": trained.optimizer, **trained.shared, "data": trained.data}
     return {name: None if thing is None else type(thing).__name__ for name, thing in given.items()}
@@ -98,7 +98,7 @@ def _devices(accelerator: str | None) -> int:
 
 
 def _digests(name: str, part: Any) -> Iterator[tuple[str, str]]:
-    """Paths of all that a part of the state has in it, each with its value, or with a digest."""
+    """Yields the path of each value in a part of the state, with the value, or with its digest."""
     for path, leaf in leaves(part, ""):
         if isinstance(leaf, dict | list | tuple):  # an empty one
             continue

@@ -496,7 +496,7 @@ class Pod:
     def _end(self, code: int, number: int | None, *, limited: bool = True) -> None:
         """Args:
         number: the signal that ranks are sent, if they have not got one already.
-        limited: nobody else would ever kill a rank that does not react.
+        limited: True if nothing else would kill a rank that does not react.
         """
         if not self._ending:
             self._ending, self._code = True, code

@@ -13,14 +13,14 @@ OF_CONTROLLERS = ("PET_NODE_RANK", "NODE_RANK", names.RANK)
 
 
 def pod_rank(flag: str | None, nnodes: int, environment: Mapping[str, str]) -> int:
-    """Returns the rank.
+    """Returns the rank of the pod.
 
     Args:
-        flag: what the command line says.
-        nnodes: how many pods there are.
+        flag: value of the flag of the command line. None: it is not given.
+        nnodes: number of pods.
 
     Raises:
-        UsageInvalid: nobody says it, or two say different ones.
+        UsageInvalid: no source sets it, or two sources contradict each other.
     """
     own = {"--node-rank": flag, names.POD_RANK: environment.get(names.POD_RANK) or None}
     said = {source: rank for source, rank in own.items() if rank is not None}

@@ -82,8 +82,8 @@ class Gateway:
         notices: Mapping[str, Callable[[Any], None]],
     ) -> None:
         """Args:
-        obey: hears each order of the main stream.
-        notices: who hears what comes on other streams, by the names of their calls.
+        obey: called with each order of the main stream.
+        notices: functions for the orders of the other streams, by the names of their calls.
         """
         self._address, self._identity = address, identity
         self._reports = reports

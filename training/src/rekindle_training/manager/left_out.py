@@ -41,11 +41,12 @@ class _At(NamedTuple):
 
 
 def left_out(roster: Roster, standing: Mapping[int, Standing]) -> str:
-    """Returns which ranks wait for which ones, and where; empty: nobody does. A rank that has begun a further collective since
-    then had computed until then.
+    """Returns which ranks wait for which ones, and where. Empty: none waits.
+
+    A rank that has begun a further collective since then was only computing.
 
     Args:
-        standing: what all that live say.
+        standing: position of each live rank.
     """
     doubted = roster.doubted
     if doubted is None or doubted.generation != roster.generation or roster.vacant:

@@ -68,9 +68,9 @@ class LoopEnds:
         self, roster: Roster, patience: float, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Args:
-        patience: seconds after which a rank is taken for stuck; in half of them one that has begun no further collective is asked
-            as well, which harms none that only takes long. 0: never.
-        cut: breaks off what goes on between the ranks.
+        patience: seconds after which a rank counts as stuck. After half of them, a rank that has begun no further collective is
+            asked as well, which does not affect a slow one. 0: never.
+        cut: stops all ranks.
         """
         self._roster, self._patience, self._cut, self._clock = roster, patience, cut, clock
         self._progress: Progress = {}

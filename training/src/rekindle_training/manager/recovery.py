@@ -66,8 +66,8 @@ class Order:
 class Recovery:
     def __init__(self, means: Means, acquainted: Callable[[], Awaitable[object]], alone_behind: int | None) -> None:
         """Args:
-        acquainted: returns when this manager has met all that live.
-        alone_behind: the step behind which training went on without an order after an earlier fault, if it did.
+        acquainted: returns when this manager has met all live ranks.
+        alone_behind: the step after which training went on without an order after an earlier fault, if it did.
         """
         self._means, self._acquainted, self._alone_behind = means, acquainted, alone_behind
         self.faults = Faults(means.reports)

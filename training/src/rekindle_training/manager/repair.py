@@ -108,7 +108,7 @@ class Repair:
     def __init__(self, roster: Roster, store: Store, successors: Nobody, limit: float, *, stands: bool = False) -> None:
         """Args:
         limit: seconds from the rebuild to a completed step.
-        stands: all are to stand behind it, and not to go on.
+        stands: True if all ranks are to stand afterwards, and not to go on.
         """
         self._stands = stands
         self._roster, self._store, self._successors, self._limit = roster, store, successors, limit

@@ -26,8 +26,8 @@ class Standalone:
         self, roster: Roster, pods: Pods, patience: float, break_off: Callable[[], None], repair: Callable[[], None]
     ) -> None:
         """Args:
-        patience: seconds that ranks wait for another one at least, before it is replaced; 0: as long as it takes.
-        break_off: ends what goes on between the ranks, so that all say where they stand.
+        patience: minimum seconds that ranks wait for another one before it is replaced. 0: no limit.
+        break_off: stops all ranks, so that all report where they stand.
         repair: begins a repair, if none is going on.
         """
         self._roster, self._pods, self._repair = roster, pods, repair

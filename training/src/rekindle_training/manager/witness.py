@@ -27,7 +27,7 @@ class Witness:
     def __init__(self, roster: Roster, pods: Pods, patience: float, break_off: Callable[[], None]) -> None:
         """Args:
         patience: as of `Watch`.
-        break_off: ends what goes on between the ranks, so that all say where they stand.
+        break_off: stops all ranks, so that all report where they stand.
         """
         self._roster, self._pods = roster, pods
         self._watch = Watch(patience, self._lose)
