@@ -1,4 +1,7 @@
-"""What the cluster and the launcher tell a process by its environment. The only module that reads `os.environ` for settings."""
+"""Settings that the cluster and the launcher pass to a process in its environment.
+
+Only this module reads `os.environ` for settings.
+"""
 
 import multiprocessing
 import os
@@ -10,7 +13,7 @@ from rekindle_training import names
 
 
 class EnvironmentIncomplete(RuntimeError):
-    """A variable is missing or unreadable. Whoever starts the process has to set it: the cluster, or `rekindle-train`."""
+    """A variable is missing or unreadable. The cluster, or `rekindle-train`, has to set it."""
 
 
 def has_launcher(source: Mapping[str, str] = os.environ) -> bool:
@@ -33,8 +36,9 @@ def require_launcher(source: Mapping[str, str] = os.environ) -> None:
 
 
 def checkpoint_every(said: int | None, source: Mapping[str, str] = os.environ) -> int | None:
-    """Steps between two checkpoints: what the script says, or the environment where it does not; in a drill the environment goes
-    first. None: nobody says it.
+    """Returns the number of steps between two checkpoints, from the script, or else from the environment. None: neither sets it.
+
+    In a drill the environment takes precedence.
 
     Raises:
         EnvironmentIncomplete: it is no number.
@@ -46,7 +50,7 @@ def checkpoint_every(said: int | None, source: Mapping[str, str] = os.environ) -
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """One rank process, as `rekindle-train` starts it."""
+    """Settings of one rank process that `rekindle-train` has started."""
 
     rank: int
     world_size: int
@@ -61,11 +65,11 @@ class RankEnvironment:
     job_generation: str
     tamper: str
     process: str
-    """A name that no other process of the job has."""
+    """Name of this process, unique within the job."""
     own_state: int | None
-    """Descriptor of the memory in which it leaves what only it has; None: of no use."""
+    """Descriptor of the memory in which the rank leaves the state that only it has. None: there is no such memory."""
     pod_memory: int | None = None
-    """Descriptor of the memory that the ranks of the pod share; None: they share none."""
+    """Descriptor of the memory that the ranks of the pod share. None: they share none."""
     links: tuple[str, ...] = ()
     """Interfaces of the pod's two links; none: it has one link only."""
     trace: Path | None = None
@@ -105,27 +109,32 @@ class RankEnvironment:
 
 @dataclass(frozen=True)
 class ManagerEnvironment:
-    """The manager's own life."""
+    """Settings of the manager."""
 
     job_id: str
-    """Empty: the gateway says it, by the token."""
+    """Id of the job. Empty: the gateway finds it by the manager's token and returns it."""
     gateway: str | None
-    """`host:port`; None for a manager without a control plane."""
+    """Address of the gateway, `host:port`. None: there is no control plane."""
     token_file: Path
-    """May not be there."""
+    """File of the manager's token. It may be missing."""
     listen_host: str
     listen_port: int
     job_generation: str
     rebuild_timeout: float
     order_timeout: float
     decides_without_orders: bool
-    """Where none comes in that time this manager repairs training by itself; otherwise the ranks wait."""
+    """True if this manager repairs training itself when no order arrives in that time. Otherwise the ranks wait."""
     stress_seconds: int
-    """For each check of a stress test."""
+    """Seconds that each check of a stress test takes."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False, port: int = 0) -> "ManagerEnvironment":
-        """`port` is where a standalone one listens; 0: anywhere."""
+        """Reads the settings.
+
+        Args:
+            standalone: True if there is no control plane.
+            port: port of a standalone manager. 0: any port.
+        """
         token_file = Path(source.get(names.TOKEN_FILE) or names.DEFAULT_TOKEN_FILE)
         return cls(
             job_id="standalone" if standalone else _job_id(source, token_file),
@@ -142,7 +151,7 @@ class ManagerEnvironment:
 
 
 MOST_STRESS_SECONDS = 120
-"""Three checks that all time out are over within the 15 minutes for which training is paused."""
+"""Maximum seconds of one check, so that three checks that time out end within the 15 minutes of a pause."""
 
 
 def _stress_seconds(source: Mapping[str, str]) -> int:
@@ -177,7 +186,7 @@ def _text(source: Mapping[str, str], name: str) -> str:
 
 
 def _own_state(source: Mapping[str, str]) -> int | None:
-    """Returns the descriptor, unless this process was started by one that did not hand it on."""
+    """Returns the descriptor. None: the process was started by one that did not pass it on."""
     if not source.get(names.OWN_STATE):
         return None
     descriptor = _number(source, names.OWN_STATE)
@@ -196,7 +205,7 @@ def _links(said: str) -> tuple[str, ...]:
 
 
 def _one_of(source: Mapping[str, str], name: str, *accepted: str) -> str:
-    """The first one where nobody says it."""
+    """Returns the value of a variable. If it is not set, returns the first accepted value."""
     said = source.get(name) or accepted[0]
     if said not in accepted:
         raise EnvironmentIncomplete(f"{name}={said!r} is not accepted: it is one of {', '.join(accepted)}")

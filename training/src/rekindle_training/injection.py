@@ -1,6 +1,7 @@
-"""Faults on demand, for demonstrations and tests; read by the manager, by ranks and by backup ranks from the job's environment.
+"""Injected faults, for demonstrations and tests. The manager, ranks and backup ranks read them from the job's environment.
 
-They act in the first life of a job only: a job that was restarted because of them runs through. A fault in a step acts once.
+They act in the first life of a job only: a job that was restarted because of them is not disturbed again. A fault in a step acts
+once.
 """
 
 import json
@@ -28,11 +29,11 @@ IN_STEPS = ("exception", "memory", "kill", "stop", "pause")
 FORWARD, BACKWARD, EVALUATION, UPDATED = "forward", "backward", "evaluation", "updated"
 SIGNALS = ("kill", "stop")
 INJECTED = "injected in step"
-"""The message of an injected error begins so."""
+"""Beginning of the message of an injected error."""
 
 
 class InjectionInvalid(ValueError):
-    """`REKINDLE_INJECT` names something that nobody can inject; its author corrects it."""
+    """`REKINDLE_INJECT` names a fault that cannot be injected. Its author has to correct it."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +43,39 @@ class StepFault:
     rank: int
     step: int
     kind: str
-    """`exception` and `memory` raise RuntimeError and MemoryError, `kill` and `stop` are signals, `pause` holds the rank after
-    the step."""
+    """Kind of the fault.
+
+    `exception` and `memory` raise RuntimeError and MemoryError, `kill` and `stop` are signals, `pause` holds the rank after
+    the step.
+    """
     place: str = FORWARD
 
 
 @dataclass(frozen=True)
 class Injection:
     pause_hangs: bool = False
-    """The pause is ordered and never comes: training goes on and no report is sent."""
+    """True if the pause is ordered but never happens: training goes on and no report is sent."""
     resume_fails: bool = False
-    """The migration ends with 406."""
+    """True if the migration ends with 406."""
     backup_fails_loading: bool = False
-    """The backup's processes end with 1 before they register."""
+    """True if the backup's processes end with 1 before they register."""
     backup_fails_paused: bool = False
-    """The backup's processes end with 1 once training is paused, before the report of the pause."""
+    """True if the backup's processes end with 1 once training is paused, before the report of the pause."""
     rank_fails_paused: bool = False
-    """The process of the first rank that stays is killed once the pause is reported, as long as nothing was recovered before."""
+    """True if the process of the first rank that stays is to be killed once the pause is reported.
+
+    Only as long as nothing was recovered before.
+    """
     rank_fails_switching: bool = False
-    """The process of rank 0 is killed when all are told to meet over other links, as long as nothing was recovered before."""
+    """True if the process of rank 0 is to be killed when all ranks are told to connect over other links.
+
+    Only as long as nothing was recovered before.
+    """
     in_steps: tuple[StepFault, ...] = field(default=())
     on_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What a stress test finds of the ranks that are on a node: it computes, sends or remembers wrongly, or its checks hang."""
+    """Faults that a stress test finds on the ranks of a node, keyed by node name. Such ranks compute, send or store wrong values,
+    or their checks hang.
+    """
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "Injection":

@@ -1,4 +1,4 @@
-"""Error by which a script ends the process of its rank. The manager is told, since an exit code explains nothing."""
+"""Error by which a script ends the process of its rank. It is sent to the manager, because an exit code explains nothing."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ from types import TracebackType
 from rekindle_training.environment import RankEnvironment
 
 SECONDS = 2.0
-"""Longest wait for a manager that does not answer, at the end of a process."""
+"""Maximum seconds to wait for a manager that does not answer, at the end of a process."""
 LONGEST = 500
-"""Characters that the manager is told; all of it stands in this rank's log."""
+"""Maximum number of characters that are sent to the manager. The whole error is in this rank's log."""
 
 
 def in_words(error: BaseException) -> str:
-    """Returns what failed, as one line or more."""
+    """Returns a description of an error in one or more lines."""
     try:
         words = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # an exception of the script may do anything
@@ -23,7 +23,7 @@ def in_words(error: BaseException) -> str:
 
 
 def watch() -> None:
-    """Marks this process as that of a rank, which its children are not."""
+    """Marks this process as a rank. Processes that it forks are not marked."""
     show, process = sys.excepthook, os.getpid()
 
     def show_and_tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

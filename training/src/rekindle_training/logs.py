@@ -1,7 +1,7 @@
-"""How launcher, manager and ranks write their logs: one line an event, its fields behind it as `name=value`.
+"""Log format of the launcher, the manager and the ranks: one line for each event, followed by its fields as `name=value`.
 
-Ranks share the terminal, and may be drawing progress bars there. So each record is written in one call, with its end of line, and
-on a terminal it takes the place of an unfinished line, which a progress bar draws again.
+Ranks share the terminal and may draw progress bars there. So each record is written in one call, with its end of line. On a
+terminal it replaces an unfinished line, which a progress bar then draws again.
 """
 
 import logging
@@ -11,7 +11,7 @@ from typing import TextIO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 CLEAR_LINE = "\r\x1b[K"
-"""Puts a terminal's cursor on the beginning of its line, and empties that."""
+"""Moves the cursor of a terminal to the start of its line and clears that line."""
 
 
 class _Fields(logging.Formatter):
@@ -21,7 +21,7 @@ class _Fields(logging.Formatter):
 
 
 class _Lines(logging.Handler):
-    """Writes to what is standard error at that moment."""
+    """Writes each record to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -56,12 +56,12 @@ def say(text: str) -> None:
 
 
 def configure(program: str) -> None:
-    """Sets up the logging of a process that is ours."""
+    """Sets up the logging of a launcher or a manager."""
     logging.basicConfig(level=logging.INFO, handlers=[_lines(_Lines(), program)], force=True)  # a manager may be a fork
 
 
 def forget() -> None:
-    """Leaves logging as a fresh interpreter has it, for a script that is run by a fork of a process of ours."""
+    """Restores the logging setup of a fresh interpreter, for a script that runs in a fork of a process of ours."""
     logging.basicConfig(level=logging.WARNING, handlers=[], force=True)
 
 
@@ -84,7 +84,7 @@ def _lines(handler: logging.Handler, program: str) -> logging.Handler:
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """None: it is no file, as where a script has put something else there."""
+    """Returns the stream's file descriptor. None: it is no file, for example because a script has replaced standard error."""
     try:
         return stream.fileno()
     except (OSError, AttributeError):  # UnsupportedOperation is an OSError

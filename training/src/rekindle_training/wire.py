@@ -7,7 +7,7 @@ from collections.abc import Sequence
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 5.0
-"""After so long without a manager it is said where it is looked for."""
+"""Seconds without an answer from a manager after which the address that is tried is logged."""
 
 Options = Sequence[tuple[str, int]]
 
@@ -42,21 +42,21 @@ SERVER: Options = (
 
 
 class Silence:
-    """Says where the manager is looked for, once each time that it does not answer for some seconds."""
+    """Logs the address that is tried, once for each period in which the manager does not answer for some seconds."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._timer: threading.Timer | None = None
 
     def begin(self) -> None:
-        """Called before each stream."""
+        """Starts the timer. Called before each stream is opened."""
         if self._timer is None:
             self._timer = threading.Timer(SILENT_SECONDS, self._say)
             self._timer.daemon = True
             self._timer.start()
 
     def end(self) -> None:
-        """Called when the first message has been sent."""
+        """Stops the timer. Called when the first message has been sent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

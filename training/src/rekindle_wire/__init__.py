@@ -18,7 +18,7 @@ INFO = "rekindle-info-bin"
 
 
 def protocol_problem(spoken: int) -> str:
-    """What is wrong with a peer's version; empty: it is ours. 0 is a peer that says none."""
+    """Returns the problem with a peer's protocol version. Empty: the version is ours. 0 stands for a peer that sends none."""
     if spoken == PROTOCOL:
         return ""
     release = "install one release of rekindle-recovery-training everywhere"

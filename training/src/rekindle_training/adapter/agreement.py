@@ -1,20 +1,20 @@
-"""Word that a rank says when all agree in a step, and what it means where ranks say different ones. Used by `step.py`."""
+"""Words that ranks exchange when all agree in a step, and the meaning of different words. Used by `step.py`."""
 
 from enum import IntEnum
 
 from rekindle_training.adapter.vote import Disagreement
 
 _KINDS, _GATHERS = 8, 1 << 7
-"""Bits of the word for the kind, and the one of them that says that gradients are added to."""
+"""Number of bits of the word for the kind, and the bit among them for a step that adds to gradients."""
 
 
 class Kind(IntEnum):
-    """Why a rank agrees; in words, of that rank."""
+    """Reason why a rank takes part in an agreement."""
 
     UPDATE = 1
-    """Its optimizer is going to update."""
+    """The rank's optimizer is about to update."""
     END = 2
-    """Its step ends, and no optimizer has updated."""
+    """The rank's step ends, and no optimizer has updated."""
 
 
 def word(step: int, kind: Kind, *, gathers: bool = False) -> int:
@@ -25,7 +25,7 @@ def word(step: int, kind: Kind, *, gathers: bool = False) -> int:
 
 
 def explained(found: Disagreement) -> str:
-    """Returns what the script did, in its terms."""
+    """Returns a description of the script's error, in terms of the script."""
     said = {rank: (word >> _KINDS, word % _GATHERS) for rank, word in found.words.items()}
     (first, (step, kind)), (second, (other_step, other_kind)) = said.items()
     if step != other_step:

@@ -1,7 +1,8 @@
-"""Plain attributes of modules that the script changes while it trains: evaluation mode, `p` of a Dropout, a counter of the
-model's own, and which parameters need gradients. A replacement and a restart begin their loop with them.
+"""Plain attributes of modules that the script changes while it trains.
 
-Only what has changed since the loop began is carried: the rest the script sets by itself, and it may be another one on each rank.
+Examples are evaluation mode, `p` of a Dropout, a counter of the model, and which parameters need gradients. A replacement and a
+restart begin their loop with these values. Only values that have changed since the loop began are carried. The script sets the
+others by itself, and they may differ from rank to rank.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,18 +12,18 @@ from typing import Any
 import torch
 
 PLAIN = (bool, int, float, str, type(None))
-"""Types of values that are carried, and put back where a step is repeated."""
+"""Types of values that are carried, and restored if a step is repeated."""
 
 _OF_TORCH = frozenset(vars(torch.nn.Module())) - {"training"}
-"""Attributes by which torch keeps hooks and the like, which the script of a replacement registers itself."""
+"""Attributes in which torch keeps hooks and similar objects, which the script of a replacement registers itself."""
 
 Place = tuple[str, str, str]
-"""Name that the session has for a module, path of a part of it, and an attribute."""
+"""Key of an attribute: name of a module in the session, path of a part of it, name of the attribute."""
 
 
 @dataclass
 class Attributes:
-    """Attributes of one rank's modules. All ranks are given those of one of them."""
+    """Attributes of one rank's modules. All ranks take the values of one of them."""
 
     roots: Mapping[str, torch.nn.Module]
     _first: dict[Place, Any] | None = None
@@ -31,7 +32,7 @@ class Attributes:
     """Values that were taken from another rank or a checkpoint."""
 
     def begin_loop(self) -> None:
-        """Called when the script has come to its first step."""
+        """Notes the first values. Called when the script has reached its first step."""
         if self._first is None:
             self._first = {place: value for place, value, _ in self._all()}
             self._put(self._taken)
@@ -40,7 +41,7 @@ class Attributes:
         return {"changed": self._changed()}
 
     def _changed(self) -> dict[Place, Any]:
-        """Values that have changed since the loop began, or that were taken."""
+        """Returns the values that have changed since the loop began, or that were taken."""
         if self._first is None:
             return dict(self._taken)
         first = self._first
@@ -56,7 +57,7 @@ class Attributes:
             self._put(changed)
 
     def _put(self, values: Mapping[Place, Any]) -> None:
-        """Sets attributes, also those that a module does not have yet since its forward pass makes them."""
+        """Sets attributes. A module may not have some of them yet, because its forward pass creates them."""
         parts = {(root, name): part for root, module in self.roots.items() for name, part in _parts(module)}
         for (root, name, attribute), value in values.items():
             if (part := parts.get((root, name))) is not None:

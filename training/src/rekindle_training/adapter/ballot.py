@@ -1,4 +1,4 @@
-"""What ranks say in a vote, put together. Used by `vote.py` and `shared_vote.py`."""
+"""Result of a vote: the words of ranks, combined. Used by `vote.py` and `shared_vote.py`."""
 
 import struct
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ from typing import NamedTuple
 import xxhash
 
 _FIELDS = struct.Struct("QqQqQ")
-"""The vote, and the fields of a ballot."""
+"""Number of the vote, and the fields of a ballot."""
 _DIGEST = struct.Struct("Q")
 SIZE = _FIELDS.size + _DIGEST.size
-"""Bytes of a ballot in memory or in a message."""
+"""Size of a ballot in bytes, in memory or in a message."""
 
 
 class Ballot(NamedTuple):
-    """The lowest of some ranks, and the lowest of them that says something else."""
+    """Words of some ranks, combined: the word of the lowest rank, and the lowest rank with another word."""
 
     rank: int
     word: int
     other: int = -1
-    """-1: all say the same."""
+    """Lowest rank with another word. -1: all words are the same."""
     other_word: int = 0
 
     @property
@@ -28,13 +28,13 @@ class Ballot(NamedTuple):
 
     @classmethod
     def of(cls, said: Mapping[int, int]) -> "Ballot":
-        """Counts words by ranks."""
+        """Creates a ballot from the words of ranks, by rank."""
         rank, *others = sorted(said)
         other = next((one for one in others if said[one] != said[rank]), None)
         return cls(rank, said[rank]) if other is None else cls(rank, said[rank], other, said[other])
 
     def merged(self, more: "Ballot") -> "Ballot":
-        """The result is the same in any order, and where a rank is counted twice."""
+        """Combines two ballots. The order does not matter, and a rank may be counted twice."""
         if self.is_unanimous and more.is_unanimous and self.word == more.word:
             return min(self, more)
         said = {self.rank: self.word, self.other: self.other_word, more.rank: more.word, more.other: more.other_word}
@@ -46,7 +46,7 @@ class Ballot(NamedTuple):
 
     @classmethod
     def unpacked(cls, content: bytes, vote: int) -> "Ballot | None":
-        """None: these are not the bytes of a ballot of this vote, or not all of them."""
+        """Reads a ballot. None: the bytes belong to another vote, or are damaged or incomplete."""
         fields = content[: _FIELDS.size]
         said, *ballot = _FIELDS.unpack(fields)
         if said != vote or _DIGEST.pack(xxhash.xxh3_64_intdigest(fields)) != content[_FIELDS.size :]:

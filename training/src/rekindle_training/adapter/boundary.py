@@ -1,11 +1,12 @@
-"""What a step changes before its update, as it was when the step began: what a rank needs to begin the same step anew.
+"""State that a step changes before its update, as it was at the start of the step. A rank needs it to begin the same step again.
 
-Random numbers, the data position, buffers (which a forward pass changes), extra state, plain attributes of modules (counters and
-modes), gradients that are being gathered, the options of optimizers and what small objects such as a scheduler keep.
+It consists of random numbers, the data position, buffers (which a forward pass changes), extra state, and plain attributes of
+modules (counters and modes). Gradients that are being gathered, the options of optimizers, and the state of small objects such as
+a scheduler belong to it too.
 
-Parameters and large averages change in an update only. They are watched by one element of some of them, and where one changed a
-rank cannot go back, and says so. Moments are not watched. Parameters that no optimizer updates are copied once they were seen to
-move.
+Parameters and large averages change in an update only. Single elements of some of them are watched. If one has changed, the rank
+cannot go back, and reports that. Moments are not watched. Parameters that no optimizer updates are copied once they were seen to
+change.
 """
 
 import copy
@@ -34,15 +35,19 @@ from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.uncounted import may_write_uncounted
 
 SMALL = 1024 * 1024
-"""Bytes up to which a buffer, or what all objects of `state` together keep, is copied at each boundary; of more it is watched
-whether it changes."""
+"""Maximum bytes of a buffer, or of all objects of `state` together, for a copy at each boundary.
+
+Larger ones are only watched for changes.
+"""
 
 MANY = 1000
-"""Tensors of all objects of `state` together up to which they are copied, and of which one element is watched."""
+"""Maximum number of tensors of all objects of `state` that are copied, and of which one element is watched."""
 
 WATCHED = 32
-"""Parameters of a module, and of a group of an optimizer, of which one element is watched. An update changes all of them. One
-that fails in its middle has changed the first ones or the last ones."""
+"""Number of parameters of a module, and of an optimizer's group, of which one element is watched.
+
+An update changes all parameters. If it fails in the middle, it has changed the first ones or the last ones.
+"""
 
 Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
@@ -52,7 +57,7 @@ Slots = dict[str, torch.Tensor | None]
 class _Buffer:
     tensor: torch.Tensor
     version: int | None
-    """None: its changes are not counted."""
+    """Change count of the tensor. None: its changes are not counted."""
     content: torch.Tensor
 
 
@@ -77,32 +82,32 @@ class _Moment:
 class Boundary:
     trained: Trained
     repeats_updates: bool = False
-    """Parameters and the state of optimizers are copied, too."""
+    """True if parameters and the state of optimizers are copied, too."""
     _moment: _Moment | None = None
     _modules: list[torch.nn.Module] = field(default_factory=list)
     _parameters: list[torch.nn.Parameter] = field(default_factory=list)
     _with_buffers: list[torch.nn.Module] = field(default_factory=list)
     _buffers: list[torch.Tensor | None] = field(default_factory=list)
-    """Of these modules, at the boundary before; then the copies of those that are tensors."""
+    """Buffers of these modules at the last boundary. The next two fields hold copies of those that are tensors."""
     _small_buffers: list[_Buffer] = field(default_factory=list)
     _large_buffers: list[_Buffer] = field(default_factory=list)
     _is_spread: bool = False
-    """Of some parameters ranks hold shards."""
+    """True if ranks hold shards of some parameters."""
     _keep_extra: list[torch.nn.Module] = field(default_factory=list)
     """Modules with state that is no tensor."""
     _settings: Settings = field(default_factory=Settings)
     _uncounted: set[torch.nn.Module] = field(default_factory=set)
     """Modules that may write tensors of theirs in a way that is not counted."""
     _looks: int = 0
-    """Boundaries at which large buffers were compared with their copies."""
+    """Number of boundaries at which large buffers were compared with their copies."""
     moments_changed: bool = False
-    """The state of an optimizer has changed in this step before its update."""
+    """True if the state of an optimizer has changed in this step before its update."""
     _has_grown: bool = True
     _watched: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
-    """Address of each of these when `_middles` were found."""
+    """Address of each tensor in `_watched` when `_middles` were found."""
     _middles: list[torch.Tensor] = field(default_factory=list)
-    """Middle elements of these, as views."""
+    """Views of the middle elements of these tensors."""
 
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
@@ -127,7 +132,7 @@ class Boundary:
             register(self._grown)
 
     def remember(self) -> Own:
-        """Of a step that begins now; returns what only this rank has."""
+        """Copies the state at the beginning of a step. Returns the part of it that only this rank has."""
         if self._has_grown:
             self._look_again()
         before = self._moment
@@ -155,10 +160,10 @@ class Boundary:
         return self._moment.own
 
     def go_back(self) -> None:
-        """Everything is as it was when the step began.
+        """Restores the state from the beginning of the step.
 
         Raises:
-            CannotGoBack: it cannot be; the message says what has changed.
+            CannotGoBack: it is not possible; the message says what has changed.
         """
         moment = self._moment
         assert moment is not None
@@ -211,12 +216,12 @@ class Boundary:
             module.set_extra_state(copy.deepcopy(extra))
 
     def forget(self) -> None:
-        """The state has become another rank's."""
+        """Drops the copied state, because this rank has taken the state of another one."""
         self._moment = None
         self._reset_scalers()
 
     def _reset_scalers(self) -> None:
-        """Which part of a step each optimizer was in is no part of a scaler's state."""
+        """Resets the stage that a scaler has recorded for each optimizer, which is no part of the scaler's state."""
         for scaler in self._scalers:
             if scaler.is_enabled():  # otherwise it has none
                 scaler._per_optimizer_states.clear()
@@ -224,7 +229,10 @@ class Boundary:
     # ---- buffers
 
     def _copy_buffers(self, before: list[dict[str, _Buffer | None]]) -> list[dict[str, _Buffer | None]]:
-        """Where they are the tensors of the boundary before, into the memory of those copies."""
+        """Copies all buffers.
+
+        If they are the same tensors as at the last boundary, their existing copies are updated in place.
+        """
         found = [tensor for module in self._with_buffers for tensor in module._buffers.values()]
         if before and len(found) == len(self._buffers) and all(map(is_, found, self._buffers)) and self._refresh():
             return before
@@ -244,7 +252,7 @@ class Boundary:
         return copies
 
     def _refresh(self) -> bool:
-        """Whether the copies are those of this moment."""
+        """Updates the copies of small buffers. Returns whether all copies are now up to date."""
         if any(buffer.tensor._version != buffer.version for buffer in self._large_buffers):
             return False
         if self._looks < LOOKS:
@@ -262,7 +270,7 @@ class Boundary:
         return True
 
     def _find_uncounted(self) -> None:
-        """Large buffers that a script writes by `.data` or an array are copied each time, as small ones are."""
+        """Moves large buffers that a script writes by `.data` or an array to the small ones, which are copied each time."""
         uncounted = [buffer for buffer in self._large_buffers if _is_written_uncounted(buffer)]
         self._small_buffers += uncounted
         self._large_buffers = [buffer for buffer in self._large_buffers if not any(buffer is one for one in uncounted)]
@@ -270,7 +278,7 @@ class Boundary:
     # ---- gradients
 
     def _look_again(self) -> None:
-        """At the modules and their parameters, which do not change often."""
+        """Looks up the modules and their parameters again. They do not change often."""
         roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
         self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
         self._settings.look(self._modules)
@@ -291,7 +299,9 @@ class Boundary:
         self._parameters = [parameter for parameter in owned if parameter is not None]
 
     def _to_watch(self, of_modules: list[list[torch.nn.Parameter]]) -> list[torch.nn.Parameter]:
-        """Evenly spread over each module and each group of an optimizer, with the first and the last one."""
+        """Returns parameters to watch: evenly spread over each module and each group of an optimizer, with the first and the
+        last one.
+        """
         of_groups = [group["params"] for optimizer in self._optimizers for group in optimizer.param_groups]
         lists = [held for held in [*of_modules, *of_groups] if held]
         known = set(self._parameters)
@@ -300,11 +310,11 @@ class Boundary:
 
     @property
     def gathers(self) -> bool:
-        """Whether a step adds to the gradients of the step before."""
+        """Returns whether a step adds to the gradients of the step before."""
         return self._gradients.are_added
 
     def held_gradients(self) -> Mapping[str, torch.Tensor]:
-        """Gradients to which this step adds, as they were when it began."""
+        """Returns the gradients to which this step adds, as they were when it began."""
         if not self.gathers:
             return {}
         names = self.parameter_names()
@@ -312,14 +322,14 @@ class Boundary:
         return {name: spread_as(held, parameters[name]) for name, held in self._gradients.copied(names).items()}
 
     def drops_gradients(self) -> None:
-        """Called before the script drops gradients."""
+        """Notes that the script is about to drop gradients."""
         self._gradients.dropped(self._parameters)
 
     def has_gradients(self, *, is_one_of_several: bool) -> None:
-        """Called when a step has all its gradients, before its update: what it has changed by then is noticed.
+        """Notes what the step has changed so far. Called when it has all its gradients, before its update.
 
         Args:
-            is_one_of_several: the step may have other updates.
+            is_one_of_several: True if the step may have other updates.
         """
         self.notice_moving()
         if not self.repeats_updates and self._moment is not None:
@@ -334,7 +344,7 @@ class Boundary:
         return next(name for name, one in zip(self.parameter_names(), self._parameters, strict=True) if one is parameter)
 
     def parameter_names(self) -> list[str]:
-        """Name of each parameter, in the order in which they are kept here."""
+        """Returns the name of each parameter, in the order of `_parameters`."""
         names: dict[int, str] = {}
         for root, module in self.trained.own_buffers.roots.items():
             for name, parameter in module.named_parameters():
@@ -344,8 +354,10 @@ class Boundary:
     # ---- what only an update changes
 
     def _sample(self) -> list[torch.Tensor]:
-        """The middle element of each watched tensor, by device, where they stay: nothing is waited for. Counters of changes see
-        neither `.data` nor fused kernels."""
+        """Returns the middle element of each watched tensor, by device, without waiting for the device.
+
+        Change counters notice neither `.data` nor fused kernels.
+        """
         held = [local(parameter) for parameter in self._watched] if self._is_spread else self._watched
         places = [tensor.data_ptr() for tensor in held]
         if places != self._places:
@@ -388,7 +400,7 @@ def _is_known(thing: Stateful) -> bool:
 
 
 def _with_inner(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """An optimizer, and those that it holds, as a container of several does."""
+    """Returns an optimizer, and the optimizers that it contains."""
     found, ahead = [optimizer], list(vars(optimizer).values())
     for value in ahead:
         if isinstance(value, torch.optim.Optimizer) and value not in found:
@@ -418,7 +430,7 @@ def _size(thing: Stateful) -> tuple[int, int]:
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A learning rate may be a tensor, which a scheduler changes in place."""
+    """Copies the options of a parameter group. A learning rate may be a tensor, which a scheduler changes in place."""
     return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items() if key != "params"}
 
 
@@ -431,7 +443,7 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
 
 
 def _copied(tensor: torch.Tensor, *, counts: bool) -> _Buffer:
-    """Of a small one changes are not counted: BatchNorm changes its statistics without that."""
+    """Copies a buffer. No change count is kept for small ones, because BatchNorm changes its statistics without counting."""
     version = tensor._version if counts and tensor.nbytes > SMALL and not tensor.is_inference() else None
     return _Buffer(tensor, version, tensor.detach().clone())
 
@@ -449,7 +461,10 @@ def _put_buffers(slots: Slots, then: Mapping[str, _Buffer | None]) -> None:
 
 
 def _filled(buffer: _Buffer) -> torch.Tensor:
-    """In place, where others may hold it; an expanded tensor or one of an inference cannot be written."""
+    """Restores a buffer in place, because others may hold the tensor, and returns it.
+
+    Expanded tensors and tensors of an inference cannot be written, so a copy is returned for them.
+    """
     if buffer.tensor.is_inference() or 0 in buffer.tensor.stride():
         return buffer.content.clone()
     with torch.no_grad():

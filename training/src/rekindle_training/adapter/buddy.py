@@ -1,7 +1,7 @@
-"""What only one rank has, in the keeping of a rank of another pod: with a pod its launcher's memory is lost as well.
+"""State that only one rank has, kept by a rank of another pod, because the launcher's memory is lost together with its pod.
 
-All ranks exchange it before they agree to an update, and when they have joined a generation. So whoever has updated knows that
-what belongs to the next boundary is kept elsewhere.
+All ranks exchange it before they agree to an update, and when they have joined a generation. So when a rank has updated, its
+state for the next boundary is kept elsewhere.
 """
 
 import struct
@@ -12,27 +12,27 @@ from rekindle_wire.training_pb2 import Kept
 
 _STEP = struct.Struct("!q")
 _KEPT = 2
-"""Steps: training goes on behind the last one, or the one before."""
+"""Number of steps that are kept: training goes on after the last one, or the one before."""
 
 
 class Buddy:
-    """Of one rank. In a job of one pod there is nobody to keep anything."""
+    """Keeps the state of one other rank, the ward. In a job of one pod no state is kept."""
 
     def __init__(self, environment: RankEnvironment, communicator: Communicator) -> None:
         self._communicator = communicator
         self._is_needed = environment.world_size > environment.ranks_per_pod
         self._ward = (environment.rank - environment.ranks_per_pod) % environment.world_size
         self._kept: dict[int, bytes] = {}
-        """Of the ward, by step."""
+        """State of the ward, by step number."""
 
     def exchange(self, step: int, own: bytes) -> None:
-        """Called by all ranks together.
+        """Sends this rank's own state and stores that of the ward. Called by all ranks together.
 
         Args:
-            own: what this rank has for itself behind `step`.
+            own: state after `step` that only this rank has.
 
         Raises:
-            RuntimeError: the other ranks were not to be reached.
+            RuntimeError: the other ranks could not be reached.
         """
         if not self._is_needed:
             return

@@ -17,7 +17,7 @@ from rekindle_training.adapter.reads import walk
 from rekindle_training.adapter.source import body_of
 
 DEEPEST = 4
-"""Functions that call each other, up to which they are followed."""
+"""Maximum depth of nested calls that are followed."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Callee:
 
     function: FunctionType
     holder: object
-    """Object that has it as a method; None: none."""
+    """Object of which the function is a method. None: it is no method."""
 
     @property
     def code(self) -> CodeType:
@@ -42,12 +42,12 @@ class Callee:
 
     @property
     def itself(self) -> Mapping[str, Any]:
-        """The first parameter of a method, with the object."""
+        """Returns the first parameter of a method, with the object."""
         return {} if self.holder is None else dict.fromkeys(self.parameters[:1], self.holder)
 
     @cached_property
     def assigned(self) -> frozenset[str]:
-        """Variables that it assigns: what they were given is not changed by that."""
+        """Returns the variables that the function assigns. Arguments of the caller are not changed by that."""
         nodes = (node for statement in self.body for node in walk(statement))
         return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 

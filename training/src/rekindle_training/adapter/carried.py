@@ -32,13 +32,13 @@ from rekindle_training.adapter.words import FAILURES
 log = logging.getLogger(__name__)
 
 LOOKS = 4
-"""Turns at whose beginning the values are looked at."""
+"""Number of turns at whose beginning the values are compared."""
 AROUND = 2
-"""Look at which the loops around the steps are judged: it is known where the update begins."""
+"""Number of the comparison at which the loops around the steps are judged. The begin of the update is known by then."""
 LARGEST = 1024 * 1024
-"""Elements of a tensor or an array up to which it is looked at."""
+"""Maximum number of elements of a tensor or an array that is compared."""
 MOST = 10_000
-"""Values of a variable, with those in containers, up to which it is looked at: it may be a whole dataset."""
+"""Maximum number of values of a variable, including those in containers, that are compared. It may be a whole dataset."""
 _WAYS_OUT = (
     "and a rank that is replaced begins with its first value, as does a job that begins again at a checkpoint. Compute it from "
     "the number of the step or epoch; or read it, between session() and the loop, from what the session has, such as "
@@ -54,7 +54,9 @@ class Carried:
     """Variables of the loops of one rank."""
 
     def __init__(self, given: Iterable[object]) -> None:
-        """`given` is what the session was given: its state is none of the loop's."""
+        """Args:
+        given: objects that the session was given. Their state does not belong to the loop.
+        """
         things = list(given)
         self._known = {id(thing) for thing in things}
         for thing in things:
@@ -75,10 +77,10 @@ class Carried:
         """Line of the loop's frame at which the update began."""
 
     def begin_update(self, *, at_end: bool) -> None:
-        """Called when a step has all its gradients.
+        """Notes the line of the update. Called when a step has all its gradients.
 
         Args:
-            at_end: the step has no update of its own, and its scope ends.
+            at_end: True if the step has no update of its own, and its scope ends.
         """
         if self._code is None or at_end or self._updates_at < math.inf:
             return
@@ -125,7 +127,7 @@ class Carried:
         return Reads(loop, frame.site.holds, FunctionsBelow(self._names(frame)))
 
     def _changed(self, asking: Frame, loop: Loop, frames: Sequence[Frame]) -> str:
-        """Looks at the loop of steps: values tell what has changed in it."""
+        """Judges the loop of steps, by the values that have changed in it."""
         seen = {name: value for name in self._reads if (value := self._look_at(name, asking)) is not None}
         changed = [name for name, value in seen.items() if name in self._seen and self._seen[name] != value]
         self._seen = seen
@@ -135,7 +137,7 @@ class Carried:
         return self._said({name: self._reads[name] for name in changed} | lines, loop, frames[frames.index(asking) :], "turn")
 
     def _around(self, asking: Frame, frames: Sequence[Frame]) -> str:
-        """Looks at the loops around the steps: the source tells what may change in them."""
+        """Judges the loops around the steps, by the values that may change according to their source."""
         for number, frame in enumerate(frames):
             for loop in (loop for loop in frame.site.loops if loop is not asking.site.steps):
                 reads = self._reads_of(loop, frame)
@@ -149,7 +151,7 @@ class Carried:
         return ""
 
     def _said(self, lines: Mapping[str, int], loop: Loop, frames: Sequence[Frame], turns: str) -> str:
-        """Says which of these variables, with the lines that read them, matters for training; empty: none."""
+        """Returns which of these variables matters for training, with the lines that read it. Empty: none."""
         frame = frames[0]
         if not lines:
             return ""
@@ -218,11 +220,11 @@ def _parts(container: Any) -> Iterator[object]:
 
 
 class _TooLarge(Exception):
-    """A variable has more values than are looked at."""
+    """A variable has more values than are compared."""
 
 
 def _value(found: object) -> object:
-    """Value of something plain, to be compared; None: it is something else, or too large."""
+    """Returns a plain value for comparison. None: it is something else, or too large."""
     try:
         return _looked_at(found, count())
     except (_TooLarge, RuntimeError):  # a container that holds itself, or that a thread changes meanwhile

@@ -43,28 +43,28 @@ class CheckpointFailed(RuntimeError):
 
 
 class CheckpointUnreadable(CheckpointFailed):
-    """Failure to read."""
+    """Failure to read a checkpoint."""
 
 
 class CheckpointNotWritten(CheckpointFailed):
-    """Failure to write. Nothing of the checkpoint is left."""
+    """Failure to write. No part of the checkpoint is left."""
 
 
 class CheckpointStore(Protocol):
-    """Where training is written down, in a form of the script's own. Every call is made by all ranks of a generation together."""
+    """Storage of checkpoints in the script's own format. All ranks of a generation make each call together."""
 
     def newest(self) -> int:
-        """The step of the newest complete checkpoint, 0 if there is none; the same on all ranks."""
+        """Returns the step of the newest complete checkpoint, the same on all ranks. 0: there is none."""
 
     def write(self, step: int) -> None:
-        """What training is behind this step."""
+        """Writes the state of training after this step."""
 
     def read(self, step: int) -> None:
-        """Everything is as it was when this checkpoint was written: random numbers and positions, too."""
+        """Restores the state of this checkpoint, including random numbers and positions."""
 
 
 class Checkpoints:
-    """The checkpoints of one job, seen from one rank: a `CheckpointStore`."""
+    """Checkpoints of one job, as one rank uses them: a `CheckpointStore`."""
 
     def __init__(  # noqa: PLR0913  # who writes what where
         self, job_dir: Path | None, rank: int, world_size: int, trained: Trained, declared: Ranks | None, legacy: Legacy
@@ -77,17 +77,17 @@ class Checkpoints:
         self._rank, self._world_size = rank, world_size
         self._trained, self._legacy = trained, legacy
         self._first = 0 if declared is None else min(declared)
-        """Of those that have this rank's state, it writes what is no tensor."""
+        """Lowest rank with the same state as this one. It writes the part that is no tensor."""
         self._part = "" if declared is None else f"rank-{self._first:05d}."
         self._damaged: set[int] = set()
         """Steps of checkpoints that cannot be read."""
 
     def newest(self) -> int:
-        """The step of the newest complete checkpoint, 0 if there is none. Rank 0 looks, so that all ranks see the same."""
+        """Returns the step of the newest complete checkpoint. 0: there is none. Only rank 0 looks, so that all ranks agree."""
         return self._newest_of(lambda _: True)
 
     def older(self, step: int) -> int:
-        """The step of the newest complete one before this; 0 if there is none."""
+        """Returns the step of the newest complete checkpoint before this one. 0: there is none."""
         return self._newest_of(lambda found: found < step)
 
     def _newest_of(self, counts: Callable[[int], bool]) -> int:
@@ -117,7 +117,7 @@ class Checkpoints:
             raise
 
     def _write_into(self, scratch: Path, step: int) -> None:
-        """Does each part of the work on all ranks, or gives it up on all: no rank waits for one that has failed."""
+        """Does each part of the work on all ranks, or stops it on all ranks, so that none waits for one that has failed."""
 
         def together(work: Callable[[], T]) -> T:
             return self._together(CheckpointNotWritten, self._folder / name_of(step), work)
@@ -144,7 +144,7 @@ class Checkpoints:
         _write_durably(scratch / self._own_name(), self._trained.take_own().pickled)
 
     def read(self, step: int) -> None:
-        """Tensors that are alike are filled in place.
+        """Reads a checkpoint. Matching tensors are filled in place.
 
         Raises:
             CheckpointUnreadable: on all ranks, if one cannot read its part; some of it may be in place.
@@ -186,12 +186,12 @@ class Checkpoints:
         return skeleton, destinations(skeleton, slots, self._trained.collect()), mine
 
     def _kinds(self) -> dict[str, str]:
-        """What the session was given, by its name there."""
+        """Returns the types of the objects that the session was given, by their names there."""
         given = {"model": self._trained.model, "optimizer": self._trained.optimizer, **self._trained.shared}
         return {name: type(thing).__name__ for name, thing in given.items() if name != FULLY_SHARDED}
 
     def _of_modules(self) -> dict[str, Any]:
-        """Facts about the modules, with which a reader makes state dicts without having the modules."""
+        """Returns facts about the modules, from which a reader makes state dicts without having the modules."""
         shared = [name for name, thing in self._trained.shared.items() if isinstance(thing, torch.nn.Module)]
         return {"modules": shared, "transient": transient_buffers(self._trained.model)}
 
@@ -210,7 +210,10 @@ class Checkpoints:
         return cast("T", done)
 
     def _named(self, skeleton: Any, tensors: Sequence[torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-        """What others have as well under the same names, and what only replicas of this rank have under names of their own."""
+        """Returns the tensors by part and name.
+
+        Names of tensors that only replicas of this rank have get a prefix.
+        """
         return {
             part: {name if isinstance(tensor, DTensor) else self._part + name: tensor for name, tensor in content.items()}
             for part, content in named(skeleton, tensors).items()
@@ -236,7 +239,7 @@ class Checkpoints:
         shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
 
     def _clear(self) -> None:
-        """Removes what a killed job left half-written, or half removed."""
+        """Removes checkpoints that a killed job left half written or half removed."""
         for leftover in self._folder.glob(".step-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -245,7 +248,7 @@ class Checkpoints:
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Writer that says why it cannot write. Torch says the position in a file, and drops the cause on the way to other ranks."""
+    """Writer that reports why it cannot write. Torch reports the position in a file, and drops the cause for other ranks."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         try:
@@ -255,7 +258,7 @@ class _Writer(dcp.FileSystemWriter):
 
 
 def _by_torch(work: Callable[[], object]) -> None:
-    """Raises RuntimeError where it fails on some rank: torch says so on all of them, by what is no `Exception`."""
+    """Raises RuntimeError if the block fails on some rank. Torch reports that on all ranks, by no subclass of `Exception`."""
     try:
         work()
     except CheckpointException as error:
@@ -272,7 +275,7 @@ def name_of(step: int) -> str:
 
 
 def complete(folder: Path) -> set[int]:
-    """Steps of the complete checkpoints in it."""
+    """Returns the steps of the complete checkpoints in a folder."""
     try:
         entries = list(folder.iterdir())
     except FileNotFoundError:
@@ -281,7 +284,7 @@ def complete(folder: Path) -> set[int]:
 
 
 def transient_buffers(model: torch.nn.Module) -> list[str]:
-    """Names of buffers that a checkpoint has and the model's `state_dict` leaves out."""
+    """Returns the names of buffers that a checkpoint has and the model's `state_dict` leaves out."""
     modules = model.named_modules(remove_duplicate=False)
     left_out = ((path, name) for path, module in modules for name in module._non_persistent_buffers_set)  # noqa: SLF001
     return [f"{path}.{name}".removeprefix(".") for path, name in left_out]

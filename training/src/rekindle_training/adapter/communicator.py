@@ -1,4 +1,4 @@
-"""The default process group of a rank, from one generation to the next, with all connections that its collectives use."""
+"""Default process group of a rank, from one generation to the next, with all connections that its collectives use."""
 
 import atexit
 import contextlib
@@ -31,18 +31,21 @@ from rekindle_training.processor.gate import Gate, Join
 from rekindle_wire.training_pb2 import Rebuild
 
 _OWN_GROUPS = "own groups"
-"""Where the ranks that stay say how many they have made."""
+"""Key in the store under which the ranks that stay write the number of groups that they have made."""
 
 CONNECT_SECONDS = 10.0
-"""To the store, which the manager holds."""
+"""Seconds to connect to the store, which the manager holds."""
 LOOK_SECONDS = 0.05
-"""After so long without a connection it is asked whether it is still wanted."""
+"""Seconds without a connection after which it is checked whether the connection is still wanted."""
 JOIN_SECONDS = 8.0
-"""From the moment in which all members are there until they are connected, at most; and a little more for each of them."""
+"""Maximum seconds from the moment in which all members are there until they are connected.
+
+A little is added for each of them.
+"""
 
 
 def accelerator_module() -> str | None:
-    """`torch.<name>` of the accelerator that this process can use, or None."""
+    """Returns the name of the module `torch.<name>` of this process's accelerator. None: there is none."""
     if torch.cuda.is_available():
         return "cuda"
     if hasattr(torch, "npu") and torch.npu.is_available():
@@ -60,21 +63,23 @@ def refuse_another() -> None:
 
 
 class GivenUp(RuntimeError):
-    """A generation was cut before it was there."""
+    """A generation was cut before it was complete."""
 
 
 _LOSSES = (dist.DistError, GivenUp, LineLost, RankLeft)
-"""What only a collective or a vote of this generation raises."""
+"""Errors that only a collective or a vote of this generation raises."""
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether a collective says that it lost another rank. Gloo's errors have no type of their own."""
+    """Returns whether an error says that a collective lost another rank. Gloo's errors have no type of their own."""
     return isinstance(error, _LOSSES) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
 def warm() -> None:
-    """Pays now, while nobody waits, what the first group and the first backward pass of a process cost; in whatever a script
-    may be doing when it reads its rank."""
+    """Runs the costly setup of a process's first group and first backward pass, before other ranks wait for it.
+
+    It may be called at any point of a script, when the script reads its rank.
+    """
     before = sys.excepthook
     dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)
     dist.barrier()
@@ -91,14 +96,14 @@ def _backend() -> str:
 
 @dataclass
 class _OwnGroup:
-    """A group that the script has made."""
+    """Process group that the script has made."""
 
     asked_for: tuple[tuple[Any, ...], dict[str, Any]]
     make: Callable[[], Any]
     early: bool
-    """Before there was a session."""
+    """True if the group was made before there was a session."""
     made: Any = None
-    """In this generation; of a rank that is no member it is something else than a group."""
+    """Result in this generation. It is no group on a rank that is not a member."""
 
     def again(self) -> Any:
         self.made = self.make()
@@ -109,7 +114,7 @@ Connected = TypeVar("Connected")
 
 
 class Communicator:
-    """Made by the session, one in each rank. `cut` may be called from any thread, everything else by the training loop."""
+    """Communicator of one rank. Made by the session. `cut` may be called from any thread, all else by the training loop."""
 
     def __init__(self, environment: RankEnvironment, gate: Gate) -> None:
         self._environment = environment
@@ -119,30 +124,30 @@ class Communicator:
         self._lock = threading.Lock()
         self._generation = 0
         self._cut = 0
+        """Latest generation that was cut."""
         self.votes = False
-        """This rank waits for others in a vote, or in the exchange before it."""
-        """The latest generation that was cut."""
+        """True while this rank waits for others in a vote, or in the exchange before it."""
         self._connections: dict[int, sockets.Ends] = {}
         self._kept: list[socket.socket] = []
-        """What was cut, until all ranks have left it."""
+        """Connections that were cut. They are kept until all ranks have left them."""
         self._aborting: threading.Thread | None = None
         self._store: dist.TCPStore | None = None
         self._vote: Vote | None = None
         self._lines: Lines | None = None
-        """Both of this generation."""
+        """`_vote` and `_lines` belong to this generation."""
         self._exchanges = 0
         self._asks = 0
         self._own_groups: list[_OwnGroup] = []
-        """In the order in which the script made them."""
+        """Groups of the script, in the order in which it made them."""
         self.in_session = False
-        """What is trained has been built."""
+        """True once the objects that are trained have been built."""
         self._handed_out: list[_OwnGroup] = []
-        """Those that the script has not asked for again yet."""
+        """Groups that the script has not asked for again yet."""
         self._excepthook = sys.excepthook
         self.places = Places()
 
     def watch(self) -> None:
-        """From here on it knows the connections of every group that is made, also of the script's own."""
+        """Starts to record the connections of every group that is made, including the script's own groups."""
         self.places.watch()
         make = distributed_c10d._new_process_group_helper  # called for every group, also those of device meshes
 
@@ -171,12 +176,13 @@ class Communicator:
         os.register_at_fork(after_in_child=self._let_go)
 
     def join(self, wish: Join) -> None:
-        """Leaves the old generation, if there is one, and meets the other members in the store that the manager holds. Groups of
-        the script's own are made again, of the same names, by which device meshes find them; a replacement's script
-        makes them in the same order: here those without which it could not build what it trains.
+        """Leaves the old generation, if there is one, and meets the other members in the manager's store.
+
+        The script's own groups are made again with the same names, by which device meshes find them. A replacement's script
+        makes them in the same order. Only groups that the script needs to build what it trains are made here.
 
         Raises:
-            RuntimeError: the others could not be met, or it was cut meanwhile.
+            RuntimeError: the others could not be met, or the generation was cut meanwhile.
         """
         if self._aborting is not None:
             self._aborting.join()
@@ -196,7 +202,7 @@ class Communicator:
             raise GivenUp(f"generation {wish.generation} was given up while it was joined")
 
     def complete(self) -> None:
-        """The rest of the script's own groups, those that a replacement makes when it has its state. Raises as `join`."""
+        """Makes the remaining groups of the script, which a replacement makes once it has its state. Raises as `join`."""
         distributed_c10d._get_default_store().set(_OWN_GROUPS, f"{len(self._own_groups)}")
         self._make_again(early=False)
 
@@ -211,7 +217,7 @@ class Communicator:
 
     @property
     def has_late_groups(self) -> bool:
-        """The script has made some in its session."""
+        """Returns whether the script has made groups in its session."""
         return any(not group.early for group in self._own_groups)
 
     def _make_again(self, *, early: bool) -> None:
@@ -254,7 +260,7 @@ class Communicator:
 
     @contextmanager
     def handing_out(self) -> Iterator[None]:
-        """Inside, the script's own groups are there: who asks for one as before is given it."""
+        """Returns existing groups to the script inside the block, if it asks for one as it did before."""
         self._handed_out = list(self._own_groups)
         try:
             yield
@@ -262,7 +268,7 @@ class Communicator:
             self._handed_out = []
 
     def _gather(self, store: dist.Store, what: str, count: int) -> None:
-        """Returns when so many ranks have come to this: who waits for a connection to one that is not there cannot be woken."""
+        """Returns when `count` ranks have arrived. A rank that waits for a connection to a missing one could not be woken."""
         with self._asking():
             if store.add(f"come to {what}", 1) == count:
                 store.set(what, "")
@@ -280,12 +286,14 @@ class Communicator:
             return make(*args, **keywords)
 
     def _connects(self, connect: Callable[..., Any], *args: Any) -> Any:
-        """Gloo waits 40 seconds for a member that is lost while they connect."""
+        """Connects a group, and stops when the generation is given up. Gloo would wait 40 seconds for a lost member."""
         return self._unless_given_up(lambda: connect(*args))
 
     def cut(self, generation: int) -> None:
-        """Every collective of this generation that waits for another rank ends here with an exception, at once. One of a later
-        generation is left alone, an earlier one than this is over."""
+        """Ends every collective of this generation that waits for another rank. Each raises an exception at once.
+
+        A later generation is not affected, and an earlier one is over.
+        """
         with self._lock:
             self._cut = max(self._cut, generation)
             if not self._is_cut:
@@ -305,7 +313,7 @@ class Communicator:
 
     @staticmethod
     def _abort(accelerator: str) -> None:
-        """What the accelerator's library waits for does not end with torch's connections."""
+        """Aborts the groups of the accelerator, because its library goes on waiting when torch's connections end."""
         device = torch.device(accelerator)
         for group in list(distributed_c10d._world.pg_map):
             if device in group._device_types:
@@ -337,8 +345,9 @@ class Communicator:
             self.votes = False
 
     def exchange(self, content: bytes) -> bytes:
-        """Sends to the rank at this one's place in the next pod, and returns what that of the pod before sends. Called by all
-        ranks together, where there are several pods.
+        """Sends to the rank with this one's place in the next pod, and returns the content from the previous pod.
+
+        Called by all ranks together, if there are several pods.
 
         Raises:
             RuntimeError: one of the two could not be reached.
@@ -352,8 +361,10 @@ class Communicator:
             self.votes = False
 
     def counted(self) -> dict[str, int]:
-        """Collectives that this rank has begun in this generation, from any thread, by their group; votes and exchanges are
-        together."""
+        """Returns the number of collectives that this rank has begun in this generation, from any thread, by group.
+
+        Votes and exchanges are counted together under the empty name.
+        """
         try:
             groups: list[Any] = list(distributed_c10d._world.pg_map)
             found: dict[str, int] = {group.group_name: group._get_sequence_number_for_group() for group in groups}
@@ -362,9 +373,14 @@ class Communicator:
         return {**found, "": self._exchanges + (0 if self._vote is None else self._vote.begun)}
 
     def leave(self, *, together: bool) -> None:
-        """The normal end is together, also where the script has destroyed the group itself: who has left repairs nothing more.
-        The group stays for what stands behind the session, as in a script without one. Otherwise who waits for this rank is
-        told now that it does not come."""
+        """Leaves the job.
+
+        Normally all ranks leave together, even if the script has destroyed the group itself, because a rank that has left
+        takes part in no repair. The group is kept for code after the session, as in a script without one.
+
+        Args:
+            together: False: ranks that wait for this one are told at once that it does not come.
+        """
         if not together:
             self.cut(self._generation)
             end_group()
@@ -382,23 +398,28 @@ class Communicator:
         return self._cut >= self._generation > 0
 
     def _store_at(self, port: int, seconds: float) -> dist.TCPStore:
-        """A client for each manager's life: a new one asks the name service twice for names that only its logs would use."""
+        """Returns a client for the store.
+
+        It is kept for each manager's life, because a new one queries the name service twice.
+        """
         if self._store is None or self._store.port != port:
             self._store = self._connected_to(port)
         self._store.set_timeout(timedelta(seconds=seconds))
         return self._store
 
     def _connected_to(self, port: int) -> dist.TCPStore:
-        """Torch tries on and on where nobody listens, as when a manager ends at this moment."""
+        """Connects to the store. The port is tried first, because torch would retry endlessly if the manager has just ended."""
         host, connects = self._environment.master_addr, timedelta(seconds=CONNECT_SECONDS)
         socket.create_connection((host, port), CONNECT_SECONDS).close()
         return self._unless_given_up(lambda: dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects))
 
     def _unless_given_up(self, connect: Callable[[], Connected]) -> Connected:
-        """Who connects cannot be woken. So a thread does, and is left alone where the generation is given up meanwhile.
+        """Runs `connect` in a thread, because a thread that connects cannot be woken.
+
+        It is abandoned if the generation is given up.
 
         Raises:
-            RuntimeError: the generation was given up, or what `connect` raises.
+            RuntimeError: the generation was given up, or `connect` raised it.
         """
         connected: queue.SimpleQueue[Connected | Exception] = queue.SimpleQueue()
 
@@ -435,8 +456,11 @@ class Communicator:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """The store, where members that make a group wait for each other. Raises RuntimeError where it was cut already: nobody
-        would end the wait."""
+        """Marks the time in which members that make a group wait for each other in the store.
+
+        Raises:
+            RuntimeError: the generation was cut already, so nothing would end the wait.
+        """
         with self._lock:
             if self._is_cut:
                 raise GivenUp(f"generation {self._generation} was given up while it was joined")
@@ -452,21 +476,23 @@ class Communicator:
         return {descriptor: ends for descriptor, ends in sockets.connected().items() if ends[1][1] == port}
 
     def _let_go(self) -> None:
-        """In a process that was forked, such as a data loader's worker: a neighbour notices the end of this rank by its sockets,
-        and would not as long as another process holds them."""
+        """Closes this rank's connections in a forked process, such as a data loader's worker.
+
+        A neighbour notices the end of this rank by its sockets. It would not if another process held them open.
+        """
         sockets.close(self._connections)
         if self._lines is not None:
             self._lines.close()
 
 
 def _set_timeout(timeout: timedelta) -> None:
-    """Of collectives of the default group; torch has a public name for it since 2.15."""
+    """Sets the timeout of collectives of the default group. Torch has had a public function for this since 2.15."""
     set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
     set_timeout(timeout, None)
 
 
 def _patient(communicate: Callable[..., Any]) -> Callable[..., Any]:
-    """Gloo gives a message from one rank to another no more time than there was to connect them."""
+    """Wraps a function that sends or receives. Gloo would limit a message's time to that for connecting the ranks."""
 
     @wraps(communicate)
     def patient(group: dist.ProcessGroup, tensors: list[torch.Tensor], *args: Any) -> Any:
@@ -477,7 +503,7 @@ def _patient(communicate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Work:
-    """Of a message, for which there is as much time as for a collective."""
+    """Work of a message that may take as much time as a collective."""
 
     def __init__(self, work: dist.Work) -> None:
         self._work = work

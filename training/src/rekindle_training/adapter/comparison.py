@@ -1,8 +1,8 @@
-"""Comparison of what ranks hold in common: after the first step, after the first step of each recovery, before each checkpoint.
+"""Comparison of the state that ranks share: after the first step, after the first step of each recovery, before each checkpoint.
 
-Each rank tells one digest for each set of ranks that hold the same. Where two of a set differ, its ranks tell the digest of each
-tensor and value, and all ranks raise the same error, which names the first difference. Buffers are compared apart: those that
-differ are each rank's own from then on.
+Each rank sends one digest for each set of ranks that hold the same state. If two ranks of a set differ, its ranks send the
+digest of each tensor and value. All ranks then raise the same error, which names the first difference. Buffers are compared
+separately: those that differ belong to each rank alone from then on.
 """
 
 from collections import defaultdict
@@ -23,11 +23,11 @@ from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
 Digests = Mapping[str, bytes]
 """Digest of each tensor or value, by its path."""
 _Group = tuple[tuple[int, ...], bool]
-"""Ranks that hold the same, and whether it is their buffers."""
+"""Ranks that hold the same state, and True if it is their buffers."""
 
 
 class ReplicasDiffer(RuntimeError):
-    """Ranks that are said to hold the same do not. Raised on all ranks."""
+    """Ranks that should hold the same state do not. Raised on all ranks."""
 
 
 class Comparison:
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def _differing(mine: Mapping[_Group, Digests]) -> list[_Group]:
-    """Called by all ranks together."""
+    """Returns the groups of ranks whose digests differ. Called by all ranks together."""
     everyone: list[dict[_Group, bytes]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, {group: _combined(digests) for group, digests in mine.items()})
     return [group for group in sorted(set().union(*everyone)) if _differs(group, everyone)]

@@ -19,7 +19,7 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 class _NotKnown(Exception):
-    """The value changes, or cannot be told without executing something of the script."""
+    """The value changes, or cannot be known without executing code of the script."""
 
 
 class Conditions:

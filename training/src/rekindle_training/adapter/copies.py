@@ -1,5 +1,7 @@
-"""Copies of what a step changes, besides what is copied at every boundary: parameters that move before the update, and, where the
-script asks for it, all parameters with the state of their optimizers."""
+"""Copies of state that a step changes, in addition to the state that is copied at every boundary.
+
+It is parameters that move before the update. If the script requests it, it is all parameters with the state of their optimizers.
+"""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -12,15 +14,18 @@ from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import put_together, taken_apart
 
 SUSPECTED = 16 * 1024 * 1024
-"""Bytes up to which a parameter is copied that moves perhaps: a frozen weight of a large layer is no codebook."""
+"""Maximum bytes of a parameter that is copied because it might move. A frozen weight of a large layer is no codebook."""
 
 LOOKS = 3
-"""Steps in which it is looked for parameters that move: with a large frozen model each look costs as much as a small step."""
+"""Number of steps in which moving parameters are searched.
+
+With a large frozen model each search costs as much as a small step.
+"""
 
 
 @dataclass
 class Copies:
-    """Copies of tensors, in the same memory each time."""
+    """Copies of tensors, which are always written into the same memory."""
 
     _given: Sequence[torch.Tensor] = ()
     _copies: list[torch.Tensor] = field(default_factory=list)
@@ -43,15 +48,17 @@ class Copies:
                 torch._foreach_copy_(self._copies, held)
 
     def put_back(self) -> None:
-        """Writes into the memory that the tensors have now: a script may have given them other memory by `.data`."""
+        """Restores the tensors from the copies, in their current memory: a script may have assigned other memory by `.data`."""
         if self._given:
             with torch.no_grad():
                 torch._foreach_copy_([local(tensor).detach() for tensor in self._given], self._copies)
 
 
 class Moving:
-    """Parameters that a step changes before its update: momentum encoders, codebooks, embeddings that are renormalised. They are
-    copied from the step on that follows the one in which they were first seen to move."""
+    """Parameters that a step changes before its update: momentum encoders, codebooks, embeddings that are renormalised.
+
+    They are copied from the step after the one in which they were first seen to move.
+    """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
@@ -68,11 +75,11 @@ class Moving:
         self._copies = Copies()
 
     def look(self, parts: Sequence[Sequence[torch.nn.Parameter]], uncounted: Sequence[torch.nn.Parameter]) -> None:
-        """Takes the parameters of a model that has grown.
+        """Looks up the parameters of a model that has grown.
 
         Args:
-            parts: parameters of each part of the model. Where one moves uncounted, others of its part may.
-            uncounted: what the code of its module may write in such a way. Small ones that no optimizer updates are copied.
+            parts: parameters of each part of the model. If one moves uncounted, others of its part may, too.
+            uncounted: parameters that their module's code may write uncounted. Small ones that no optimizer updates are copied.
         """
         self._parts = parts
         small = (parameter for parameter in self._not_updated(uncounted) if parameter.nbytes <= SUSPECTED)
@@ -146,7 +153,7 @@ class Updated:
 
 
 def copied(state: Any) -> Any:
-    """Copy of what a small object keeps. For plain values and lists of them, as of a scheduler, `copy.deepcopy` takes long."""
+    """Returns a copy of a small object's state. For plain values and lists of them, `copy.deepcopy` would be slow."""
     if type(state) is not dict:
         return copy.deepcopy(state)
     found: dict[Any, Any] = {}

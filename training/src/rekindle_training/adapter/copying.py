@@ -1,8 +1,8 @@
-"""Hands a state from the rank that has it to one that needs it: no tensor is pickled, and what fits is received in place.
+"""Sends a state from the rank that has it to one that needs it. No tensor is pickled, and matching tensors are received in place.
 
-Called by the session in a migration: `send` on the replica, `receive` on the replacement, over the default process group. First
-goes a skeleton, which says what belongs where; then the tensors of each device, packed into messages of some size whatever their
-types; then the digest, which both work out beside the copy.
+Called by the session in a migration: `send` on the replica, `receive` on the replacement, over the default process group. The
+skeleton is sent first, which describes the structure. The tensors of each device follow, packed into messages of a certain size,
+whatever their types. The digest comes last; both ranks compute it during the copy.
 """
 
 import pickle
@@ -18,11 +18,11 @@ from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, strides, taken_apart
 
 BUCKET_BYTES = 32 * 1024 * 1024
-"""A message of packed tensors holds at least this much, where there is so much."""
+"""Minimum bytes of a message of packed tensors, if there are as many."""
 ALONE = 1024 * 1024
-"""Bytes of a tensor that goes by itself: to pack it would cost more than a message."""
+"""Minimum bytes of a tensor that is sent in a message of its own, because packing it would cost more."""
 ALIGNMENT = 16
-"""Bytes; each tensor in a message begins at a multiple of it."""
+"""Alignment in bytes of each tensor in a message."""
 
 
 def send(state: Any, target: int) -> None:
@@ -39,7 +39,7 @@ def send(state: Any, target: int) -> None:
 
 
 def receive(source: int, mine: Any) -> tuple[Any, bytes, Hashes]:
-    """The replica's state, its digest, and of this rank's digest what was worked out beside the copy.
+    """Receives a state. Returns it, its digest, and the hashes for this rank's digest that were computed during the copy.
 
     Args:
         mine: this rank's state; tensors of it that have the same place, shape, type and device are filled in place.
@@ -63,7 +63,7 @@ def _hash(tensors: Sequence[torch.Tensor]) -> dict[object, bytes]:
 
 
 def buckets(slots: Sequence[Slot]) -> Iterator[list[int]]:
-    """The tensors of each message, by their indices: those of one device, in their order, until there is enough."""
+    """Yields the indices of the tensors of each message: those of one device, in their order, up to a certain size."""
     for device in dict.fromkeys(slot.device for slot in slots):
         bucket: list[int] = []
         size = 0
@@ -102,7 +102,7 @@ def _receive_bucket(destinations: Sequence[torch.Tensor], source: int) -> None:
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as they lie in memory; of a tensor that is not plain memory, those of a copy."""
+    """Returns the elements in the order of memory. If a tensor is not plain memory, a copy is used."""
     plain = local(tensor).detach().resolve_conj().resolve_neg()
     whole = plain if plain.stride() == strides(plain) else plain.clone()
     return whole.as_strided((whole.numel(),), (1,))

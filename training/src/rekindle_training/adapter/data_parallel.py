@@ -1,9 +1,9 @@
 """DistributedDataParallel in one generation after the other: the object stays, the group under it changes.
 
-DDP sums gradients in buckets, and finds their layout in its first backward pass. In another layout the same sums differ in their
-last bits. So the layout is a part of what training depends on: a replacement and a job that begins again at a checkpoint wrap
-their models with the layout that training has. It becomes another one before the agreement of the step that found it, so that
-all ranks have it or none has, and not, as DDP would, somewhere in the step behind.
+DDP sums gradients in buckets, and finds their layout in its first backward pass. With another layout the same sums differ in
+their last bits. So the layout is a part of the training state. A replacement, and a job that begins again at a checkpoint,
+wrap their models with the layout that training has. DDP would change the layout somewhere in the next step. Here it changes
+before the agreement of the step that found it, so that all ranks have the new layout or none has.
 """
 
 from collections.abc import Iterator
@@ -26,36 +26,36 @@ FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
 """Attributes by which DDP decides about the collectives of its next passes."""
 
 SAMPLE_RATE = 100
-"""DDP writes its statistics down in each of so many iterations."""
+"""Number of iterations from one record of DDP's statistics to the next."""
 
 
 @dataclass
 class _Wrapper:
-    """Of a model, over the default process group."""
+    """Wrapper of a model, over the default process group."""
 
     ddp: "ReferenceType[DistributedDataParallel]"
     layout: Layout
-    """That of the latest agreement."""
+    """Layout of the latest agreement."""
     needs: list[bool]
-    """Which parameters needed gradients when it was made: DDP reduces these, whatever is frozen later."""
+    """True for each parameter that needed gradients when the wrapper was made. DDP reduces them, even if frozen later."""
     found: bool = False
-    """Its first backward pass is over, and the buckets are those for good."""
+    """True if the first backward pass is over and the buckets are final."""
 
 
 class DataParallel:
-    """The wrappers of one rank, in the order in which they were made. A `Stateful`, of which all ranks have the same state."""
+    """Wrappers of one rank, in the order in which they were made. A `Stateful` whose state all ranks share."""
 
     def __init__(self) -> None:
         self._wrappers: list[_Wrapper] = []
         self._awaited: list[Layout] = []
-        """Of wrappers that are still to be made here."""
+        """Layouts of wrappers that are still to be made here."""
         self._awaited_flags: list[Flags] = []
         self._awaited_needs: list[list[bool]] = []
         self.alone = False
-        """Nobody else wraps a model at this moment: the other ranks are in their loops, and have the state that this one has."""
+        """True if no other rank wraps a model now: the others are in their loops, and have the same state as this one."""
 
     def watch(self) -> None:
-        """From here on it knows all wrappers that are made."""
+        """Starts to record all wrappers that are made."""
         wrap = DistributedDataParallel.__init__
 
         @wraps(wrap)
@@ -98,17 +98,17 @@ class DataParallel:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all wrappers have found their buckets."""
+        """Returns whether all wrappers have found their buckets."""
         return not any(True for _ in self._unfound())
 
     def agreed(self) -> None:
-        """All ranks have come through `settle`."""
+        """Stores the new layouts. Called when all ranks have completed `settle`."""
         for wrapper, ddp in self._unfound():
             if ddp._has_rebuilt_buckets:
                 wrapper.layout, wrapper.found = _found(ddp), True
 
     def regroup(self) -> None:
-        """There is another default process group, and what was going on in the one before is forgotten."""
+        """Begins again with the new default process group. State of the former group is dropped."""
         for wrapper in self._wrappers:
             if (ddp := wrapper.ddp()) is not None:
                 with _needing(ddp.module, wrapper.needs):
@@ -117,7 +117,7 @@ class DataParallel:
 
     @contextmanager
     def wrapped_again(self) -> Iterator[None]:
-        """The script may wrap its models anew inside, as all ranks do at this moment that had wrapped them."""
+        """Lets the script wrap its models again inside the block, as all ranks that had wrapped them do at that time."""
         before = self.alone, self._awaited, self._awaited_flags, self._awaited_needs
         state = self.state_dict()
         self.alone, self._awaited, self._awaited_flags, self._awaited_needs = (
@@ -181,7 +181,10 @@ class DataParallel:
 
 @contextmanager
 def _layout(given: Layout | None) -> Iterator[list[Layout]]:
-    """DDP that is made inside has this layout, where it fits its parameters, or its own; yields which it has, once it is made."""
+    """Gives the layout to a DDP that is made inside the block, if it fits the parameters. Otherwise DDP chooses its own.
+
+    Yields a list that holds the layout in use, once the DDP is made.
+    """
     used: list[Layout] = []
     assign = dist._compute_bucket_assignment_by_size
 
@@ -206,7 +209,7 @@ def _needs(module: torch.nn.Module) -> list[bool]:
 
 @contextmanager
 def _needing(module: torch.nn.Module, needs: list[bool]) -> Iterator[None]:
-    """Inside, these parameters need gradients, where as many are told as there are."""
+    """Sets which parameters need gradients inside the block. Does nothing if the number of parameters differs."""
     parameters = list(module.parameters())
     before = _needs(module)
     if len(needs) != len(parameters):
@@ -222,7 +225,7 @@ def _needing(module: torch.nn.Module, needs: list[bool]) -> Iterator[None]:
 
 
 def _found(ddp: Any) -> Layout:
-    """Torch tells it in its statistics only."""
+    """Returns the layout that DDP has found, which torch reports in its statistics only."""
     ddp.reducer._set_ddp_runtime_logging_sample_rate(1)
     ddp.logger.set_runtime_stats_and_log()
     ddp.reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
@@ -235,7 +238,7 @@ def _buckets(layout: Layout) -> list[list[int]]:
 
 
 def _begin_again(ddp: Any, layout: Layout) -> None:
-    """As if it had been wrapped now, with this layout."""
+    """Restores a wrapper to its state just after wrapping, with this layout."""
     ddp.reducer._remove_autograd_hooks()
     ddp.process_group = dist.group.WORLD
     parameters, sparse = ddp._build_params_for_reducer()

@@ -1,10 +1,10 @@
-"""A digest of training state: what a replacement holds is what its replica holds, to the bit, the shape and the type.
+"""Digest of training state. It verifies that a replacement has the same bits, shapes and types as its replica.
 
-A tensor of the host is hashed by XXH3 in its memory; one of an accelerator is summed up where it is: 32-bit words times fixed odd
-weights of 64 bits, modulo 2**64, one sum a mebibyte. That needs no copy on the host, and changes with every word that changes or
-moves. A product carries bits upwards only: with words as wide as the sums, two that change in their highest bit, the sign, would
-make up for each other. What comes of each tensor is hashed by SHA-256 with all the rest. It finds errors, not forgeries: both
-ranks are of one job, and their tensors on devices of one kind.
+A tensor on the host is hashed by XXH3 in its memory. A tensor on an accelerator is summed up there: 32-bit words times fixed
+odd weights of 64 bits, modulo 2**64, one sum for each mebibyte. That needs no copy on the host, and detects every word that
+changes or moves. A product carries bits upwards only. If the words were as wide as the sums, two changes of the highest bit,
+the sign, would cancel each other out. The results of all tensors are hashed by SHA-256 with all other values. The digest
+finds errors, not forgeries: both ranks belong to one job, and their tensors are on devices of one kind.
 """
 
 import hashlib
@@ -22,17 +22,20 @@ from rekindle_training.adapter.sharding import local
 
 WORD = 4
 CHUNK = 262_144
-"""Words of one sum: a mebibyte."""
+"""Number of words in one sum: a mebibyte."""
 SLAB = 2
-"""Chunks that are multiplied at once: what is made in between stays in the processor's cache."""
+"""Number of chunks that are multiplied at once, so that the intermediate result stays in the processor's cache."""
 
 
 Hashes = Mapping[object, bytes]
-"""Of tensors that were hashed before, by what `moment_of` says of them."""
+"""Hashes of tensors that were hashed before, keyed by the result of `moment_of`."""
 
 
 def digest(state: Any, known: Hashes = MappingProxyType({})) -> bytes:
-    """Over every tensor, number, text, array and set in nested mappings and sequences, each with its path, type and shape."""
+    """Returns the digest of all values in nested mappings and sequences, each with its path, type and shape.
+
+    Tensors, numbers, texts, arrays and sets count.
+    """
     sha = hashlib.sha256()
     for path, leaf in sorted(leaves(state, ""), key=lambda item: item[0]):
         sha.update(f"{path}\0{type(leaf).__qualname__}\0".encode())
@@ -46,7 +49,7 @@ def digest(state: Any, known: Hashes = MappingProxyType({})) -> bytes:
 
 
 def leaf_digest(leaf: Any) -> bytes:
-    """Digest of one tensor or value, with its type and shape; of a DTensor, of what this rank holds."""
+    """Returns the digest of one tensor or value, with its type and shape. For a DTensor, only this rank's part counts."""
     if not isinstance(leaf, torch.Tensor):
         return xxhash.xxh3_128_digest(type(leaf).__qualname__.encode() + _bytes_of(leaf))
     held = local(leaf)
@@ -54,7 +57,7 @@ def leaf_digest(leaf: Any) -> bytes:
 
 
 def moment_of(tensor: torch.Tensor) -> object:
-    """The same for the same memory, read in the same way, as long as nothing has written to it through torch."""
+    """Returns a key that is the same for the same memory, read in the same way, until it is written through torch."""
     held = local(tensor)
     if held.is_inference():  # whose changes are not counted
         return object()
@@ -68,7 +71,7 @@ def content_hash(tensor: torch.Tensor) -> bytes:
 
 
 def sums(tensor: torch.Tensor) -> bytes:
-    """The weighted sums of a tensor's content, and the bytes behind its last whole word."""
+    """Returns the weighted sums of a tensor's content, and the bytes after its last whole word."""
     content = _flat_bytes(tensor)
     whole = content.numel() // WORD * WORD
     words = content[:whole].view(torch.int32)
@@ -92,13 +95,13 @@ def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
-    """Odd, so that no change of a word is lost; different, so that no two words can change places."""
+    """Returns the weights. They are odd, so that every change of a word counts, and different, so that every swap counts."""
     drawn = torch.randint(-(2**62), 2**62, (CHUNK,), generator=torch.Generator("cpu").manual_seed(1), device="cpu")
     return (2 * drawn + 1).to(device)
 
 
 def _bytes_of(leaf: Any) -> bytes:
-    """Of an object without a content that is the same in every process, nothing."""
+    """Returns the content of a value. Empty for objects without a content that is the same in every process."""
     if isinstance(leaf, bytes | bytearray):
         return bytes(leaf)
     if isinstance(leaf, set | frozenset):

@@ -1,5 +1,7 @@
-"""How a process becomes a rank of the job, before it has anything of what is trained: it has met the others, and stands in the
-default process group."""
+"""Entry of a process into the job: it meets the other ranks and joins the default process group.
+
+It does not have any state of training yet.
+"""
 
 import atexit
 import gc
@@ -19,11 +21,11 @@ from rekindle_training.processor.processor import Processor
 from rekindle_wire.training_pb2 import Leave, Standing
 
 _is_warm = False
-"""Of one process."""
+"""True if this process has called `warm`."""
 
 
 def warm() -> None:
-    """Pays once what a rank's first group, its first backward pass and its first collection cost."""
+    """Runs once the costly setup of a rank's first group, its first backward pass and its first garbage collection."""
     global _is_warm
     if _is_warm or dist.is_initialized():
         return
@@ -41,16 +43,16 @@ class Entry:
     gate: Gate
     processor: Processor
     met: Join | None = None
-    """The generation whose group is there already; the state that training has in it is still to come."""
+    """Generation that was joined: its group exists, but the state of training in it is still to be received."""
 
     @property
     def begins(self) -> bool:
-        """Whether the generation that was met is the first one of a life of the job."""
+        """Returns whether the generation that was joined is the first one of a life of the job."""
         return self.met is not None and self.met.rebuild.begins
 
     @classmethod
     def make(cls) -> "Entry":
-        """A spare waits for its rank here."""
+        """Reads the environment and creates an entry. A spare waits for its rank here."""
         warm()
         return cls.of(RankEnvironment.read())
 
@@ -91,11 +93,12 @@ class Entry:
         self.say_failed(failure, wish, lost=lost)
 
     def say_failed(self, failure: str, wish: Join, *, lost: bool) -> None:
-        """Unless the manager has turned to another generation by itself. Ends the process of a job that begins, where the failure
-        is its own: nobody could repair it.
+        """Reports a failure to join, unless the manager has already requested another generation.
+
+        Ends the process of a job that begins if the failure is its own, because no other rank could repair it.
 
         Args:
-            lost: other ranks were not to be reached, which is for the manager to decide about.
+            lost: True if other ranks could not be reached. Then the manager decides what follows.
         """
         if self.gate.is_asked_to_join:
             return

@@ -40,9 +40,9 @@ from rekindle_training.adapter.reads import (
 from rekindle_training.adapter.unrolling import unrolled
 
 TRAINS = frozenset(["backward", "manual_backward", "manual_seed", "manual_seed_all", "seed", "set_epoch"])
-"""Names of functions that are part of training, whoever has them."""
+"""Names of functions that are part of training, on any object."""
 CHANGES = frozenset(["step", "zero_grad", "load_state_dict", "add_param_group", "update_parameters", "unscale_"])
-"""The same of what the session was given."""
+"""Names of functions that are part of training on objects that the session was given."""
 SHOWS = (
     *("save", "log", "print", "write", "report", "eval", "valid", "test", "record", "dump", "checkpoint", "display", "progress"),
     *("scalar", "postfix", "description", "plot", "figure"),
@@ -57,7 +57,7 @@ ACTS = ("update", "adjust", "set", "step", "train", "anneal", "decay", "freeze",
 BESIDE = GROWS | frozenset(dir(builtins))
 """Names of functions that update nothing of what is trained."""
 LONGEST = 5.0
-"""Seconds of a processor in which the variables of one loop are followed through one frame."""
+"""Maximum CPU seconds to follow the variables of one loop through one frame."""
 
 Carried = frozenset[str]
 """Variables that a value carries."""
@@ -78,7 +78,7 @@ class Site:
     loops: Sequence[Loop] = ()
     """Loops around that line, the innermost first."""
     steps: Loop | None = None
-    """The one of them whose turns are steps."""
+    """Loop among `loops` whose turns are steps. None: there is none."""
     code: CodeType | None = None
     below: "Site | None" = None
     holds: Callable[[ast.expr], bool | None] = never_known
@@ -210,7 +210,7 @@ class Flow:
                 self._store(item.optional_vars, hot, self._carried(item.context_expr, hot))
 
     def _loop_inside(self, loop: Loop, hot: Hot, decides: Carried) -> Hot:
-        """Goes on until another turn changes nothing."""
+        """Follows the turns of an inner loop until another turn changes nothing."""
         key = loop, frozenset(hot.items()), decides, self._skips, self._called, self._names.aliases
         if key in self._turns:
             return dict(self._turns[key])
@@ -308,7 +308,7 @@ class Flow:
                     _add(hot, {path(target): what})
 
     def _set(self, holder: ast.expr, attribute: str, hot: Hot, what: Carried) -> None:
-        """An attribute of an object gets a value, which its property may do something with."""
+        """Follows a value that is assigned to an attribute, which may be a property."""
         thing = self._names.value(holder)
         self.reached |= what if self._names.is_trained(holder) and not is_beside(thing, attribute) else NONE
         if (setter := setter_of(thing, attribute)) and len(setter.parameters) > 1:
@@ -332,7 +332,11 @@ class Flow:
                 self._call(part, hot, decides, drops=part is dropped)
 
     def _call(self, call: ast.Call, hot: Hot, decides: Carried, *, drops: bool) -> None:
-        """`drops`: nothing is done with what it returns."""
+        """Follows a call.
+
+        Args:
+            drops: True if the result of the call is not used.
+        """
         name = called_name(call.func)
         if self._calls_below(call):
             self._enter(call, hot)
@@ -470,7 +474,7 @@ def _around(hot: Hot, code: CodeType) -> Hot:
 
 
 def _put(hot: Hot, name: str, what: Carried) -> None:
-    """Another value has this name: nothing of the one before is left."""
+    """Assigns a value to a name, which no longer carries its former value."""
     for one in [one for one in hot if one == name or one.startswith(f"{name}.")]:
         del hot[one]
     _join(hot, name, what)

@@ -1,4 +1,4 @@
-"""What a script trains and did not give to its session: found where it can be, and refused. A replacement would not have it."""
+"""Finds and refuses objects that a script trains but did not give to its session. A replacement would not have their state."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from rekindle_training.adapter.state import has_extra_state
 
 
 class Forgotten(Refused, TypeError):
-    """Something that trains was not given to the session."""
+    """An object that trains was not given to the session."""
 
 
 def refuse_strange_parameters(given: Iterable[object]) -> None:
@@ -37,20 +37,25 @@ def refuse_strange_parameters(given: Iterable[object]) -> None:
 
 
 class Optimizers:
-    """Those that the session was given. Where all that it was given is torch's, another one that updates in step after step was
-    forgotten, if it has a state or updates what the session trains: what is the script's own may carry others inside."""
+    """Optimizers that the session was given.
+
+    If all given objects are torch's own, another optimizer that updates in several steps was forgotten. It counts if it has a
+    state or updates parameters that the session trains. Objects of the script's own may contain other optimizers.
+    """
 
     def __init__(self, given: Iterable[object], step: Callable[[], int]) -> None:
-        """`step` is the number of the step that is being executed; 0: none is."""
+        """Args:
+        step: returns the number of the current step. 0: no step is being executed.
+        """
         self._given = list(given)
         self._trained = _parameters(self._given)
         self._step = step
         self._strange: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        """In which step they were first seen."""
+        """Step in which each unknown optimizer was first seen."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, updates of one that was forgotten raise TypeError."""
+        """Raises TypeError inside the block when a forgotten optimizer updates."""
         if not all(map(_is_plain, self._given)):
             yield
             return
@@ -72,17 +77,20 @@ class Optimizers:
 
 
 class Schedulers:
-    """Schedulers of torch that the session was given. Where all that it was given is torch's, another one that sets the options
-    of a given optimizer was forgotten: a replacement would begin its schedule again."""
+    """Torch's schedulers that the session was given.
+
+    If all given objects are torch's own, another scheduler that sets options of a given optimizer was forgotten: a
+    replacement would begin its schedule again.
+    """
 
     def __init__(self, given: Iterable[object]) -> None:
         self._given = list(given)
         self._inside = False
-        """A scheduler steps, which may have others in it."""
+        """True while a scheduler steps, which may contain other schedulers."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, a step of one that was forgotten raises TypeError."""
+        """Raises TypeError inside the block when a forgotten scheduler steps."""
         if not all(map(_is_plain, self._given)):
             yield
             return
@@ -119,8 +127,10 @@ class Schedulers:
 
 
 class ScalersAndAverages:
-    """GradScalers and averages of the model that the session was given. Where all that it was given is torch's, another one that
-    moves was forgotten: a replacement would begin it again."""
+    """GradScalers and averages of the model that the session was given.
+
+    If all given objects are torch's own, another one that moves was forgotten: a replacement would begin it again.
+    """
 
     def __init__(self, given: Iterable[object]) -> None:
         self._given = list(given)
@@ -129,7 +139,7 @@ class ScalersAndAverages:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, a move of one that was forgotten raises TypeError."""
+        """Raises TypeError inside the block when a forgotten scaler or average moves."""
         if not all(map(_is_plain, self._given)):
             yield
             return
@@ -168,7 +178,7 @@ def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
 
 
 def _is_plain(thing: object) -> bool:
-    """What its state has in it is known: nothing of another object."""
+    """Returns whether the content of an object's state is known, so that it holds no other object."""
     if isinstance(thing, torch.nn.Module):
         return not any(map(has_extra_state, thing.modules()))
     return type(thing).__module__.startswith(("torch.optim.", "torch.amp."))

@@ -1,4 +1,7 @@
-"""A loader that a script draws batches from and did not give to its session. Nobody puts its position back, so it is refused."""
+"""Finds and refuses a loader from which a script draws batches, but which it did not give to its session.
+
+Its position would not be restored.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,14 +19,17 @@ from rekindle_training.data.batches import Batches
 
 
 class Loaders:
-    """Iterators of DataLoaders. One from which several turns of the loop draw is part of training. One that begins and ends in a
-    turn is not, such as an evaluation's."""
+    """Watch over iterators of DataLoaders.
+
+    An iterator from which several turns of the loop draw is part of training. An iterator that begins and ends in one turn,
+    such as an evaluation's, is not.
+    """
 
     def __init__(self, data: object, turn: Callable[[], int], places: Places) -> None:
         """Takes what the session was given as `data`, and the step whose turn it is; 0: it is none's."""
         self._data, self._turn, self._places = data, turn, places
         self._drawn: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """In which turn each was drawn from."""
+        """Turn in which batches were drawn from each iterator."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -53,7 +59,10 @@ class Loaders:
 
     @contextmanager
     def _seeding_apart(self) -> Iterator[None]:
-        """Every loader draws a seed for its workers. An evaluation is no part of a step: its seed is nothing to training."""
+        """Restores torch's random state after a loader has drawn a seed for its workers outside of a step.
+
+        A loader there, such as an evaluation's, does not affect training.
+        """
         if self._places.now is Place.IN_STEP:
             yield
             return

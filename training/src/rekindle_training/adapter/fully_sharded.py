@@ -1,7 +1,7 @@
 """Modules to which `fully_shard` was applied (FSDP2), in one generation after the other.
 
-Between two steps, and where one failed, their parameters are the shards. Their groups are found by the names of a mesh, so they
-are looked up again when others have these names.
+Between two steps, and after a failed one, their parameters are the shards. Their groups are found by the names of a mesh.
+They are looked up again when new groups have these names.
 """
 
 import sys
@@ -38,17 +38,17 @@ class FullySharded:
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether gradients are held that were not reduced over the ranks yet."""
+        """Returns whether gradients are held that were not reduced over the ranks yet."""
         apart = (group for group in self._all_groups if not (group.reduce_grads and group.all_reduce_grads))
         return any(group._partial_reduce_output is not None or any(map(_holds_gradient, group.fsdp_params)) for group in apart)
 
     def reshard(self) -> None:
-        """An evaluation leaves the outermost module's parameters gathered."""
+        """Shards all modules again, because an evaluation leaves the outermost module's parameters gathered."""
         for module in self._modules:
             module.reshard()
 
     def give_up_step(self) -> None:
-        """Nothing of a forward or backward pass that was broken off is left."""
+        """Removes the remains of a forward or backward pass that was stopped."""
         for module in self._modules:
             for group in _groups(module):
                 group._all_gather_result = None  # torch would wait for it
@@ -70,7 +70,7 @@ class FullySharded:
 
     @cached_property
     def _modules(self) -> list[Any]:
-        """Known when training begins: the session has been given their shards."""
+        """Modules with shards. They are known when training begins, because the session has been given the shards."""
         if (fsdp := sys.modules.get("torch.distributed.fsdp")) is None:
             return []
         modules = chain.from_iterable(model.modules() for model in self._models)

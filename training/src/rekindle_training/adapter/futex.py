@@ -1,4 +1,4 @@
-"""Waits for a word of shared memory to change, and wakes who waits: a system call of Linux."""
+"""Waits for a word of shared memory to change, and wakes the processes that wait for it, by a system call of Linux."""
 
 import ctypes
 import errno
@@ -9,7 +9,7 @@ from typing import Any
 _NUMBER = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 """Number of the system call."""
 IS_KNOWN = _NUMBER is not None
-"""Whether this module can be used on this machine."""
+"""True if this module can be used on this machine."""
 
 _WAIT, _WAKE = 0, 1
 _ALL = 2**31 - 1
@@ -33,7 +33,7 @@ _wake = _system_call(ctypes.PyDLL(None))  # it does not block: the interpreter's
 
 
 def wait(address: int, seen: int, seconds: float) -> None:
-    """Returns when somebody wakes the word at `address`, or at once where it is not what was seen there. It may return early."""
+    """Waits until a process wakes the word at `address`. Returns at once if its value is not `seen`, and may return early."""
     limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
     if _wait(_NUMBER, address, _WAIT, seen, ctypes.addressof(limit), None, 0) and ctypes.get_errno() not in _ENDS_THE_WAIT:
         raise OSError(ctypes.get_errno(), f"futex: {os.strerror(ctypes.get_errno())}")

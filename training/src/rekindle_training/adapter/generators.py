@@ -1,7 +1,7 @@
 """Watch over generators of random numbers in the script's variables, which the session was not given.
 
-One that each step uses is found by the rehearsal. One that some steps use, and do not seed, is named when it first moves: whoever
-repeats such a step draws other numbers.
+The rehearsal finds a generator that each step uses. A generator that only some steps use, and do not seed, is logged when it
+first moves, because a repeated step draws other numbers.
 """
 
 import logging
@@ -38,11 +38,11 @@ class Generators:
                     (self._watched[name],) = held_by(value)
 
     def remember(self) -> None:
-        """Called when a step begins."""
+        """Remembers the generators' states. Called when a step begins."""
         self._then = {name: _state(held) for name, held in self._watched.items()}
 
     def notice(self, step: int) -> None:
-        """Logs each generator that has moved in this step, once. One with another seed is the script's to put back."""
+        """Logs each generator that has moved in this step, once. If its seed has changed, the script restores it."""
         for name, (state, seed) in self._then.items():
             now, now_seed = _state(self._watched[name])
             if now == state:
@@ -61,7 +61,7 @@ class Generators:
 
 
 def _is_watched(value: object) -> bool:
-    """Whether a value is a generator that is not seeded again by a call which cannot be seen."""
+    """Returns whether a value is a generator of torch or numpy. Other kinds may be seeded again by a call that is not noticed."""
     numpy = sys.modules.get("numpy")
     return isinstance(value, torch.Generator) or (numpy is not None and isinstance(value, numpy.random.Generator))
 

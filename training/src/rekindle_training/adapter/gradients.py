@@ -17,7 +17,7 @@ from rekindle_training.adapter.sharding import local
 
 
 class CannotGoBack(Exception):
-    """Something has changed that only an update changes."""
+    """State has changed that only an update may change, so that the rank cannot go back."""
 
 
 class Use(Enum):
@@ -27,7 +27,7 @@ class Use(Enum):
     DROPPED = "dropped"
     ADDED = "added"
     ZERO = "zero"
-    """Steps add to them, and they are zero."""
+    """Steps add to the gradients of the step before, which are zero."""
 
 
 class Gradients:
@@ -39,11 +39,11 @@ class Gradients:
         self._held: list[ReferenceType[torch.Tensor] | None] = []
         """Gradient of each parameter when the step began."""
         self._versions: list[int] = []
-        """Versions of those that were held."""
+        """Change counters of the gradients that were held."""
         self._are_copied = False
         self._copies = Copies()
         self._largest: torch.Tensor | None = None
-        """Largest element of all of them, not read from its device yet."""
+        """Largest element of all held gradients, not read from its device yet."""
 
     def state_dict(self) -> dict[str, bool]:
         """State that all ranks have in common."""
@@ -55,11 +55,11 @@ class Gradients:
 
     @property
     def are_added(self) -> bool:
-        """Whether a step adds to the gradients of the step before."""
+        """Returns whether a step adds to the gradients of the step before."""
         return self._use is Use.ADDED
 
     def dropped(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Called before the script drops gradients: one that does so when there are none does so at the beginning of steps."""
+        """Notes that the script drops gradients. If there are none then, it does so at the beginning of steps."""
         if self._use is Use.UNKNOWN and all(parameter.grad is None for parameter in parameters):
             self._are_dropped_first = True
 
@@ -73,10 +73,10 @@ class Gradients:
         self._held = [None if gradient is None else ref(gradient) for gradient in found] if held else [None] * len(parameters)
 
     def notice(self, parameters: Sequence[torch.nn.Parameter], *, is_one_of_several: bool) -> None:
-        """Called when a step has all its gradients: now it can be told whether it has added to those that it began with.
+        """Notes whether a step has added to the gradients with which it began. Called when it has all its gradients.
 
         Args:
-            is_one_of_several: the step may have other updates, which may still drop their gradients.
+            is_one_of_several: True if the step may have other updates, which may still drop their gradients.
         """
         if not self._versions or self._use is Use.ADDED:
             return
@@ -92,7 +92,7 @@ class Gradients:
             self._use = Use.ZERO if copies and not _largest(copies).item() else Use.ADDED
 
     def put_back(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Raises CannotGoBack where they were changed and not copied."""
+        """Restores the gradients. Raises CannotGoBack if they were changed and not copied."""
         if len(parameters) != len(self._held):
             raise CannotGoBack("parameters were added in the step")
         if self._are_not_zero:
@@ -102,7 +102,7 @@ class Gradients:
             parameter.grad = None if old is None else self._old(old, next(numbers), parameter)
 
     def copied(self, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        """Copies of those to which steps add, by the names of their parameters."""
+        """Returns copies of the gradients to which steps add, by the names of their parameters."""
         content = self._copies.content if self.are_added and self._are_copied else []
         held = (name for name, old in zip(names, self._held, strict=False) if old is not None)
         return dict(zip(held, content, strict=False))

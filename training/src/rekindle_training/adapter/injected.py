@@ -20,7 +20,7 @@ from rekindle_training.processor.gate import Gate
 def arm(  # noqa: PLR0913  # where the rank is, and what tells of its places
     trained: Trained, rank: int, job_dir: Path | None, gate: Gate, turn: Callable[[], int], on_done: list[Callable[[], None]]
 ) -> None:
-    """Costs nothing where this rank has no fault to come.
+    """Installs the faults of this rank. It costs nothing if there are none.
 
     Args:
         turn: the step whose turn of the loop it is.
@@ -61,7 +61,10 @@ def _strike(fault: StepFault, gate: Gate) -> None:
 
 
 def _is_first(fault: StepFault, job_dir: Path | None) -> bool:
-    """Leaves in the job's directory when it struck: `injected/rank-00002-step-16`, seconds since the epoch."""
+    """Returns whether a fault acts for the first time, and records its time in the job's directory.
+
+    The file is `injected/rank-00002-step-16`, with seconds since the epoch.
+    """
     if job_dir is None:
         return True
     folder = job_dir / "injected"

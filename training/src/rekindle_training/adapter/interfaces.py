@@ -1,4 +1,4 @@
-"""What this machine says of a network interface. It is asked by calls, and not in /sys, which may show another namespace."""
+"""State of a network interface of this machine. It is read by system calls, because /sys may show another namespace."""
 
 import fcntl
 import socket
@@ -9,11 +9,11 @@ _GET_FLAGS, _GET_ADDRESS = 0x8913, 0x8915
 _UP, _RUNNING = 0x1, 0x40
 _REQUEST = struct.Struct("16sH22x")
 _GLOBAL = "00"
-"""Scope of an address of IPv6 by which other machines are reached."""
+"""Scope of an IPv6 address that other machines can reach."""
 
 
 def problem(name: str) -> str:
-    """Why collectives cannot use it; empty: it is there, up and has an address."""
+    """Returns why collectives cannot use an interface. Empty: it exists, is up and has an address."""
     try:
         _, flags = _REQUEST.unpack(_asked(name, _GET_FLAGS))
     except OSError:

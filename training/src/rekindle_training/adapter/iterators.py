@@ -1,4 +1,4 @@
-"""Iterators that a loop draws from: a replacement makes them anew, and begins at their first value."""
+"""Iterators from which a loop draws. A replacement creates them again, and begins at their first value."""
 
 import ast
 import gc
@@ -12,7 +12,7 @@ _LOADERS = ("rekindle_training.", "torchdata.", "torch.utils.data.dataloader", "
 """Modules of loaders and their iterators: those that the session was not given are refused where they are used."""
 _DEEPEST = 4
 _MOST = 64
-"""Objects that an iterator holds, up to which they are looked at, on each level."""
+"""Maximum number of objects that an iterator holds which are examined, on each level."""
 
 
 def is_own(thing: object, is_data: Callable[[object], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""The default process group at the end of a session. Used by the communicator."""
+"""Default process group at the end of a session. Used by the communicator."""
 
 import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""What a state is made of, one thing after the other."""
+"""Traverses the parts of a nested state one after the other."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What is neither a mapping nor a sequence, or an empty one, with its path."""
+    """Yields each value that is neither a mapping nor a sequence, or is an empty one, with its path."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from leaves(item, f"{path}/{key!r}")
@@ -18,7 +18,7 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def values(value: Any) -> list[Any]:
-    """Returns the same things without their paths, in a part of the time."""
+    """Returns the same values without their paths, which is much faster."""
     found: list[Any] = []
     _collect(value, found)
     return found

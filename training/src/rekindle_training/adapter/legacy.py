@@ -1,7 +1,7 @@
-"""What a rank leaves to the process that follows it: memory of the launcher's, which outlives a process that is killed.
+"""State that a rank leaves to the process that follows it, in memory of the launcher, which outlives a killed process.
 
-A rank writes what only it has (`Own`) at each boundary and before each update. Of the last few that are there, the one of the
-step behind which training goes on is read; a torn one, whose writer was killed, does not count.
+A rank writes the state that only it has (`Own`) at each boundary and before each update. Its successor reads the last copy
+for the step after which training goes on. A copy whose writer was killed during the write does not count.
 """
 
 import logging
@@ -13,17 +13,17 @@ import xxhash
 log = logging.getLogger(__name__)
 
 _SLOTS = 4
-"""Two steps' worth: training never goes back further."""
+"""Number of copies, enough for two steps, because training never goes back further."""
 _STRIDE = 1 << 32
-"""Bytes between two of them, of which only those that are written exist."""
+"""Bytes between two copies. Only bytes that are written take up memory."""
 END = _SLOTS * _STRIDE
-"""Where this memory holds nothing of it any more."""
+"""Offset after which this memory holds no copies."""
 _HEADER = struct.Struct("<QqQQ")
-"""Number of the writing, step, length, digest."""
+"""Header of a copy: number of the write, step, length, digest."""
 
 
 class Legacy:
-    """Of one rank. Without a descriptor nothing is left to anybody."""
+    """Memory of one rank. Without a descriptor no state is left."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -32,7 +32,7 @@ class Legacy:
         self._has_failed = False
 
     def leave(self, step: int, own: bytes) -> None:
-        """Leaves what this rank has for itself after a step. Where there is no memory for it, training goes on without."""
+        """Writes the state that only this rank has after a step. If no memory can be written, training goes on without."""
         if self._descriptor is None or (step, own) == self._latest:
             return
         try:
@@ -51,7 +51,10 @@ class Legacy:
         os.pwritev(descriptor, (header, own), place)
 
     def behind(self, step: int) -> bytes | None:
-        """What the process before left behind this step, the latest if there are several; None: nothing."""
+        """Returns the state that the process before left after this step, the latest if there are several.
+
+        None: it left none.
+        """
         found = [(number, own) for number, at, own in self._found() if at == step]
         return max(found)[1] if found else None
 

@@ -1,7 +1,7 @@
 """Connections between ranks that have the same place in different pods, for short messages. Used by the communicator.
 
-A message through torch takes two threads at each end, each of which waits for a processor. Where processors are busy, as they are
-beside data loaders, that takes ten times as long as here.
+A message through torch needs two threads at each end, each of which waits for a processor. If the processors are busy, for
+example with data loaders, that takes ten times as long.
 """
 
 import secrets
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 CONNECT_SECONDS = 10.0
-"""Limit for each connection between ranks that are there."""
+"""Time limit in seconds for each connection between ranks that are there."""
 GREET_SECONDS = 1.0
-"""A stranger that connects and says nothing is waited for no longer."""
+"""Seconds to wait for the greeting of a caller that may be a stranger."""
 _PART = 16 * 1024
-"""Bytes that a connection takes although nobody reads at its other end."""
+"""Number of bytes that a connection accepts although the other end does not read."""
 _LENGTH = struct.Struct("!Q")
 _GREETING = struct.Struct("!16sQ")
 """Token of the rank that is called, and rank of the caller."""
@@ -35,20 +35,22 @@ class _Address(NamedTuple):
     host: str
     port: int
     token: bytes
-    """The caller has read it in the store, and a stranger has not."""
+    """Token that proves that a caller has read it in the store, which a stranger has not."""
 
 
 class Lines:
-    """Those of one rank in one generation: `listen`, then `connect`. `cut` may be called from any thread."""
+    """Connections of one rank in one generation: call `listen`, then `connect`. `cut` may be called from any thread."""
 
     def __init__(self, rank: int, ranks: int, distances: Collection[int]) -> None:
-        """`distances` are places between this rank and those ahead and behind with which it exchanges messages."""
+        """Args:
+        distances: distances in ranks to the ranks ahead and behind with which this one exchanges messages.
+        """
         self._rank, self._ranks, self._distances = rank, ranks, distances
         self._token = secrets.token_bytes(16)
         self._addresses: dict[int, _Address] = {}
         self._ahead: dict[int, socket.socket] = {}
         self._behind: dict[int, socket.socket] = {}
-        """By distance."""
+        """Connections to the ranks behind, by distance."""
 
     def listen(self, host: str, store: dist.Store) -> None:
         """Returns when the ranks ahead listen as well.
@@ -107,13 +109,13 @@ class Lines:
         return b"".join(theirs)
 
     def cut(self) -> None:
-        """Ends the wait of this rank, and of whoever reads from it."""
+        """Ends the wait of this rank, and of each rank that reads from it."""
         for line in self._all():
             with suppress(OSError):  # the other end did so
                 line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives up this process's ends. In a forked process the connections stay what they are."""
+        """Closes this process's ends. If this is a forked process, the connections stay open in the other one."""
         for line in self._all():
             line.close()
 

@@ -16,11 +16,11 @@ FUNCTION_IS_MISSING = {
     "cuda": "NCCL reads NCCL_SOCKET_IFNAME once in a process",
     "npu": "HCCL chooses its links itself",
 }
-"""Why a group that is made again would use the link of before, by accelerators."""
+"""Reasons why a new group would still use the former link, by accelerator."""
 
 
 class Links:
-    """Of one rank."""
+    """Links of one rank."""
 
     def __init__(self, interface_names: tuple[str, ...], memory: int | None, accelerator: str | None) -> None:
         """Args:
@@ -29,32 +29,32 @@ class Links:
         """
         self._names, self._memory, self._accelerator = interface_names, memory, accelerator
         self.function: Callable[[bool], None] | None = None
-        """The script's, where its library switches links by a call of its own."""
+        """Function of the script that switches links by a call of its own library. None: there is none."""
         self._called = False
         remembered = memory is not None and os.pread(memory, 1, END) == b"\1"
         self.on_backup = remembered or self._cannot_begin_on_the_first()
-        """The link of the group that was made last, also by a process before this one."""
+        """True if the latest group uses the backup link. It may have been made by an earlier process."""
 
     def _cannot_begin_on_the_first(self) -> bool:
-        """A pod that comes while the first links are pulled for a maintenance reaches nobody there."""
+        """Returns whether the pod has to begin on its backup link, because the first links are down for a maintenance."""
         if not self._names or self._accelerator is not None:
             return False
         first, backup = self._names
         return bool(interfaces.problem(first)) and not interfaces.problem(backup)
 
     def choose(self, *, backup: bool) -> None:
-        """For the groups that are made next: gloo asks each time."""
+        """Selects the link for the groups that are made next. Gloo reads this setting for each group."""
         if self._names:
             os.environ["GLOO_SOCKET_IFNAME"] = self._names[backup]
 
     def chosen(self, *, backup: bool) -> None:
-        """A group has been made. Raises what the script's function does."""
+        """Records the link of a group that has been made. Raises the errors of the script's function."""
         if self.function is not None and (backup or self._called):
             self._call(self.function, backup)
         self._remember(backup)
 
     def switch(self, *, backup: bool) -> tuple[str, bool]:
-        """Why it cannot be, or nothing; and whether it takes another group."""
+        """Switches the link. Returns why this is not possible (empty: it is), and whether a new group is needed."""
         if self.function is None:
             problem = self._problem(backup)
             return problem, not problem and backup != self.on_backup

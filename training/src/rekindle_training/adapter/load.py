@@ -22,7 +22,7 @@ _COMMON = re.compile(rf"(rank-\d+\.)?{COMMON}")
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """State dicts of a checkpoint, with whole tensors in the host's memory.
+    """Returns the state dicts of a checkpoint, with whole tensors in the host's memory.
 
     A checkpoint is read by `pickle`: load none that somebody else may have written.
 

@@ -1,7 +1,7 @@
-"""The training loop of one rank: its steps and epochs, and all that happens at the boundary between two steps. Made by `session`.
+"""Training loop of one rank: its steps and epochs, and all work at the boundary between two steps. Created by `session`.
 
-A pause, a rebuild and the resumption of a recovery happen inside the boundary, that is between two turns of the loop, which
-never notices.
+A pause, a rebuild and the resumption of a recovery happen inside the boundary, that is between two turns of the loop. The
+loop does not notice them.
 """
 
 import logging
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 class Training:
-    """One rank of a running job. Made by `session` only."""
+    """One rank of a running job. Created by `session` only."""
 
     def __init__(
         self, rank: Rank, checkpoints: CheckpointStore, checkpoint_every: int, comparison: Comparison, *, repeats_updates: bool
@@ -59,16 +59,16 @@ class Training:
         self._checkpoint_due = False
         self._comparison = comparison
         self._proof_due, self._has_recovered = True, False
-        """Ranks are to be compared; one of them has taken another one's state since then."""
+        """True if ranks are to be compared; and if one of them has taken another one's state since then."""
         self._total = 0
         self._called: list[tuple[int, Callable[[int], object]]] = []
         self._calls_due = self._calls_unsure = False
-        """Whether registered functions are to be called, and whether some ranks may have done so before a recovery."""
+        """True if registered functions are to be called; and if some ranks may have called them before a recovery."""
         self._called_at = 0
-        """Step after which this rank called it last."""
+        """Step after which this rank last called the registered functions."""
         self._places = rank.communicator.places
         self._arrived: tuple[Own, Untouched] | None = None
-        """State with which a loop begins that goes on in the middle."""
+        """State of a loop that begins in the middle of training. None: it does not."""
 
     @property
     def rank(self) -> int:
@@ -80,34 +80,43 @@ class Training:
 
     @property
     def generation(self) -> int:
-        """Which communicator of the job this is, counted from 1; each recovery makes a new one."""
+        """Number of the job's current communicator, counted from 1. Each recovery makes a new one."""
         return self._processor.generation
 
     @property
     def step(self) -> int:
-        """The last completed step; 0 before the first."""
+        """Last completed step. 0 before the first one."""
         return self._gate.completed
 
     def on_rebuild(self, callback: Callable[[], None]) -> None:
-        """Calls back after each rebuild of the default process group, for code that keeps groups of its own: whoever asks there
-        for a group by the same call as before is given the one that has taken its place."""
+        """Registers a function that is called after each rebuild of the default process group.
+
+        It is for code that keeps groups of its own. If the function asks for a group by the same call as before, it gets the
+        new group.
+        """
         self._membership.callbacks.append(callback)
 
     def on_repeat(self, callback: Callable[[], None]) -> None:
-        """Calls back on every rank where a step is given up, before it is repeated, to drop what the script itself keeps of an
-        unfinished step, such as handles of asynchronous collectives. Other ranks are not to be reached in it."""
+        """Registers a function that is called on every rank when a step is given up, before it is repeated.
+
+        It drops objects of an unfinished step that the script keeps, such as handles of asynchronous collectives. It cannot
+        reach other ranks.
+        """
         self._attempts.on_repeat.append(callback)
 
     def on_pause(self, callback: Callable[[], None]) -> None:
-        """Calls back each time that training is going to stand still behind a step, as for a hot switch. Other ranks are not to
-        be reached in it; what comes next is a rebuild, or the next step."""
+        """Registers a function that is called each time before training stands still after a step, for example for a hot switch.
+
+        It cannot reach other ranks. A rebuild, or the next step, follows.
+        """
         self._on_pause.append(callback)
 
     def every(self, steps: int, function: Callable[[int], object]) -> None:
-        """Calls a function after each so many steps, on all ranks together: an evaluation, or an average for the log.
+        """Registers a function that all ranks call together after every `steps` steps, such as an evaluation or an average for
+        the log.
 
-        It may speak to other ranks; where that fails, it is called again on all of them. It changes nothing of what is trained.
-        Random numbers that it draws are nothing to training.
+        It may communicate with other ranks. If that fails, it is called again on all ranks. It must not change what is
+        trained. Random numbers that it draws do not affect training.
 
         Args:
             steps: 1 is after each step.
@@ -122,12 +131,12 @@ class Training:
         self._called.append((steps, function))
 
     def finish(self) -> None:
-        """Says that the loop ends here on purpose, before its last step, on all ranks."""
+        """Declares that the loop ends here on purpose, before its last step, on all ranks."""
         self._is_finished = True
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Inside, random numbers that are drawn are nothing to training: an evaluation, a sample of the output."""
+        """Marks a block in which drawn random numbers do not affect training: an evaluation, a sample of the output."""
         numbers = self._trained.take_random_numbers()
         try:
             yield
@@ -135,8 +144,9 @@ class Training:
             own.put(numbers, None, self._trained.accelerator)
 
     def agree(self) -> None:
-        """All ranks have what they need for the update of this step: to be called by every rank inside `with step:` before the
-        first parameter changes, for an optimizer that is not torch's. A second call in a step does nothing.
+        """Waits until all ranks are ready for the update of this step. Needed for an optimizer that is not torch's.
+
+        Every rank calls it inside `with step:` before the first parameter changes. A second call in a step does nothing.
 
         Raises:
             StepRepeated: the step is given up; ends at `with step:`.
@@ -144,8 +154,9 @@ class Training:
         self._attempts.before_update()
 
     def steps(self, total: int) -> Iterator[Step]:
-        """The steps that are still to be done, counted from 1 over the whole training. The end of each turn of the loop is a step
-        boundary; what fails inside `with step:` is repeated.
+        """Yields the steps that are still to be done, counted from 1 over the whole training.
+
+        The end of each turn of the loop is a step boundary. Failures inside `with step:` lead to a repetition of the step.
 
         Raises:
             RuntimeError: this process has done as many already, as in a loop over epochs, which is for `epochs`.
@@ -159,12 +170,14 @@ class Training:
         return self._turns(total, total)
 
     def epochs(self, count: int, steps: int) -> Iterator["Epoch"]:
-        """The epochs that are still to be done, counted from 0 as samplers count them; each gives those of its steps that are
-        still to be done. What stands behind an epoch's loop, such as an evaluation, is not repeated by who begins behind it.
+        """Yields the epochs that are still to be done, counted from 0 as samplers count them.
+
+        Each epoch yields those of its steps that are still to be done. Code after an epoch's loop, such as an evaluation, is
+        not repeated by a process that begins after it.
 
         Args:
             count: epochs of the whole training.
-            steps: of each epoch.
+            steps: steps of each epoch.
 
         Raises:
             ValueError: less than one of either.
@@ -175,13 +188,14 @@ class Training:
             yield Epoch(number, self._turns((number + 1) * steps, count * steps))
 
     def guard(self, train_step: Callable[Parameters, Result], total: int, *, missed: Result) -> Callable[Parameters, Result]:
-        """For a loop that is somebody else's: the function that does one step of it, with `with step:` around it. It is called
-        again with the same arguments where the step is repeated, and returns when the step is done.
+        """Wraps the function that does one step in `with step:`, for a loop that the script does not control.
+
+        The function is called again with the same arguments if the step is repeated. The wrapper returns when the step is done.
 
         Args:
-            train_step: one step of training, called by a loop that begins behind `Training.step`.
+            train_step: one step of training, called by a loop that begins after `Training.step`.
             total: steps of the whole training.
-            missed: what is returned where this rank has taken the state of one that finished the step: it failed in its update.
+            missed: returned if this rank failed in its update and has taken the state of a rank that finished the step.
 
         Raises:
             RuntimeError: it is called when all steps are done.
@@ -269,10 +283,10 @@ class Training:
             self._attempts.leave_own(self.step)
 
     def _put_arrived(self, here: Own, untouched: Untouched) -> None:
-        """Puts back random numbers and the data position, which the script may have moved between the session and its loop.
+        """Restores random numbers and the data position, which the script may have moved between the session and its loop.
 
         Raises:
-            Refused: it has changed what is trained.
+            Refused: the script has changed what is trained.
         """
         moved = here.data is not None and here.data != self._trained.take_own().data
         own.put(here, self._trained.data if moved else None, self._trained.accelerator)
@@ -293,7 +307,7 @@ class Training:
             yield
 
     def end(self) -> None:
-        """The loop is done. Called by `session`, unless an exception ends the process. A drill ends the process here."""
+        """Ends the loop. Called by `session`, unless an exception ends the process. A drill ends the process here."""
         self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(
@@ -337,7 +351,7 @@ class Training:
     # Inside the step boundary.
 
     def _cross(self, end: int) -> None:
-        """Does what the manager asks for until the next step may begin, or all are done."""
+        """Carries out the manager's requests until the next step may begin, or all steps are done."""
         while True:
             self._do_what_is_due()
             if self.step >= end and not self._gate.broken:
@@ -379,7 +393,11 @@ class Training:
         self._processor.paused(self.step, self._trained.take_own().pickled, self._rank.replicas)
 
     def _complete(self, step: int, start: float, *, is_last: bool) -> None:
-        """`is_last`: of an epoch that another one follows. What is due then is done after what comes between them."""
+        """Completes a step.
+
+        Args:
+            is_last: True for the last step of an epoch that another one follows. Due work follows the code between the epochs.
+        """
         if not self._attempts.guarded:  # `with step:` has done so
             self._warn_once()
             self._wrappers.settle()
@@ -417,10 +435,10 @@ class Training:
         self._proof_due = self._has_recovered = False
 
     def _at_boundary(self, work: Callable[[], None], *, protects: bool = False) -> bool:
-        """Whether it was done. What fails is repeated, unless it is refused.
+        """Does some work at a boundary. Returns whether it was done. Failed work is repeated, unless it is refused.
 
         Args:
-            protects: it is no part of training, so that its failure ends no loop without `with step:` either.
+            protects: True if the work is no part of training. Then its failure ends no loop, even without `with step:`.
         """
         if self._gate.broken:
             return False
@@ -434,7 +452,7 @@ class Training:
         return True
 
     def _do_what_is_due(self) -> None:
-        """A checkpoint, and what the script has registered."""
+        """Writes a checkpoint and calls the registered functions of the script, if they are due."""
         if self._checkpoint_due and self._at_boundary(self._write, protects=True):
             self._checkpoint_due = False
         if self._calls_due and self._at_boundary(self._call):
@@ -476,7 +494,10 @@ class Training:
             )
 
     def _is_undone(self) -> bool:
-        """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""
+        """Returns whether a rank that has kept its state has not called the registered functions yet.
+
+        Called by all ranks together.
+        """
         called = self._membership.renewed or self._called_at == self.step
         undone = torch.tensor([not called], dtype=torch.int64, device="cpu")
         dist.all_reduce(undone)
@@ -484,7 +505,7 @@ class Training:
 
 
 class Epoch(Number):
-    """The number of an epoch, from 0, and its steps: `for step in epoch`."""
+    """Number of an epoch, from 0, and its steps: `for step in epoch`."""
 
     def __new__(cls, number: int, _steps: Iterator[Step]) -> Self:
         return super().__new__(cls, number)

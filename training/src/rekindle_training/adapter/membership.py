@@ -1,7 +1,7 @@
-"""How a rank becomes a member of a generation, with the state that training has there. Used by the session's loop.
+"""Membership of a rank in a generation, with the state that training has there. Used by the session's loop.
 
-At the start of a job that is the newest checkpoint's; a replacement, or a rank that failed in the middle of an update, takes
-that of a replica; everybody else has it, or goes back to where the failed step began.
+At the start of a job that state comes from the newest checkpoint. A replacement, or a rank that failed in the middle of an
+update, takes the state of a replica. Each other rank has the state, or goes back to the beginning of the failed step.
 """
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Membership:
-    """Of one rank, in one generation after the other."""
+    """Membership of one rank, in one generation after the other."""
 
     def __init__(self, rank: Rank, attempts: Attempts, checkpoints: CheckpointStore, step_log: StepLog) -> None:
         self._rank = rank
@@ -37,24 +37,27 @@ class Membership:
         self._tampering = Tampering(rank.environment.tamper)
         self.callbacks: list[Callable[[], None]] = []
         self.lost = True
-        """What this rank has is the state of no step."""
+        """True if this rank's state does not belong to any step."""
         self.renewed = False
-        """It has the state of another rank."""
+        """True if it has taken the state of another rank."""
         self.took_own = False
-        """It has what a process before it had for itself."""
+        """True if it has taken the state that an earlier process of this rank left."""
         self._calls = ""
         """Name of the callback that is being called."""
         self._shown = ""
         """Failure of a callback of which the traceback was printed last."""
 
     def join(self, wish: Join) -> bool:
-        """Whether this rank is a member now. One that is not has said so, and waits for another generation."""
+        """Joins a generation.
+
+        Returns whether this rank is a member now. Otherwise it has reported that, and waits for another one.
+        """
         failed = self._try(wish)
         if failed is None:
             self._rank.gate.enter(wish.generation)
             self._rank.processor.joined(wish.generation)
             return True
-        # Said here, behind the `except` block: its traceback would hold the old connections open.
+        # Reported here, after the `except` block: its traceback would hold the old connections open.
         failure, lost = failed
         self._rank.entry.say_failed(failure, wish, lost=lost)
         return False
@@ -96,11 +99,11 @@ class Membership:
 
     @property
     def _is_new(self) -> bool:
-        """Its script is still to make what it makes in the session."""
+        """Returns whether the script still has to create the objects that it creates in the session."""
         return self._rank.processor.generation == 0
 
     def _call_back(self) -> None:
-        """The random numbers that they draw are nothing to training: an undisturbed rank draws none."""
+        """Calls the script's callbacks, and restores the random numbers afterwards: an undisturbed rank draws none."""
         trained = self._rank.trained
         numbers = trained.take_random_numbers()
         with self._rank.wrappers.wrapped_again(), self._rank.communicator.handing_out():
@@ -122,7 +125,7 @@ class Membership:
         self.lost = False
 
     def _source(self, wish: Join) -> int | None:
-        """The rank from which this one is to take its state."""
+        """Returns the rank from which this one takes its state. None: it keeps its own."""
         return next((transfer.source for transfer in wish.rebuild.transfers if transfer.target == self._number), None)
 
     def _bring_up_to_date(self, wish: Join) -> None:
@@ -160,7 +163,10 @@ class Membership:
         refuse_contradiction(held)
 
     def _read_newest(self) -> int:
-        """Of those that can be read; raises what the last one of them does. Returns its step, 0: there is none."""
+        """Reads the newest readable checkpoint and returns its step. 0: there is none.
+
+        Raises the error of the oldest checkpoint if none can be read.
+        """
         step, damaged = self._checkpoints.newest(), []
         while step:
             try:

@@ -80,7 +80,7 @@ def is_beside(thing: object, attribute: str) -> bool:
 
 
 def forget() -> None:
-    """Lets go of the objects of the script that were looked at."""
+    """Drops the script's objects that were examined."""
     _found.clear()
 
 

@@ -1,6 +1,6 @@
-"""What no replica has: a rank's random number generators and its data position. A successor and a checkpoint take them along.
+"""State that no replica has: a rank's random number generators and its data position. Successors and checkpoints take it along.
 
-It is taken twice in each step, so that a generator which has not moved is not read again.
+It is taken twice in each step, so a generator that has not moved is not read again.
 """
 
 import ctypes
@@ -19,22 +19,25 @@ from rekindle_training.adapter.state import Stateful
 
 @dataclass(frozen=True)
 class Own:
-    """As they were at one moment; all pickled but the tensors' bytes."""
+    """State that only one rank has, at one moment. All values are pickled, except the tensors' bytes."""
 
     python: bytes
     torch: bytes
     numpy: bytes | None
-    """None where the process does not use it."""
+    """State of numpy's generator. None: the process does not use numpy."""
     accelerator: bytes | None
     data: bytes | None
-    """What `state_dict` gives may be the object's own, which moves on."""
+    """Pickled state of the data position.
+
+    The object that `state_dict` returns may change later. None: the session has no data.
+    """
     described: bytes = b""
-    """The buffers that ranks have each for itself, see `OwnBuffers.take`."""
+    """Description of the rank's own buffers, see `OwnBuffers.take`."""
     buffers: bytes = b""
 
     @cached_property
     def pickled(self) -> bytes:
-        """For another process. Made once, however often it is asked for."""
+        """Returns the pickled state for another process. It is created once."""
         return pickle.dumps(self)
 
     def __reduce__(self) -> tuple[type["Own"], tuple[bytes | None, ...]]:
@@ -64,7 +67,7 @@ def take(data: Stateful | None, module: str | None, buffers: tuple[bytes, bytes]
 
 _moved: tuple[bytes | None, ...] | None = None
 _own: Own
-"""What was taken last."""
+"""State that was taken last."""
 
 
 def put(own: Own, data: Stateful | None, module: str | None, *, random_numbers: bool = True) -> None:
@@ -87,11 +90,11 @@ def put(own: Own, data: Stateful | None, module: str | None, *, random_numbers: 
 # ---- generators whose state takes long to read: what they have in memory shows whether they moved
 
 _WORDS = 624
-"""Of a Mersenne twister, of 32 bits each; beside them lies the position."""
+"""Words of a Mersenne twister, of 32 bits each. The position lies beside them."""
 _BYTES = 4 * (_WORDS + 1)
 
 _Window = ctypes.c_char * _BYTES
-"""Shows what lies in memory, without a copy."""
+"""Memory of a generator, read without a copy."""
 
 _python_generator: Any = random._inst
 _python_window = _Window.from_address(id(_python_generator) + object.__basicsize__)
@@ -108,7 +111,10 @@ def _python() -> bytes:
 
 
 def _python_has_its_twister_behind_its_head() -> bool:
-    """So CPython has it: the position, then the words. Its getters take 30 times longer than to look there."""
+    """Returns whether the generator's state is in memory as in CPython: the position, then the words.
+
+    Reading it there is 30 times faster than Python's function.
+    """
     _, (*words, position), _ = random.getstate()
     return sys.implementation.name == "cpython" and _python_window.raw == struct.pack(f"i{_WORDS}I", position, *words)
 
@@ -117,13 +123,13 @@ _CAN_PEEK = _python_has_its_twister_behind_its_head()
 
 _numpy_generator: Any = None
 _numpy_window: Any = None
-"""Of that generator; None: its state lies elsewhere."""
+"""Memory of the state of `_numpy_generator`. None: its state lies elsewhere."""
 _numpy_moved: bytes | None = None
 _numpy_state = b""
 
 
 def _numpy() -> bytes:
-    """A normal number that it has drawn in advance is not where the twister is: as long as there is one, all is read."""
+    """Returns numpy's state. All of it is read while a normal number was drawn in advance, since that is stored elsewhere."""
     global _numpy_generator, _numpy_window, _numpy_moved, _numpy_state
     numpy: Any = sys.modules["numpy"].random
     if (generator := numpy.get_bit_generator()) is not _numpy_generator:
@@ -138,7 +144,7 @@ def _numpy() -> bytes:
 
 
 def _bytes(state: torch.Tensor) -> bytes:
-    """Of a tensor in the memory of the host."""
+    """Returns the bytes of a tensor in host memory."""
     return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 

@@ -17,11 +17,11 @@ from torch.distributed.tensor import DTensor
 from rekindle_training.adapter.sample import Sample
 
 LARGEST = 1024 * 1024
-"""Bytes of all such buffers of a rank, which are written down twice in each step."""
+"""Maximum bytes of all own buffers of a rank, which are written twice in each step."""
 ALIGNMENT = 16
 
 _NOTHING = torch.empty(0, device="cpu")
-"""Stands for a buffer that a forward pass has left out."""
+"""Placeholder for a buffer that a forward pass has left out."""
 
 Name = tuple[str, str]
 """Name that the session has for a module, and the name of a buffer in it."""
@@ -36,7 +36,7 @@ class OwnBuffers:
     late: frozenset[Name] = frozenset()
     """Names of the buffers that change after the update: a replacement takes them from a replica."""
     settled: bool = False
-    """Ranks have been compared."""
+    """True if ranks have been compared."""
     _woken: frozenset[Name] = frozenset()
     """Names of the buffers that have become the rank's own in this step."""
     _moved: set[Name] = field(default_factory=set)
@@ -45,7 +45,7 @@ class OwnBuffers:
     """Place of each small buffer that was not seen to move; None: not looked up yet."""
     _sample: Sample = field(default_factory=Sample)
     _slots: list[tuple[torch.nn.Module, str]] = field(default_factory=list)
-    """Where each buffer is; empty: not looked up yet."""
+    """Module and name of each buffer. Empty: not looked up yet."""
     _found: list[torch.Tensor] = field(default_factory=list)
     _views: list[torch.Tensor] = field(default_factory=list)
     """Copies of the buffers in `_found`, inside `_memory`."""
@@ -65,8 +65,10 @@ class OwnBuffers:
         self.keep(state["names"])
 
     def leave_late(self) -> None:
-        """Called at the end of a step: buffers that changed after `take`, before its update, are left to replicas. After ranks
-        are compared only new ones are looked at: it would cost as much as a step of a small model."""
+        """Leaves buffers to replicas that changed after `take`, before the update of the step. Called at the end of a step.
+
+        After ranks are compared only new buffers are checked, because a check costs as much as a step of a small model.
+        """
         looked_at = self._woken if self.settled else frozenset(self.names)
         self._woken = frozenset()
         if looked_at and (changed := self.changed() & looked_at):
@@ -74,7 +76,7 @@ class OwnBuffers:
             self.keep(set(self.names) - changed)
 
     def remember(self) -> None:
-        """Called when a step begins, for `notice`."""
+        """Remembers samples of the small buffers, for `notice`. Called when a step begins."""
         if self._still is None:
             still = [name for name in self._small() if name not in self.late | self._moved]
             if self.settled:
@@ -84,8 +86,10 @@ class OwnBuffers:
             self._sample.remember(_held(self._still.values()))
 
     def notice(self) -> None:
-        """Called before the update of a step: buffers that moved in it for the first time are this rank's own, as far as they are
-        small. Whether they are another one's as well is not known before ranks are compared."""
+        """Makes small buffers that moved for the first time in this step this rank's own. Called before its update.
+
+        It is not known before ranks are compared whether other ranks have the same content.
+        """
         if not self._still or not (moved := self._sample.moved(_held(self._still.values()))):
             return
         names = list(self._still)
@@ -102,16 +106,16 @@ class OwnBuffers:
         self.look_again()
 
     def look_again(self) -> None:
-        """Called when a module has become another one."""
+        """Drops the known places of buffers. Called when a module was replaced or has grown."""
         self._slots, self._found, self._still = [], [], None
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of all own buffers in bytes."""
         return sum(tensor.nbytes for name, tensor in self._all() if name in self.names)
 
     def take(self) -> tuple[bytes, bytes]:
-        """The description of the buffers, and their content."""
+        """Returns the description of the own buffers, and their content."""
         if not self.names:
             return b"", b""
         if not self._refresh():
@@ -131,7 +135,7 @@ class OwnBuffers:
             at += _aligned(size)
 
     def changed(self) -> set[Name]:
-        """Names of the buffers that changed since the latest `take`."""
+        """Returns the names of the buffers that changed since the latest `take`."""
         now = self._tensors()
         if len(now) != len(self._views):
             return set(self.names)
@@ -150,7 +154,7 @@ class OwnBuffers:
         return True
 
     def _lay_out(self) -> None:
-        """Buffers of one device lie in one piece of memory, in the order of the devices' first buffers."""
+        """Allocates one piece of memory for the buffers of each device, in the order of the devices' first buffers."""
         found = dict(zip(self.names, self._tensors(), strict=True))
         by_device: dict[torch.device, list[Name]] = {}
         for name, tensor in found.items():

@@ -1,8 +1,8 @@
-"""Periodic checkpoints of one rank: when one is due, and what follows where it cannot be written. Called by the session's loop.
+"""Periodic checkpoints of one rank: when one is due, and what follows if it cannot be written. Called by the session's loop.
 
-A checkpoint protects training and is no part of it. So training goes on without one that fails, which is tried again a little
-later. All ranks write together and have to agree on when, in the same generation: a process that joins a later one knows nothing
-of what failed before.
+A checkpoint protects training but is no part of it. So training goes on after a failed one, which is tried again later. All ranks
+write together, and have to agree on the time in the same generation. A process that joins a later generation does not know of
+earlier failures.
 """
 
 import logging
@@ -18,11 +18,14 @@ from rekindle_training.adapter.words import FAILURES, cause_in_words
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS, MOST_SECONDS = 10.0, 600.0
-"""Wait until a failed checkpoint is tried again, if none is due before. It doubles each time."""
+"""First and longest wait in seconds until a failed checkpoint is tried again, if none is due before. It doubles each time."""
 SHARE = 10
-"""Smallest wait, as a multiple of the time that the failed try has taken."""
+"""Minimum wait, as a multiple of the duration of the failed try."""
 TRIES = 2
-"""Tries after one step that end with the loss of a rank, until the checkpoint is put off: writing may kill the rank."""
+"""Number of tries after one step that end with the loss of a rank, until the checkpoint is postponed.
+
+Writing may be what kills the rank.
+"""
 
 
 class Periodic:
@@ -44,7 +47,7 @@ class Periodic:
         """Reason of a failure here, which other ranks see as the loss of this one."""
         self._took = 0.0
         self._since: tuple[int, float] | None = None
-        """Step and time from which on the pace of training is measured."""
+        """Step and time since which the pace of training is measured."""
 
     def is_due(self, step: int) -> bool:
         return step > 0 and self._every > 0 and (step % self._every == 0 or step == self._again)

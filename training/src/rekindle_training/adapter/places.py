@@ -1,8 +1,8 @@
-"""Where the script is, seen from the session: which collectives of its own may be made there.
+"""Position of the script, as seen from the session, and the collectives of its own that it may make there.
 
 A collective that a recovery cannot repeat is refused when the script first makes it, with its line, and not at the first fault.
-Collectives are noticed where torch's functions hand them to a process group; wrappers such as DistributedDataParallel make theirs
-in C++ and are not noticed.
+Collectives are noticed in torch's functions that pass them to a process group. Wrappers such as DistributedDataParallel call
+theirs in C++, so they are not noticed.
 """
 
 import os
@@ -29,7 +29,7 @@ COLLECTIVES = (
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
     *("send", "recv", "recv_anysource"),
 )
-"""Methods of a process group that speak to other ranks."""
+"""Methods of a process group that communicate with other ranks."""
 
 EARLY, LATE = "early-collectives", "late-collectives"
 DRAWS, UNREPEATABLE, CARRIED = "late-draws", "unrepeatable", "carried-variables"
@@ -38,7 +38,7 @@ ACCEPTABLE = (EARLY, LATE, DRAWS, UNREPEATABLE, CARRIED)
 
 
 class Refused(RuntimeError):
-    """The script breaks a rule, so that a recovery would not be right. No repair helps."""
+    """The script breaks a rule, so that a recovery would not be exact. No repair helps."""
 
 
 class Place(Enum):
@@ -47,7 +47,7 @@ class Place(Enum):
     ELSEWHERE = "elsewhere"
     """The session's own code, and all before and after the session: nothing is refused."""
     ALONE = "alone"
-    """Between the session and its loop, in a process that replaces another one."""
+    """The process replaces another one, and is between the session and its loop."""
     BEFORE = "before the loop"
     BETWEEN = "between two steps"
     IN_STEP = "in a step"
@@ -60,37 +60,37 @@ class Places:
     def __init__(self) -> None:
         self.now = Place.ELSEWHERE
         self._accepted: Collection[str] | None = None
-        """Not known before the session."""
+        """Words of `session(accept=...)`. None: the session has not begun."""
         self._early = ""
-        """A collective before the session."""
+        """Message about a collective before the session. Empty: there was none."""
         self.guarded = False
-        """The loop has a `with step:`."""
+        """True if the loop has a `with step:`."""
         self._unguarded = ""
-        """A collective between two steps, when it was not known whether the loop has a `with step:`."""
+        """Message about a collective between two steps, before it is known whether the loop has a `with step:`."""
         self.refuse: Callable[[str], None] = _raise
         self._loop = threading.get_ident()
         self.of_threads: set[str] = set()
         """Names of the groups to which other threads of this process have handed collectives, as an asynchronous save does."""
 
     def watch(self) -> None:
-        """Wraps what hands collectives to a process group."""
+        """Wraps torch's functions that pass collectives to a process group."""
         for name in COLLECTIVES:
             if (method := getattr(dist.ProcessGroup, name, None)) is not None:
                 setattr(dist.ProcessGroup, name, self._watched(name.strip("_"), method))
 
     def begin_alone(self, *, replaces: bool) -> None:
-        """Called where the script builds what it trains. A process that replaces another one is alone there."""
+        """Notes that the script begins to build what it trains. A process that replaces another one is alone there."""
         self.now = Place.ALONE if replaces else Place.BEFORE
 
     def accept(self, accepted: Collection[str]) -> None:
-        """Called by the session, whose own code follows."""
+        """Stores the rules that the script may break. Called by the session, whose own code follows."""
         self._accepted, self.now = accepted, Place.ELSEWHERE
         if self._early and EARLY not in accepted:
             self.refuse(self._early)
 
     @contextmanager
     def ours(self) -> Iterator[None]:
-        """Inside, the session speaks to other ranks."""
+        """Marks a block in which the session itself communicates with other ranks."""
         before, self.now = self.now, Place.ELSEWHERE
         try:
             yield
@@ -205,12 +205,15 @@ def _line(frame: FrameType) -> str:
 
 
 def _is_outside(file: str) -> bool:
-    """Whether a file belongs to neither torch nor this package. What wraps a call, such as a context manager, is nobody's."""
+    """Returns whether a file belongs to neither torch nor this package.
+
+    Files that wrap calls, such as a context manager, do not count.
+    """
     return file.startswith(_EXAMPLES) or not (file.startswith((*_NOT_THE_SCRIPT, "<")) or file == _CONTEXTLIB)
 
 
 def _is_of_library(file: str) -> bool:
-    """Whether a file was installed: as part of a package, of Python, or as a command."""
+    """Returns whether a file was installed: as part of a package, of Python, or as a command."""
     installed = any(folder in Path(file).parts for folder in ("site-packages", "dist-packages"))
     return not file.startswith(_EXAMPLES) and (installed or file.startswith(_INSTALLED))
 

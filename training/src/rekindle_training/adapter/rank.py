@@ -1,4 +1,4 @@
-"""The parts of one rank that its loop, its steps and its membership share. Made by the session."""
+"""Parts of one rank that its loop, its steps and its membership share. Created by the session."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Rank:
         return cls(entry, trained, wrappers, sharded, legacy, buddy, replicas, after_update)
 
     def tell_update(self) -> None:
-        """What the script has to say to other ranks of an update."""
+        """Calls the script's function that informs other ranks of an update, if there is one."""
         if self.after_update is not None:
             self.after_update()
 

@@ -7,7 +7,7 @@ from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
 BEGINS = frozenset(["reset", "clear", "copy_", "fill_", "zero_", "fill"])
-"""Methods after which an object has nothing of what it had before."""
+"""Methods after which an object keeps nothing of its former content."""
 GROWS = frozenset(
     [
         *("append", "appendleft", "add", "extend", "insert", "update", "setdefault", "subtract"),
@@ -28,14 +28,14 @@ def never_known(_test: ast.expr) -> None:
 
 
 class Uses(NamedTuple):
-    """Names that a call of a function uses, by the names of who calls."""
+    """Names that a call of a function uses, as the caller names them."""
 
     reads: Sequence[str] = ()
-    """Names that it reads before it assigns it."""
+    """Names that the function reads before it assigns them."""
     assigns: Sequence[str] = ()
-    """Names that it may assign."""
+    """Names that the function may assign."""
     always: Sequence[str] = ()
-    """Names that it assigns each time."""
+    """Names that the function assigns in each call."""
 
 
 class Below(Protocol):
@@ -62,10 +62,12 @@ class Reads:
         holds: Callable[[ast.expr], bool | None] = never_known,
         below: Below | None = None,
     ) -> None:
-        """`holds` tells of a condition whether it is true in each turn; None: it does not know."""
+        """Args:
+        holds: returns whether a condition is true in each turn. None: it is not known.
+        """
         self._holds, self._below = holds, below
         self.found: dict[str, int] = {}
-        """Line of the first read."""
+        """Line of the first read of each name."""
         self.assigned_below: set[str] = set()
         """Names that called functions may assign."""
         body, known = (code.body, set[str]()) if isinstance(code, Loop) else (code, set[str]())
@@ -252,14 +254,14 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def stored(statement: ast.stmt) -> Iterator[str]:
-    """All that a statement assigns somewhere in it."""
+    """Returns all that a statement assigns in any of its parts."""
     for node in walk(statement):
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield from assigned(node)
 
 
 def assigned(target: ast.expr | None) -> Iterator[str]:
-    """Variables, and attributes of variables, that an assignment replaces. An element of a container replaces none."""
+    """Returns variables, and attributes of variables, that an assignment replaces. An element of a container replaces none."""
     match target:
         case ast.Name(id=name):
             yield name

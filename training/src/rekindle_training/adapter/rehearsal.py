@@ -23,7 +23,7 @@ from rekindle_training.adapter.trained import Trained
 REHEARSED = 2
 """Number of the rehearsed step, counted from 1 in each life of a job."""
 POSTPONED = 3
-"""How often the next step is rehearsed in its place, at most."""
+"""Maximum number of times that the rehearsal is postponed to the next step."""
 TOLERANCE = 1e-2
 """Largest difference of a gradient's norm, and of a sum of its elements with random signs, as a share of the norm: kernels of an
 accelerator may add in another order. Another batch or another mask changes both by more."""
@@ -55,13 +55,16 @@ class Rehearsal:
         self.is_over = False
 
     def begin(self, number: int, total: int) -> None:
-        """Called when the first loop begins, whose first step is `number`."""
+        """Chooses the step of the rehearsal. Called when the first loop begins, whose first step is `number`."""
         if not self._number:
             self._number = number + REHEARSED - 1
             self.is_over = self.is_over or self._number > total
 
     def postpone(self, number: int) -> bool:
-        """Whether the next step is rehearsed in place of this one, since wrappers set themselves up."""
+        """Postpones the rehearsal to the next step, since wrappers set themselves up.
+
+        Returns False if that was done too often.
+        """
         if self._put_off == POSTPONED:
             return False
         self._put_off, self._number = self._put_off + 1, number + 1
@@ -98,7 +101,7 @@ class Rehearsal:
                         yield (name if root == "model" else f"{root} {name}"), parameter.grad
 
     def _small(self) -> dict[str, bytes]:
-        """Objects of `state`, and buffers."""
+        """Returns digests of the objects of `state` and of the buffers, by name."""
         given = {**self._boundary.small, **self._boundary.large}
         found = {name: digest(thing.state_dict()) for name, thing in given.items()}
         for root, module in self._trained.own_buffers.roots.items():
@@ -107,7 +110,7 @@ class Rehearsal:
 
 
 def own_parts(own: Own) -> dict[str, bytes]:
-    """Digests of what a rank has for itself, by what it is. Pickled values are compared by their content."""
+    """Returns digests of a rank's own state, by its parts. Pickled values are compared by their content."""
     numbers = {"Python's": own.python, "torch's": own.torch, "numpy's": own.numpy, "the accelerator's": own.accelerator}
     parts = {f"{whose} random numbers": content for whose, content in numbers.items() if content is not None}
     if own.numpy is not None:
@@ -118,7 +121,7 @@ def own_parts(own: Own) -> dict[str, bytes]:
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names of what differs."""
+    """Returns the names of the parts that differ."""
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
@@ -179,7 +182,10 @@ def _alike(first: Fingerprint | None, second: Fingerprint | None, least: float) 
 
 
 def _are_close(one: float, other: float, scale: float) -> bool:
-    """Gradients that overflow are alike where they overflow both times, as in the first steps of a GradScaler."""
+    """Returns whether two values are close.
+
+    Gradients that overflow both times are alike, as in the first steps of a GradScaler.
+    """
     if not (math.isfinite(one) and math.isfinite(other)):
         return math.isfinite(one) == math.isfinite(other)
     return abs(one - other) <= TOLERANCE * scale

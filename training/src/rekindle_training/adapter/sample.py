@@ -1,4 +1,7 @@
-"""One element of each tensor, which shows whether it moves: counters of changes see neither `.data` nor fused kernels."""
+"""Samples of tensors: one element of each, which shows whether it moves.
+
+Change counters notice neither `.data` nor fused kernels.
+"""
 
 from collections.abc import Sequence
 
@@ -11,7 +14,7 @@ def middle(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Sample:
-    """Elements of tensors as they were, by device, where they stay: to remember them waits for nothing."""
+    """Elements of tensors, remembered on their devices, so that no device is waited for."""
 
     def __init__(self) -> None:
         self._places: list[int] = []

@@ -40,7 +40,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
     accept: Collection[str] = (),
     **unknown: Never,
 ) -> "Session":
-    """Makes this process a rank of the job: the default process group is there inside, and the state is where training is.
+    """Makes this process a rank of the job. Inside, it has the default process group and the current state of training.
 
     Args:
         model: The bare module; wrap it (DDP) inside the session.
@@ -49,26 +49,26 @@ def session(  # noqa: PLR0913  # what is trained, and how
         state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
         data: `rekindle_training.batches(loader)`, or anything else with `state_dict` that each rank has for itself.
         checkpoint_every: Steps between two checkpoints, 0 for none; by default what `REKINDLE_CHECKPOINT_EVERY` says.
-        checkpoints: What writes and reads them in a form of its own; by default they are written to `REKINDLE_JOB_DIR`.
+        checkpoints: Storage that writes and reads them in its own format; by default they are written to `REKINDLE_JOB_DIR`.
         unique_shards: Shards may be held by one rank alone; where such a rank is lost all begin again at the last checkpoint.
-        replicas: The ranks that have the same state as this one, itself among them, where that is not to be seen: an optimizer
-            that spreads its state over ranks without DTensors. By default all, or what the model's DTensors say.
-        after_update: What the ranks tell each other of an update that each has done, such as the new parameters of its shard.
-            Called at the end of each `with step:` and after each rebuild; a second call changes nothing.
-        switch_link: Where the communication library moves from one link to another by a call of its own: called with True for the
-            backup link, with False for the first one, on the ranks that are to move, at a step boundary; behind each rebuild too,
-            on a rank that is on its backup link. It raises where that cannot be; a second call changes nothing. Without it the
-            groups are made anew on another interface.
+        replicas: The ranks that have the same state as this one, itself among them. Needed if tensors do not show that, as for an
+            optimizer that spreads its state over ranks without DTensors. By default all, or as the model's DTensors show.
+        after_update: Function in which ranks tell each other of the update that each has done, such as the new parameters of its
+            shard. Called at the end of each `with step:` and after each rebuild; a second call changes nothing.
+        switch_link: Function for a communication library that moves from one link to another by a call of its own. It is called
+            with True for the backup link, with False for the first one, on the ranks that are to move, at a step boundary. It is
+            also called after each rebuild, on a rank that is on its backup link. It raises if it cannot switch. A second
+            call changes nothing. Without it the groups are made again on another interface.
         repeat_updates: Copies of parameters and of the optimizers' state are kept, so that a step is repeated whatever
             failed in it: for steps with several updates, or with collectives after one. They take memory, and time in each step.
-        accept: Rules that the script breaks on its own account, where a recovery then is not exact or not possible:
+        accept: Rules that the script may break, although a recovery then is not exact or not possible:
             `early-collectives`, `late-collectives`, `late-draws`, `carried-variables`, `unrepeatable`.
 
     Raises:
         EnvironmentIncomplete: the process was not started by `rekindle-train`.
         TypeError: something has no state that a replacement could be given, or not the methods that are asked for, or is wrapped;
             the message names it.
-        ValueError: an optimizer updates what no module has, or nobody said how often a checkpoint is written, or a shard is held
+        ValueError: an optimizer updates what no module has, or the interval of checkpoints is not set, or a shard is held
             by one rank alone, or `replicas` names ranks that there are not.
         RuntimeError: there is a default process group already.
     """
@@ -160,7 +160,7 @@ def _opened(  # noqa: PLR0913  # what a session is given
 
 
 _entry: Entry | None = None
-"""Of a process that has entered before its session."""
+"""Entry of a process that has joined a generation before its session. None: it has not."""
 
 
 def _take_entry() -> Entry | None:
@@ -170,10 +170,11 @@ def _take_entry() -> Entry | None:
 
 
 def init_process_group() -> None:
-    """In place of torch's: for scripts that need the process group, or device meshes, to build what they train, as with
-    `fully_shard`. The session goes on with this group.
+    """Replaces torch's function, for scripts that need the process group or device meshes to build what they train.
 
-    Between this call and the session's loop nothing is said to other ranks but what makes groups and meshes: a replacement is
+    An example is `fully_shard`. The session goes on with this group.
+
+    Between this call and the session's loop, other ranks must not be involved except to make groups and meshes: a replacement is
     alone there.
 
     Raises:

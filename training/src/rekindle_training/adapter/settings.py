@@ -1,7 +1,7 @@
 """Plain attributes of modules as they were when a step began: counters, modes, `p` of a Dropout. Used by `boundary.py`.
 
-Of torch's own modules those are remembered that a script may have set: numbers with a point, and what torch does not know of.
-Names that torch keeps for good, such as `in_features`, cost time in each step and never change.
+Attributes of torch's own modules are remembered if a script may have set them: floating point numbers, and names that torch
+does not define. Names that torch never changes, such as `in_features`, would only cost time in each step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from rekindle_training.adapter.attributes import PLAIN
 
 _Values = dict[str, Any]
 _ALWAYS = frozenset({"training", "T_destination"})
-"""Put back by the boundary itself, or a name of torch's own."""
+"""Names that are left out: the boundary restores them itself, or they belong to torch."""
 _KNOWN = frozenset(vars(torch.nn.Module()))
 
 
@@ -25,7 +25,7 @@ class Settings:
         """Attributes of modules of the script's own classes, which may count in their forward pass."""
         self._of_torch: list[_Values] = []
         self._constants: list[frozenset[str]] = []
-        """Names that torch gives each of these."""
+        """Names that torch defines in each of these modules."""
         self._places: list[tuple[_Values, str]] = []
         self._sizes: list[int] = []
         """Numbers of attributes in `_of_torch` when `_places` were found."""

@@ -1,4 +1,4 @@
-"""Tensors of which each rank holds a shard (`DTensor`, as FSDP2 makes them): what this rank holds, and who holds the same."""
+"""Tensors of which each rank holds a shard (`DTensor`, as in FSDP2): the part of this rank, and the ranks with the same part."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,15 +17,15 @@ Ranks = frozenset[int]
 
 @dataclass(frozen=True)
 class Spread:
-    """How a tensor is spread over the ranks of a mesh, without the mesh, which exists in a process only."""
+    """Distribution of a tensor over the ranks of a mesh, without the mesh itself, which exists in one process only."""
 
     ranks: tuple[int, ...]
     sizes: tuple[int, ...]
     names: tuple[str, ...] | None
-    """Of the mesh and its dimensions."""
+    """Names of the mesh's dimensions. None: they have no names."""
     placements: tuple[Placement, ...]
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
 
     @classmethod
     def of(cls, tensor: DTensor) -> "Spread":
@@ -33,16 +33,16 @@ class Spread:
 
     @property
     def mesh(self) -> tuple[Any, ...]:
-        """The same for the same mesh in each process."""
+        """Key of the mesh, the same in each process."""
         return self.ranks, self.sizes, self.names
 
     def tensor(self, dtype: torch.dtype, mesh: DeviceMesh) -> DTensor:
-        """Of this process, without a content yet."""
+        """Creates this process's tensor. Its elements are not initialized."""
         return empty(self.shape, dtype=dtype, device_mesh=mesh, placements=self.placements)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of it is in this process; in the same memory."""
+    """Returns the part of a tensor that is in this process, in the same memory."""
     if not isinstance(tensor, DTensor):
         return tensor
     with torch.no_grad():
@@ -60,7 +60,7 @@ def spread_as(held: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def can_be_sent(tensor: DTensor) -> bool:
-    """Whether each rank holds elements of it, and not addends."""
+    """Returns whether each rank holds elements of the tensor, and not addends."""
     return all(isinstance(placement, Shard | Replicate) for placement in tensor.placements)
 
 
@@ -69,7 +69,7 @@ def meshes(state: Any) -> dict[tuple[Any, ...], DeviceMesh]:
 
 
 def replicas(state: Any, world_size: int) -> Ranks:
-    """All ranks that hold what this one holds of a state, itself among them."""
+    """Returns the ranks that hold the same part of a state as this one, including itself."""
     held = frozenset(range(world_size))
     for tensor in _spread(state):
         held &= holders(tensor)
@@ -89,10 +89,10 @@ def refuse_unique(model: Mapping[str, torch.Tensor], world_size: int) -> None:
 
 
 def declared(replicas: Collection[int], rank: int, world_size: int, *, unique: bool) -> Ranks:
-    """What a script says of the ranks that hold the same as `rank`.
+    """Returns the ranks that hold the same state as `rank`, as the script declares them.
 
     Raises:
-        ValueError: the rank is not among them, or one is none of the job's, or it is the only one and not to be `unique`.
+        ValueError: `rank` is missing, or a rank is not of this job, or `rank` is alone although `unique` is false.
     """
     named = frozenset(replicas)
     if rank not in named or not named <= frozenset(range(world_size)):
@@ -131,8 +131,10 @@ def _spread(state: Any) -> Iterator[DTensor]:
 
 
 def holders(tensor: DTensor) -> Ranks:
-    """Ranks that hold the same as this one: along each dimension of the mesh that replicates all ranks, along one that shards
-    those that stand where this one does."""
+    """Returns the ranks that hold the same part of a tensor as this one.
+
+    Along a dimension of the mesh that replicates, these are all ranks. Along one that shards, only ranks at the same place.
+    """
     at = tensor.device_mesh.get_coordinate()
     assert at is not None  # of a mesh that this rank is no part of it has no tensor
     where = tuple(slice(None) if place.is_replicate() else at[dim] for dim, place in enumerate(tensor.placements))

@@ -1,7 +1,7 @@
 """Votes of the ranks of one pod, in memory that they share and that their launcher made. Used by `vote.py`.
 
-Each rank has two slots that nobody else writes, for votes in turn: a slot is written again when all ranks have read it. A slot
-names its vote by generation and number, so that what an earlier generation left is never taken for a vote of this one.
+Each rank has two slots that only it writes, for alternate votes. A slot is written again when all ranks have read it. A slot
+names its vote by generation and number, so that remains of an earlier generation never count as a vote of this one.
 """
 
 import ctypes
@@ -19,25 +19,27 @@ from rekindle_training.adapter.ballot import Ballot
 from rekindle_training.environment import RankEnvironment
 
 YIELD_SECONDS = 5e-6
-"""A rank lets others run, and looks again, for so long before it sleeps."""
+"""Seconds for which a rank yields the processor and checks again, before it sleeps."""
 VOTE_SECONDS = dist.default_pg_timeout.total_seconds()
-"""A rank waits for others so long, as in a collective of torch. One that does not come may be in a collective of a step that this
-rank has left."""
+"""Seconds for which a rank waits for others, as in a collective of torch.
+
+A rank that does not come may be in a collective of a step that this rank has left.
+"""
 LOOK_SECONDS = 0.1
-"""A rank that sleeps looks again after so long, whether it was woken or not."""
+"""Seconds after which a sleeping rank checks again, even if it was not woken."""
 
 _BELLS = 2 * 64
-"""Bytes of two words that change when there is something to see: when all ranks have spoken, and when it was decided."""
+"""Bytes of the two words that change when all ranks have voted, and when the vote was decided."""
 _GENERATION = struct.Struct("Q")
 _SLOT = struct.Struct("QQQ")
-"""Vote, word, and both of them combined: a slot that is half written does not count."""
+"""Slot of a rank: vote, word, and both combined. A half written slot does not count."""
 
 _APART = "ranks that share no memory with their pod"
 _Found = TypeVar("_Found")
 
 
 class RankLeft(RuntimeError):
-    """A rank of the pod takes no part in this generation any more."""
+    """A rank of the pod no longer takes part in this generation."""
 
 
 def shared(environment: RankEnvironment, generation: int, store: dist.Store) -> "SharedVote | None":
@@ -57,7 +59,7 @@ def shared(environment: RankEnvironment, generation: int, store: dist.Store) -> 
 
 
 def is_shared(store: dist.Store) -> bool:
-    """Whether the ranks of each pod share memory. Called when all ranks have met."""
+    """Returns whether the ranks of each pod share memory. Called when all ranks have met."""
     return store.add(_APART, 0) == 0
 
 
@@ -67,7 +69,7 @@ class SharedVote:
     def __init__(self, memory: int, generation: int, pod: range, rank: int) -> None:
         """Args:
         memory: descriptor of the pod's memory.
-        generation: number of a generation in which nobody votes before all ranks have made this object.
+        generation: number of a generation in which no rank votes before all ranks have made this object.
         pod: ranks of the pod.
         """
         self._generation, self._pod, self._place = generation, pod, pod.index(rank)
@@ -102,7 +104,7 @@ class SharedVote:
         return self._awaited(self._spoken, lambda: self._gathered(vote, word))
 
     def decide(self, vote: int, found: Ballot) -> None:
-        """Tells the other ranks of the pod what all ranks of the job say. Called by the first one."""
+        """Passes the result of all ranks of the job to the other ranks of the pod. Called by the first rank."""
         self._write(self._decision, found.packed(vote))
         self._ring(self._decided)
 
@@ -151,7 +153,10 @@ class SharedVote:
         futex.wake(ctypes.addressof(self._words) + 4 * bell)
 
     def _awaited(self, bell: int, look: Callable[[], _Found | None]) -> _Found:
-        """Looks until there is something. A missed bell, as of a rank that was killed, costs `LOOK_SECONDS`."""
+        """Waits until a result is there.
+
+        If a wake-up is missed, for example of a killed rank, the wait takes `LOOK_SECONDS` longer.
+        """
         began = time.perf_counter()
         while time.perf_counter() - began < YIELD_SECONDS:
             if (found := look()) is not None:

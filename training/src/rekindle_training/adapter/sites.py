@@ -21,7 +21,7 @@ class Frame:
 
     code: CodeType
     find: Callable[[str], Any]
-    """Value of a variable, or of an attribute of one; None: it has none."""
+    """Returns the value of a variable, or of an attribute of one. None: it has none."""
     is_there: Callable[[str], bool]
     site: Site
     since: int
@@ -149,7 +149,7 @@ def _around(body: Iterable[ast.AST], line: int, since: int) -> list[Loop]:
 
 
 def _loops(nodes: Iterable[ast.AST]) -> Iterator[Loop]:
-    """Loops of these statements, but not of functions in them; an outer one before those in it."""
+    """Returns the loops of these statements, but not of functions in them. An outer loop comes before its inner loops."""
     for node in nodes:
         if isinstance(node, Loop):
             yield node

@@ -1,4 +1,4 @@
-"""A state in two parts, what belongs where and the tensors, in which it is handed over and written down."""
+"""Separates a state into its structure and its tensors, to send it and to write it."""
 
 import copy
 import math
@@ -20,22 +20,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Place:
-    """Stands for a tensor in the skeleton; a tensor that is in several places is sent once, and is one on the other side."""
+    """Placeholder for a tensor in the skeleton. A tensor that is in several places is sent once, and stays one tensor."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What a tensor is."""
+    """Description of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
     strides: tuple[int, ...] = ()
-    """How its elements lie in memory, without gaps; empty: in their order. Fused optimizers and kernels depend on it."""
+    """Strides of its elements in memory, without gaps. Empty: the default order. Fused optimizers and kernels depend on it."""
     spread: Spread | None = None
-    """Of which the rest says what the rank holds that said it."""
+    """Distribution of a sharded tensor.
+
+    The other fields then describe the part of the rank that sent this. None: not sharded.
+    """
 
     @property
     def bytes(self) -> int:
@@ -49,7 +52,7 @@ class Slot:
 
 
 def taken_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
-    """The skeleton, and its tensors by the indices of their places."""
+    """Returns the skeleton of a state, and its tensors by the indices of their places."""
     found: dict[object, tuple[int, torch.Tensor]] = {}
     skeleton = _mapped(state, lambda leaf: _taken(leaf, found))
     return skeleton, [tensor for _, tensor in found.values()]
@@ -60,7 +63,7 @@ def put_together(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def named(skeleton: Any, tensors: Sequence[T]) -> dict[str, dict[str, T]]:
-    """The tensors of each part of a state, by readable names: `optimizer`: `state.layers.0.weight.exp_avg`."""
+    """Returns the tensors of each part of a state, by readable names: `optimizer`: `state.layers.0.weight.exp_avg`."""
     return {
         part: {".".join(path): tensors[place.index] for path, place in _places(content, ())} for part, content in skeleton.items()
     }
@@ -78,8 +81,11 @@ def _places(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 
 
 def destinations(skeleton: Any, slots: Sequence[Slot], mine: Any) -> list[torch.Tensor]:
-    """Where the tensors of a skeleton are received: in what this rank has at the same place, if it is alike. No two in one
-    memory, also where this rank has one tensor for two of them."""
+    """Returns the tensors into which the tensors of a skeleton are received.
+
+    Tensors of this rank in the same places are used if they match; otherwise new ones are created. No two of them share
+    memory, even if this rank has one tensor for two of them.
+    """
     in_place: dict[int, torch.Tensor] = {}
     filled: set[int] = set()
     for place, here in _beside(skeleton, mine):
@@ -98,7 +104,7 @@ def slot_of(whole: torch.Tensor) -> Slot:
 
 
 def strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """As they are; where there are gaps or elements share their place, as they would be without."""
+    """Returns the strides of a tensor. If it has gaps or shared elements, the strides that it would have without them."""
     return tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
 
 
@@ -120,7 +126,7 @@ def _fits(here: Any, slot: Slot) -> bool:
 
 
 def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Place, Any]]:
-    """Each tensor's place with what this rank has in its place."""
+    """Yields each tensor's place, with the value that this rank has there."""
     if isinstance(skeleton, Place):
         yield skeleton, mine
     elif isinstance(skeleton, dict):
@@ -133,7 +139,7 @@ def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same structure with its leaves changed."""
+    """Returns the same structure with its leaves changed."""
     if isinstance(value, dict):
         same = copy.copy(value)  # a counter, one with defaults
         for key, item in value.items():

@@ -1,4 +1,4 @@
-"""TCP connections of this process: which there are, and an end to them from any thread."""
+"""Finds the TCP connections of this process, and ends them from any thread."""
 
 import contextlib
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 _DESCRIPTORS = Path("/proc/self/fd")
 
 _ESTABLISHED = 1
-"""State of a connection, in the first byte of what the kernel says of it: <linux/tcp.h>."""
+"""Connection state in the first byte of the kernel's TCP_INFO: <linux/tcp.h>."""
 
 Ends = tuple[tuple[str, int], tuple[str, int]]
-"""Address and port here and there."""
+"""Local and remote address and port."""
 
 Connections = Mapping[int, Ends]
-"""By their descriptors."""
+"""Connections by their descriptors."""
 
 
 def connected() -> dict[int, Ends]:
@@ -28,11 +28,11 @@ def connected() -> dict[int, Ends]:
 
 
 def cut(connections: Connections) -> list[socket.socket]:
-    """Nothing is heard any more: whoever waits for one of these, in whatever thread, is told at once that it is closed.
+    """Cuts connections: each thread that waits for one is told immediately that it is closed.
 
-    They are shut in one direction, and stay open as long as the caller keeps what this returns. Gloo forgets a message that it
-    cannot write, and its sender waits for ever: so nobody's writing fails, here or at the other end. A descriptor that has
-    become another connection's is left alone.
+    They are shut in one direction, and stay open as long as the caller keeps the returned sockets. Gloo forgets a message
+    that it cannot write, and its sender waits for ever: so no write may fail, here or at the other end. A descriptor that
+    belongs to another connection by now is left alone.
     """
     kept = []
     for descriptor, ends in connections.items():
@@ -53,7 +53,7 @@ def are_whole(connections: Connections) -> bool:
 
 
 def close(connections: Connections) -> None:
-    """In a forked process, which holds them open without using them."""
+    """Closes connections in a forked process, which holds them open without using them."""
     for descriptor, ends in connections.items():
         with contextlib.suppress(OSError):
             if _ends(descriptor) == ends:
@@ -75,5 +75,5 @@ def _is_established(descriptor: int) -> bool:
 
 
 def _borrowed(descriptor: int) -> socket.socket:
-    """A socket object of its own descriptor, which is closed without the connection."""
+    """Returns a socket object with a descriptor of its own, which can be closed without the connection."""
     return socket.socket(fileno=os.dup(descriptor))

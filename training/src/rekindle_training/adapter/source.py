@@ -46,7 +46,7 @@ def tree_of(code: CodeType, names: Mapping[str, Any]) -> ast.Module:
 
 
 def forget() -> None:
-    """Lets go of what was read."""
+    """Drops the sources that were read."""
     _trees.clear()
     _functions.clear()
 

@@ -1,4 +1,4 @@
-"""What training depends on, as one value: taken from the objects that a user gave to the session, and put back into them.
+"""State of training as one value, taken from the objects that a user gave to the session, and restored into them.
 
 A state is mappings and sequences of tensors and plain values. Its tensors are the objects' own, not copies.
 """
@@ -22,7 +22,7 @@ State = dict[str, Any]
 
 
 class Stateful(Protocol):
-    """Anything with a state of its own: an optimizer, a scheduler, a scaler, a sampler."""
+    """Object with a state: an optimizer, a scheduler, a scaler, a sampler."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -34,7 +34,7 @@ class StateMismatch(RuntimeError):
 
 
 def refuse(model: torch.nn.Module, objects: Mapping[str, object]) -> None:
-    """Says at the start what could not be handed over in a recovery.
+    """Refuses objects at the start whose state could not be sent in a recovery.
 
     Args:
         objects: what else was given to the session, by its name there.
@@ -74,7 +74,7 @@ def refuse_other_device(model: torch.nn.Module, here: torch.device) -> None:
 
 
 def refuse_content(state: State) -> None:
-    """The same of what the objects keep.
+    """Refuses objects whose state contains values that cannot be sent.
 
     Raises:
         TypeError: something in a state can be sent to no other process.
@@ -86,7 +86,7 @@ def refuse_content(state: State) -> None:
 
 
 def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> State:
-    """Parameters and all buffers, persistent or not, extra state, and everything else that the next step depends on.
+    """Returns the whole state that ranks share: parameters, all buffers, persistent or not, extra state, and all other objects.
 
     Args:
         shared: what data parallel ranks have in common besides, by name.
@@ -103,7 +103,7 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
 
 
 def _by_names(optimizer: Stateful, model: torch.nn.Module) -> dict[str, Any]:
-    """With the names of parameters where the optimizer counts them, so that a checkpoint can be read by other tools."""
+    """Returns the state of an optimizer. Parameter numbers are replaced by names, so that other tools can read a checkpoint."""
     state = optimizer.state_dict()
     if not isinstance(optimizer, torch.optim.Optimizer) or not _loads_as_torch(optimizer):
         return state
@@ -122,7 +122,7 @@ def _content(thing: Stateful) -> dict[str, Any]:
 
 
 def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> None:
-    """The opposite of `collect`. Tensors of the state become the optimizer's own; the model's are filled, if they were not yet.
+    """Restores a state that `collect` returned. Its tensors become the optimizer's own; the model's are filled, if not yet done.
 
     Raises:
         StateMismatch: the state is that of other objects.
@@ -162,7 +162,11 @@ def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, tr
 def _place_tensors(
     tensors: Mapping[str, torch.Tensor], mine: Mapping[str, torch.Tensor], model: torch.nn.Module, unknown: Collection[str] = ()
 ) -> None:
-    """`unknown` are parameters that only the replica has."""
+    """Fills the model's tensors.
+
+    Args:
+        unknown: parameters that only the replica has.
+    """
     with torch.no_grad():
         for name, tensor in tensors.items():
             here = mine.get(name)
@@ -182,14 +186,14 @@ def _place_tensors(
 
 
 def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Whether the one can be filled from the other; an expanded tensor has one place for many elements."""
+    """Returns whether one tensor can be filled from the other. An expanded tensor cannot: its elements share memory."""
     held = local(here)
     expanded = any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True))
     return (here.shape, here.dtype) == (tensor.shape, tensor.dtype) and not expanded
 
 
 def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor | None) -> None:
-    """One that grew, or that a forward pass registered or left out, is the replica's from now on."""
+    """Replaces a buffer by the replica's. It has grown, or a forward pass has registered it or left it out."""
     path, _, own_name = name.rpartition(".")
     try:
         module = model.get_submodule(path)
@@ -202,7 +206,10 @@ def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor | No
 
 
 def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
-    """Torch's own `load_state_dict` copies every tensor, and casts masters to the type of their parameters."""
+    """Restores an optimizer.
+
+    Torch's `load_state_dict` would copy every tensor, and cast masters to the type of their parameters.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer) or not _loads_as_torch(optimizer):
         optimizer.load_state_dict(state)
         return
@@ -226,13 +233,13 @@ def _loads_as_torch(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """By all their names: one that is tied has several."""
+    """Yields parameters and buffers by all their names. A tied one has several."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
 
 def _trained(model: torch.nn.Module, shared: Mapping[str, Stateful]) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Parameters of the model and of all modules that the session was given besides, by their names for the session."""
+    """Yields the parameters of the model and of all other given modules, by their names for the session."""
     yield from model.named_parameters()
     for root, thing in shared.items():
         if isinstance(thing, torch.nn.Module):
@@ -244,12 +251,12 @@ def has_extra_state(module: torch.nn.Module) -> bool:
 
 
 def _is_dense(gradient: torch.Tensor | None) -> bool:
-    """A sparse one is not carried: it is of a module whose optimizer wants it so, which steps in every turn."""
+    """Returns whether a gradient is carried. Sparse gradients are not: their module's optimizer updates in every turn."""
     return gradient is not None and not _unsendable(gradient)
 
 
 def _unsendable(tensor: torch.Tensor) -> str:
-    """What makes it so; empty: nothing does."""
+    """Returns what makes the tensor impossible to send. Empty: it can be sent."""
     if is_lazy(tensor):
         return "lazy tensor"
     if isinstance(tensor, DTensor):

@@ -1,8 +1,9 @@
-"""One step of training as the scope of its faults: `with step:`. The session makes one for each turn of its loop.
+"""One step of training as the scope of its faults: `with step:`. The session creates one for each turn of its loop.
 
-A step that fails on a rank is repeated by all, and nobody has updated parameters in it. What makes that possible is an agreement
-before the first update: nobody begins to update before all ranks have all gradients. A rank that cannot tell whether they agreed
-asks, and waits: if one has updated, all had their gradients, so this rank goes on and updates as well.
+If a step fails on a rank, all ranks repeat it, and none has updated parameters in it. An agreement before the first update
+makes that possible: no rank begins its update before all ranks have all gradients. A rank that cannot tell whether they
+agreed asks the manager, and waits. If another rank has updated, all had their gradients, so this rank goes on and updates as
+well.
 """
 
 import logging
@@ -40,11 +41,11 @@ ONE_SCOPE = "put all backward passes of one update into one `with step:`"
 
 
 class StepRepeated(RuntimeError):
-    """The step that is being executed is given up: training begins it anew. Ends at `with step:`."""
+    """The current step is given up and repeated. Ends at `with step:`."""
 
 
 class Step(Number):
-    """The number of a step, from 1, and the scope in which it may fail: `with step:`. A step that failed is yielded again."""
+    """Number of a step, from 1, and the scope in which it may fail: `with step:`. A step that failed is yielded again."""
 
     def __new__(cls, number: int, _attempts: "Attempts") -> Self:
         return super().__new__(cls, number)
@@ -67,22 +68,22 @@ class _Attempt:
     entered: bool = False
     inside: bool = False
     agreed: bool = False
-    """All ranks have all gradients, and the update may have begun."""
+    """True if all ranks have all gradients, so that the update may have begun."""
     given_up: bool = False
     failed: bool = False
     interrupted: bool = False
     gathers: bool = False
-    """Whether this step, unlike those before it, has added to gradients."""
+    """True if this step has added to gradients, unlike the steps before it."""
     rehearsed: bool = False
-    """Whether this was the first of its two passes."""
+    """True if this was the first of its two passes."""
     own_before_update: Own | None = None
     reason: str = ""
     fault: "Standing.Fault.ValueType" = Standing.OTHER
-    """Of what kind that is."""
+    """Type of the fault behind `reason`."""
 
 
 class Attempts:
-    """Of one rank: at most one is going on."""
+    """Attempts of one rank at its steps, of which at most one is going on."""
 
     def __init__(self, rank: Rank, comparison: Comparison, *, repeats_updates: bool) -> None:
         self._rank, self._comparison = rank, comparison
@@ -97,20 +98,20 @@ class Attempts:
         self._tried: tuple[int, Own] | None = None
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
         self._updated: tuple[int, Own] | None = None
-        """The same of the step that was updated last."""
+        """Step that was updated last, and the state that only this rank had then."""
         self._begun: Mapping[str, int] = {}
-        """Collectives by the time of the latest agreement, by their group."""
+        """Number of collectives begun by the latest agreement, by group."""
         self._after_recovery = 0
         """First step of a generation. Some ranks may have seen in an earlier try that it adds to gradients."""
         self.refusal = ""
-        """Why training cannot go on here."""
+        """Reason why training cannot go on here. Empty: there is none."""
         self._is_of_script = False
-        """A restart would be refused as well."""
+        """True if the script is the cause, so that a restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
         self.on_done: list[Callable[[], None]] = []
-        """Ends a step that is done, after its last update, at the end of its scope."""
+        """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before(kind, "zero_grad", self._boundary.drops_gradients)
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
@@ -133,25 +134,27 @@ class Attempts:
         return Step(number, self)
 
     def joined(self, behind: int, *, begins: bool) -> None:
-        """Called when this rank has joined a generation that goes on behind this step, and that may be the first one of a life of
-        the job: the first steps of a life are checked, and no others."""
+        """Notes the step after which a new generation goes on. Called when this rank has joined it.
+
+        Checks of the first steps are made only at the beginning of a life of the job.
+        """
         if not begins:
             self.rehearsal.is_over = self._carried.is_over = True
             self._after_recovery = behind + 1
 
     @property
     def failed(self) -> bool:
-        """The step that was yielded last is not done."""
+        """Returns whether the step that was yielded last has failed."""
         return self._now.failed
 
     @property
     def inside(self) -> int:
-        """The step in whose scope the script is; 0: in none."""
+        """Step in whose scope the script is. 0: it is in none."""
         return self._now.number if self._now.inside else 0
 
     @property
     def gathers(self) -> bool:
-        """Whether steps add to the gradients of the step before."""
+        """Returns whether steps add to the gradients of the step before."""
         return self._boundary.gathers
 
     @property
@@ -161,33 +164,33 @@ class Attempts:
 
     @property
     def turn(self) -> int:
-        """The step of the latest turn of the loop; 0 before the first."""
+        """Step of the latest turn of the loop. 0 before the first."""
         return self._now.number
 
     @property
     def in_turn(self) -> int:
-        """The step whose turn of the loop it is, also in front of its scope and after it; 0: none is."""
+        """Step whose turn of the loop it is, also before its scope and after it. 0: there is none."""
         return self._now.number if self._now.number > self._rank.gate.completed else 0
 
     @property
     def done(self) -> int:
-        """The last step whose scope has ended well, also where the loop was left before the end of its turn."""
+        """Last step whose scope has ended well, also if the loop was left before the end of its turn."""
         now = self._now
         return now.number if now.agreed and not (now.inside or now.failed) else now.number - 1
 
     @property
     def guarded(self) -> bool:
-        """The loop says `with step:`, or may say it in its first turn."""
+        """Returns whether the loop uses `with step:`, or may still do so in its first turn."""
         return self._now.entered or self._now.number == 0
 
     @property
     def interrupted(self) -> bool:
-        """The script caught what ends a process, behind the scope that it left in its middle."""
+        """True if a step was left by an exception that ends a process, and the script caught it afterwards."""
         return self._now.interrupted
 
     @property
     def place(self) -> "Standing.Place.ValueType":
-        """Where this rank stands at its boundary."""
+        """Position of this rank at its boundary."""
         return Standing.SPOILT if self._now.failed and self._now.agreed else Standing.BOUNDARY
 
     def say(self, place: "Standing.Place.ValueType") -> None:
@@ -206,10 +209,10 @@ class Attempts:
         self._rank.processor.standing(standing, gate.broken_in)
 
     def go_back(self) -> None:
-        """To the boundary at which the step began that failed, if one did.
+        """Returns to the boundary at which the failed step began, if a step failed.
 
         Raises:
-            CannotGoBack: it cannot be; the message says why.
+            CannotGoBack: it is not possible; the message says why.
         """
         if self._now.failed:
             if self._now.agreed:
@@ -220,11 +223,15 @@ class Attempts:
         self._now.failed = False
 
     def own_behind(self, step: int) -> Own | None:
-        """What only this rank has, as it is behind a step that failed here: its update changes nothing of it. A process that has
-        just begun has what the one before it left; None: as the script begins, since that one had not come to its first step.
+        """Returns the state that only this rank has after a step that failed here. The step's update does not change it.
+
+        A process that has just begun uses the state that the process before it left.
+
+        Returns:
+            None: the process before it did not reach its first step, so the state is that with which the script begins.
 
         Raises:
-            StateMismatch: that one left nothing of this step.
+            StateMismatch: the process before it left no state of this step.
         """
         here = {self._now.number: self._now.own_before_update, self._now.number - 1: self._boundary.own}
         if (own := here.get(step)) is not None:
@@ -238,16 +245,16 @@ class Attempts:
         return cast(Own, pickle.loads(left))  # written by a process of this rank
 
     def forget(self) -> None:
-        """The state has become a replica's."""
+        """Drops the state of the failed step, because this rank has taken that of a replica."""
         self._boundary.forget()
         self._now.failed = False
         self._tried = self._updated = None
 
     def failed_behind_step(self, error: BaseException, *, protects: bool = False) -> None:
-        """What all ranks do at the boundary, such as a checkpoint, has failed here.
+        """Notes that work of all ranks at the boundary, such as a checkpoint, has failed here.
 
         Args:
-            protects: it is no part of training, which goes on without.
+            protects: True if the work is no part of training, which goes on without it.
         """
         self._note(f"what follows step {self._now.number}", error, Standing.PROTECTION if protects else fault_of(error))
         self._break_off()
@@ -263,7 +270,7 @@ class Attempts:
         self._places.enter_step()
 
     def leave(self, error: BaseException | None) -> bool:
-        """Whether the error ends here."""
+        """Leaves the scope of a step. Returns whether the error ends here."""
         if error is not None and not isinstance(error, FAILURES):
             self._interrupt(error)
             return False
@@ -302,7 +309,7 @@ class Attempts:
             self._rank.communicator.cut(self._rank.processor.generation)  # nothing of what follows the scope reaches other ranks
 
     def _interrupt(self, error: BaseException) -> None:
-        """As a rule the process ends now, which is told soon enough. Where the script catches it, this step is not done."""
+        """Notes an exception that ends the process. If the script catches it, the step counts as failed."""
         self._now.inside, self._now.failed, self._now.interrupted = False, True, True
         self._now.reason = in_words(error)
         self._break_off()
@@ -315,13 +322,13 @@ class Attempts:
         self._now.remembered = True
 
     def leave_own(self, step: int) -> None:
-        """Of a rank that begins behind this step, for the process that follows it before the next one."""
+        """Leaves the state of a rank that begins after this step, for a process that follows it before the next one."""
         self._rank.legacy.leave(step, self._rank.trained.take_own().pickled)
 
     # Rehearsal.
 
     def _rehearses(self) -> bool:
-        """Whether the step is to be done once more although nothing failed."""
+        """Returns whether the step is repeated as a rehearsal, although nothing failed."""
         number = self._now.number
         if not self.rehearsal.is_first_pass(number) or self._rank.gate.broken:
             return False
@@ -346,7 +353,7 @@ class Attempts:
             self._differs(self._not_put_back())
 
     def _differs(self, words: str) -> None:
-        """Called where a rehearsal has found this, if it is not empty."""
+        """Refuses the script if the rehearsal has found a difference."""
         if not words:
             return
         text = f"step {self._now.number} cannot be repeated: {words}"
@@ -356,7 +363,7 @@ class Attempts:
             self.refuse(f'{text}. session(accept=["{UNREPEATABLE}"]) accepts repairs that are not exact')
 
     def _not_put_back(self) -> str:
-        """Returns in words what is not as it was when the step began; empty: nothing."""
+        """Returns what differs from the beginning of the step, in words. Empty: nothing."""
         then = self._boundary.own
         now = self._rank.trained.take_own()
         if then is None or then == now or not (moved := differing(own_parts(then), own_parts(now))):
@@ -384,8 +391,10 @@ class Attempts:
         raise Refused(words)
 
     def _refuse_draws(self, number: int) -> None:
-        """Where random numbers or data moved between the update of the last step and this one: whoever replaces a rank that was
-        lost there would not know."""
+        """Refuses random numbers or data that moved between the update of the last step and this one.
+
+        A process that replaces a rank lost there would not know of them.
+        """
         if self._updated is None or self._updated[0] != number - 1 or self._places.accepts(DRAWS):
             return
         before, now = self._updated[1], self._boundary.own
@@ -403,8 +412,10 @@ class Attempts:
             self.refuse(found)
 
     def _refuse_late_passes(self) -> None:
-        """Notes a refusal where models spoke to other ranks after the update. What other threads say in groups of their own is
-        not the models'."""
+        """Notes a refusal if models communicated with other ranks after the update.
+
+        Collectives of other threads, in groups of their own, do not count.
+        """
         now = self._rank.communicator.counted()
         late = {group for group, begun in now.items() if begun != self._begun.get(group, 0)} - self._places.of_threads
         if not late or self._places.accepts(LATE):
@@ -443,7 +454,7 @@ class Attempts:
         return args[:1], {**keywords, "closure": closed}
 
     def before_update(self) -> None:
-        """Returns when all ranks have all gradients of this step; raises StepRepeated where they have not."""
+        """Waits until all ranks have all gradients of this step. Raises StepRepeated if the step is repeated instead."""
         if not self._now.inside:
             self._refuse_outside()
         elif self._repeats_updates:
@@ -452,7 +463,7 @@ class Attempts:
             raise StepRepeated(f"step {self._now.number} is repeated")
 
     def _agree(self, kind: Kind = Kind.UPDATE) -> bool:
-        """Whether all ranks have all gradients of this step; waits for the manager's word where this rank cannot tell."""
+        """Returns whether all ranks have all gradients of this step. Waits for the manager's answer if this rank cannot tell."""
         if not (self._now.given_up or self._now.rehearsed):
             with self._places.ours():
                 self._take_part(kind)
@@ -549,7 +560,10 @@ class Attempts:
                     return join.rebuild.step >= self._now.number
 
     def _tell_update(self) -> None:
-        """A rank that cannot has its update all the same; who joins the next generation tells it there."""
+        """Tells other ranks of the update.
+
+        If that fails, the update counts, and the ranks of the next generation are told there.
+        """
         if self._rank.gate.broken:
             return
         try:
@@ -563,7 +577,7 @@ class Attempts:
         self._rank.gate.break_off(self._rank.processor.generation)
 
     def _note(self, where: str, error: BaseException, fault: "Standing.Fault.ValueType | None" = None) -> None:
-        """What other ranks' failures lead to here is no failure of this one."""
+        """Records and logs a failure of this rank. Errors that follow from failures of other ranks do not count."""
         if isinstance(error, Refused):
             return
         if self._rank.gate.broken or self._rank.communicator.is_loss_now(error):
@@ -581,7 +595,7 @@ class Attempts:
 
 
 def _origin(error: BaseException) -> tuple[str, int] | None:
-    """File and line where it was raised."""
+    """Returns file and line where an error was raised."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
 

@@ -1,7 +1,7 @@
-"""One JSON line for each completed step of each rank: the evidence of what ran where, and of what had to be run again.
+"""Step log: one JSON line for each completed step of each rank. It shows what ran where, and what had to be repeated.
 
-A file that is full is put aside and another one begun; the one before that goes. Of what is there only the end is read, so that a
-process that starts after a million steps starts no later.
+A full file is set aside and another one is begun; the one before it is deleted. Only the end of a file is read, so that a process
+that starts after a million steps starts as fast.
 """
 
 import json
@@ -17,7 +17,7 @@ from rekindle_training.environment import RankEnvironment
 log = logging.getLogger(__name__)
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes of a file, of which there are two: more than 50,000 steps each."""
+"""Maximum bytes of a file. There are two files, of more than 50,000 steps each."""
 LONGEST_LINE = 4096
 
 
@@ -44,7 +44,7 @@ class StepLog:
                     self._write("\n")  # ends a line that a killed process left torn
 
     def last_step(self) -> int:
-        """The last step that a process of this rank completed; 0 before the first. A torn line does not count."""
+        """Returns the last step that a process of this rank completed. 0 before the first. A torn line does not count."""
         lines: list[bytes] = []
         if self._file is not None:
             with self._giving_up():
@@ -52,7 +52,11 @@ class StepLog:
         return next((step for line in reversed(lines) if (step := _step(line)) is not None), 0)
 
     def record(self, step: int, start: float, end: float, generation: int) -> None:
-        """`end` is when the next step could have begun: a checkpoint belongs to the step behind which it was written."""
+        """Records a completed step.
+
+        Args:
+            end: time at which the next step could begin. A checkpoint belongs to the step after which it was written.
+        """
         if self._file is None:
             return
         with self._giving_up():
@@ -69,7 +73,7 @@ class StepLog:
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """Evidence is not worth the training: where it cannot be written, the rest of it is left out."""
+        """Stops the log if it cannot be written, since training is more important."""
         try:
             yield
         except OSError as error:
@@ -96,7 +100,7 @@ def _step(line: bytes) -> int | None:
 
 
 def _end(path: Path) -> bytes:
-    """Some of the last lines, the first of them perhaps torn."""
+    """Returns some of the last lines. The first of them may be torn."""
     if not path.exists():
         return b""
     with path.open("rb") as file:

@@ -9,7 +9,9 @@ OPTIMIZER, BIT, RNG = "optimizer", "bit", "rng"
 
 
 class Tampering:
-    """`optimizer` leaves its state out, `rng` the random number generators; `bit` flips one bit after all checks."""
+    """Damage to a migration: `optimizer` leaves the optimizer's state out, `rng` the random numbers; `bit` flips one bit after
+    all checks.
+    """
 
     def __init__(self, what: str) -> None:
         if what not in ("", OPTIMIZER, BIT, RNG):

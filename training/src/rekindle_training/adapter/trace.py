@@ -1,7 +1,7 @@
-"""Digests of what a rank has after each step, as one JSON line for each: what a drill compares.
+"""Trace: digests of a rank's state after each step, as one JSON line for each, which a drill compares.
 
-Written where `REKINDLE_TRACE` names a folder. Every process of a rank appends to the same file. A step that is repeated has the
-line of its completed try.
+Written if `REKINDLE_TRACE` names a folder. Every process of a rank appends to the same file. A repeated step has the line of its
+completed try.
 """
 
 import faulthandler
@@ -23,13 +23,13 @@ from rekindle_training.adapter.step import Attempts
 from rekindle_training.injection import BACKWARD, UPDATED
 
 HASH = 16
-"""Digits of a digest."""
+"""Number of digits of a digest."""
 LONGEST_VALUE = 80
-"""Characters of a value that is written as it is."""
+"""Maximum number of characters of a value that is written unchanged."""
 
 
 class Trace:
-    """Lines of one process."""
+    """Lines of one process in the trace."""
 
     def __init__(self, rank: Rank, attempts: Attempts, folder: Path) -> None:
         self._rank, self._attempts = rank, attempts
@@ -47,7 +47,7 @@ class Trace:
 
     @classmethod
     def of(cls, rank: Rank, attempts: Attempts) -> "Callable[[int], None]":
-        """Returns what notes a completed step; it does nothing where no trace is wanted."""
+        """Returns the function that records a completed step. It does nothing if no trace is requested."""
         folder = rank.environment.trace
         return _nothing if folder is None else cls(rank, attempts, folder).record
 
@@ -87,7 +87,7 @@ def _nothing(_step: int) -> None:
 
 
 def _given(rank: Rank) -> dict[str, str | None]:
-    """Kinds of the objects that the session was given, by their names there."""
+    """Returns the types of the objects that the session was given, by their names there."""
     trained = rank.trained
     given = {"model": trained.model, "optimizer": trained.optimizer, **trained.shared, "data": trained.data}
     return {name: None if thing is None else type(thing).__name__ for name, thing in given.items()}
@@ -98,7 +98,7 @@ def _devices(accelerator: str | None) -> int:
 
 
 def _digests(name: str, part: Any) -> Iterator[tuple[str, str]]:
-    """Paths of all that a part of the state has in it, each with its value, or with a digest."""
+    """Yields the path of each value in a part of the state, with the value, or with its digest."""
     for path, leaf in leaves(part, ""):
         if isinstance(leaf, dict | list | tuple):  # an empty one
             continue

@@ -1,4 +1,4 @@
-"""What is being trained: the objects that the user gave to the session, and every way in which their state moves."""
+"""Objects that are trained, as the user gave them to the session, with all ways in which their state is read and written."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from rekindle_training.adapter.own_buffers import OwnBuffers
 from rekindle_training.adapter.state import State, Stateful
 
 LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
-"""Bytes of what a rank has for itself, which goes through the manager in one message."""
+"""Maximum size in bytes of a rank's own state, which goes through the manager in one message."""
 OWN_BUFFERS, ATTRIBUTES, FULLY_SHARDED = "own buffers", "attributes", "fully_shard"
 GRADIENTS = "use of gradients"
 """Parts of a state that the session adds by itself."""
@@ -25,11 +25,11 @@ class Trained:
     model: torch.nn.Module
     optimizer: Stateful
     data: Stateful | None = None
-    """A position that differs from rank to rank, such as a sampler's."""
+    """Data position that differs from rank to rank, such as a sampler's. None: there is none."""
     shared: Mapping[str, Stateful] = field(default_factory=dict)
-    """What else data parallel ranks have in common, such as a scheduler, by the name that the session has for it."""
+    """Other objects whose state data parallel ranks share, such as a scheduler, by their names in the session."""
     accelerator: str | None = None
-    """`torch.<accelerator>` has random number generators of its own."""
+    """Name of the module `torch.<accelerator>`, which has random number generators of its own. None: the CPU is used."""
     own_buffers: OwnBuffers = field(init=False)
     """Buffers that each rank has for itself."""
     attributes: Attributes = field(init=False)
@@ -56,16 +56,16 @@ class Trained:
 
     @property
     def objects(self) -> list[object]:
-        """All that was given."""
+        """Returns all objects that the session was given."""
         return [self.model, self.optimizer, self.data, *self.shared.values()]
 
     @property
     def modules(self) -> list[torch.nn.Module]:
-        """The model, and what else of the given objects is a module."""
+        """Returns the model and all other given modules."""
         return [thing for thing in (self.model, *self.shared.values()) if isinstance(thing, torch.nn.Module)]
 
     def collect(self) -> State:
-        """What all data parallel ranks have in common."""
+        """Returns the state that all data parallel ranks share."""
         common = state.collect(self.model, self.optimizer, self.shared)
         return {**common, **{name: part.state_dict() for name, part in self._parts.items()}}
 

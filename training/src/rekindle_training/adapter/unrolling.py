@@ -9,7 +9,7 @@ from rekindle_training.adapter.places import is_of_script
 from rekindle_training.adapter.reads import Place, dotted
 
 MOST = 16
-"""Objects of a collection, up to which a loop over it is looked at so."""
+"""Maximum number of objects of a collection over which a loop is unrolled."""
 _unrolled: dict[tuple[ast.For, tuple[int, ...]], Sequence[ast.stmt]] = {}
 """Turns by the loop and its objects: a second look finds the same nodes."""
 
@@ -32,7 +32,7 @@ def unrolled(loop: ast.For, value: Callable[[ast.expr], object]) -> Sequence[ast
 
 
 def forget() -> None:
-    """Lets go of what was unrolled."""
+    """Drops the loops that were unrolled."""
     _unrolled.clear()
 
 

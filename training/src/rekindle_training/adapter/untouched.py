@@ -1,6 +1,6 @@
-"""Watch over what a function of the script leaves as it is: parameters, options of optimizers, and small objects of `state`.
+"""Checks that a function of the script leaves the training state unchanged: parameters, options of optimizers, small objects.
 
-Buffers are not looked at: a wrapper may send those of one rank to all in an evaluation.
+Buffers are not checked, because a wrapper may send those of one rank to all in an evaluation.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from rekindle_training.adapter.trained import Trained
 
 @dataclass
 class Untouched:
-    """State of one rank, at the moment at which this is made."""
+    """State of one rank at the time when this object is created."""
 
     trained: Trained
     small: Mapping[str, Stateful]
-    """Objects that are looked at whole, by their name in the session."""
+    """Objects of `state` that are compared completely, by their names in the session."""
 
     def __post_init__(self) -> None:
         self._sample = Sample()

@@ -1,8 +1,8 @@
-"""A vote of all ranks: it is over when every rank has said the same word. Used by the communicator.
+"""Vote of all ranks: it is over when every rank has said the same word. Used by the communicator.
 
-The ranks of a pod meet in memory that they share. The first ranks of all pods then exchange what their pods say: in round k each
-of them tells the pod 2**k places ahead, and hears from the pod 2**k places behind. After log2 of the number of pods, rounded up,
-each has heard of all of them.
+The ranks of a pod vote in memory that they share. The first ranks of all pods then exchange the results of their pods. In round k
+each of them sends to the pod 2**k places ahead, and receives from the pod 2**k places behind. After log2 of the number of pods,
+rounded up, each has the results of all pods.
 """
 
 from rekindle_training.adapter.ballot import Ballot
@@ -16,23 +16,25 @@ class Disagreement(RuntimeError):
     def __init__(self, found: Ballot) -> None:
         super().__init__(f"rank {found.rank} says {found.word:#x} in a vote, and rank {found.other} says {found.other_word:#x}")
         self.words = {found.rank: found.word, found.other: found.other_word}
-        """Of two ranks, the lower one first."""
+        """Words of two ranks, the lower rank first."""
 
 
 class Vote:
-    """The votes of one rank in one generation. `cut` may be called from any thread."""
+    """Votes of one rank in one generation. `cut` may be called from any thread."""
 
     def __init__(self, rank: int, ranks: int, generation: int, shared: SharedVote | None) -> None:
-        """`shared` is None where ranks do not share memory: each votes like a pod of one rank."""
+        """Args:
+        shared: votes in the memory of this pod. None: ranks do not share memory, and each votes like a pod of one rank.
+        """
         self._rank, self._shared = rank, shared
         in_pod = 1 if shared is None else shared.ranks
         rounds = (ranks // in_pod - 1).bit_length()
         self._has_more_pods = rounds > 0
         self.distances = [in_pod * 2**number for number in range(rounds)] if rank % in_pod == 0 else []
-        """Between this rank and those with which it exchanges messages."""
+        """Distances in ranks to the ranks with which this one exchanges messages."""
         self._last = generation << 32
         self.begun = 0
-        """Votes."""
+        """Number of votes that were begun."""
 
     def agree(self, word: int, lines: Lines) -> None:
         """Returns when every rank has called it with this word, a number of up to 64 bits.

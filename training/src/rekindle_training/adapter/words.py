@@ -1,4 +1,4 @@
-"""By what training fails, and what is said of it to who is not here."""
+"""Failures that end a step of training, and their descriptions for other processes."""
 
 import re
 
@@ -11,11 +11,11 @@ from rekindle_wire.training_pb2 import Standing
 __all__ = ["FAILURES", "LONGEST", "cause_in_words", "fault_of", "in_words"]
 
 FAILURES = (Exception, CheckpointException)
-"""Torch's failed checkpoint is no `Exception`."""
+"""Exceptions by which training fails. Torch's CheckpointException is not a subclass of `Exception`."""
 
 
 def cause_in_words(error: BaseException) -> str:
-    """The operating system's words, where it has led to this error; otherwise what failed."""
+    """Returns the operating system's message if it led to this error. Otherwise returns the description of the failure."""
     first = min(error.failures.items())[1][0] if isinstance(error, CheckpointException) else error
     cause: BaseException | None = first
     while cause is not None and not isinstance(cause, OSError):
@@ -24,11 +24,11 @@ def cause_in_words(error: BaseException) -> str:
 
 
 _OF_MEMORY = re.compile(r"\bECC\b|\buncorrectable\b", re.IGNORECASE)
-"""As drivers of accelerators say it."""
+"""Words with which drivers of accelerators report memory errors."""
 
 
 def fault_of(error: BaseException) -> "Standing.Fault.ValueType":
-    """Of what kind a failure is, for who decides whether another try may help."""
+    """Returns the type of a failure, by which it is decided whether another try may help."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _OF_MEMORY.search(in_words(error)):
         return Standing.MEMORY
     return Standing.OTHER

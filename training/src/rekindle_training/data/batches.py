@@ -8,7 +8,7 @@ from rekindle_training.data import kinds
 
 
 class Source(Protocol):
-    """Loader of one kind, which gives any batch of any epoch."""
+    """Source of batches: any batch of any epoch of one kind of loader."""
 
     KEYS: frozenset[str]
     """Keys of its state."""
@@ -63,7 +63,7 @@ class Batches(Iterator[Any]):
 
     @property
     def same_on_all_ranks(self) -> dict[str, int | None]:
-        """Values that have to be the same on all ranks, by their names. None is not known."""
+        """Returns values that have to be the same on all ranks, by their names. None: a value is not known."""
         try:
             return {"batches of an epoch": len(self)}
         except TypeError:

@@ -1,4 +1,4 @@
-"""Beginning of a batch in a worker of a DataLoader: it gets random numbers of its own, whichever worker loads it."""
+"""Setup of a batch in a worker of a DataLoader: it gets random numbers of its own, whichever worker loads it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +77,6 @@ def _arrived(indices: Any, epoch: int, seed: int) -> Any:
 
 
 def _counted(indices: Any, epoch: int, seed: int, before: int) -> Any:
-    """Counts here: when a worker has ended, it depends on timing which request another worker gets."""
+    """Counts requests in this worker. When a worker has ended, timing decides which request another worker gets."""
     _here.given = before if epoch != _here.epoch else _here.given + 1
     return _arrived(indices, epoch, random_numbers.mixed(seed, "part", epoch, _here.worker, _here.given))

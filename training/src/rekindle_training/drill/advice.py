@@ -1,4 +1,4 @@
-"""What to change in a script, from what differed or failed."""
+"""Advice: the changes that a script needs, derived from the differences and failures of a drill."""
 
 from collections.abc import Iterator
 

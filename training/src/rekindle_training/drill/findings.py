@@ -1,4 +1,4 @@
-"""What became of each run of a drill, compared with the undisturbed one."""
+"""Result of each run of a drill, compared with the undisturbed run."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,10 +11,10 @@ from rekindle_training.drill.traces import Difference, Trace, compare, has_other
 
 class Result(StrEnum):
     TRAINS = "trains"
-    """Without a fault."""
+    """The undisturbed run ended well."""
     SURVIVES = "survives"
     DIVERGED = "DIVERGED"
-    """Exit code 0, and another state."""
+    """The exit code is 0, but the state differs from the undisturbed run."""
     FAILS = "fails"
     HANGS = "hangs"
     NOT_TRIED = "not tried"
@@ -28,19 +28,19 @@ BAD = (Result.DIVERGED, Result.FAILS, Result.HANGS, Result.NOT_COMPARABLE)
 @dataclass
 class Finding:
     case: str
-    """One of `options.CASES`, or `undisturbed`."""
+    """Name of the case: one of `options.CASES`, or `undisturbed`."""
     title: str
-    """The fault in words."""
+    """Description of the fault."""
     result: Result
     seconds: float = 0.0
     code: int | None = None
     difference: Difference | None = None
     other_end: bool = False
-    """True: its loop ended after another step."""
+    """True if its loop ended after another step than the undisturbed one."""
     other_parameters: bool = False
-    """At its end, as far as it came."""
+    """True if its parameters differ at its end, or after its last step if it did not reach the end."""
     said: list[str] = field(default_factory=list)
-    """Words of the program, as it printed them."""
+    """Messages of the program, as it printed them."""
     note: str = ""
     advice: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The control plane of one planned switch: orders it when all ranks stand after a step, and writes down how it ended."""
+"""Control plane of one planned switch: it orders the switch when all ranks stand after a step, and records its end."""
 
 import asyncio
 import json
@@ -90,5 +90,5 @@ class SwitchGateway(RecoverServicer, ProgressServicer):
 
 
 def ended(result: Path) -> str | None:
-    """Returns why the switch failed; empty: the rank has moved; None: the switch goes on."""
+    """Returns why the switch failed. Empty: the rank has moved. None: the switch goes on."""
     return json.loads(result.read_text()) if result.exists() else None

@@ -62,7 +62,7 @@ def _tell(report: Report, *, as_json: bool) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Signals end the drill with everything that it has started."""
+    """Ends the drill, with everything that it has started, when a signal arrives."""
 
     before = {number: signal.getsignal(number) for number in PASSED_ON}
     heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]

@@ -1,4 +1,4 @@
-"""The flags of a drill, as `rekindle-train` reads them."""
+"""Flags of a drill, as `rekindle-train` reads them."""
 
 import argparse
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ EXCEPTION, KILL, KILL_FIRST, KILL_UPDATED, KILL_LAST, STOP, EVALUATION, SWITCH, 
 )
 STEPS = 8
 FEWEST_STEPS = 4
-"""Two steps before the checkpoint, one to strike, and one after it."""
+"""Minimum number of steps: two before the checkpoint, one in which a fault strikes, and one after it."""
 SECONDS = 600
 RANKS = 2
 
@@ -28,9 +28,9 @@ class Drill:
     cases: tuple[str, ...]
     """Faults to try, in the order of `CASES`."""
     seconds: int
-    """Limit of the undisturbed run."""
+    """Time limit of the undisturbed run in seconds."""
     keep: Path | None
-    """Folder for what the runs write; None: it is removed at the end."""
+    """Folder for the files that the runs write. None: they are removed at the end."""
     json: bool
 
 

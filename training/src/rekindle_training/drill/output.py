@@ -1,4 +1,4 @@
-"""What a run printed: the reasons of a failure, and the lines in which its ranks stood."""
+"""Output of a run: the reasons of a failure, and the lines in which its ranks hung."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from rekindle_training.injection import INJECTED
 MOST_REASONS = 3
 LONGEST = 600
 TAIL = 15
-"""Lines that are shown of a run that failed without a fault."""
+"""Number of output lines that are shown for a run that failed without a fault."""
 LOST_IN = "a rank lost another one in"
 ENDED_EARLY = "training ended before its last step"
 RESTARTED = "all ranks begin again at the last checkpoint"
@@ -21,14 +21,14 @@ _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:(?:[ \t].*)?
 _REFUSED = re.compile(r"^(?:rekindle: .*|\S+: error: .*)$", re.MULTILINE)
 _AROUND = re.compile(r"^rank \d+: |^(?:\w+\.)*(?:Refused|ReplicasDiffer|\w+Error): | \(\S+, line \d+(?:, in \S+)?\)$")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-"""As torch marks what a rank prints at its end."""
+"""Prefix with which torch marks the output of a rank at its end."""
 _LOST = ("Connection closed by peer", "Connection reset by peer", "lost the other ranks", "StepRepeated", "CancelledError")
 _DUMPED = re.compile(r"^(?:Current thread|Thread) 0x\w+.*\n((?:  File .*\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
 
 
 def reasons(text: str, sources: Path) -> list[str]:
-    """Returns what the program said about its failure, the most telling first. An injected fault is none."""
+    """Returns the program's messages about its failure, the most informative first. An injected fault is left out."""
     text = _RANK.sub("", text)
     found = [match[1] or match[2] for match in _GIVEN_UP.finditer(text)]
     errors = [_with_line(match["error"], match[0], sources) for match in _TRACEBACK.finditer(text)]
@@ -55,7 +55,7 @@ def _core(words: str) -> str:
 
 
 def is_loss(words: str) -> bool:
-    """Whether a rank failed because it could not reach another one."""
+    """Returns whether a rank failed because it could not reach another one."""
     return any(lost in words for lost in (*_LOST, LOST_IN))
 
 

@@ -1,4 +1,4 @@
-"""The processes of one run of a drill: started by fork, waited for, and ended with all that they started."""
+"""Processes of one run of a drill: they are started by fork, awaited, and ended with all that they started."""
 
 import contextlib
 import os
@@ -14,9 +14,9 @@ from rekindle_training.launcher import child
 from rekindle_training.launcher.zygote import PASSED_ON, usual_handlers
 
 GRACE_SECONDS = 8.0
-"""Time for a launcher to end its ranks: it gives them five seconds."""
+"""Seconds that a launcher has to end its ranks, to which it gives five seconds."""
 DUMP_SECONDS = 2.0
-"""Time for processes to write down where they stand."""
+"""Seconds that processes have to write down where they stand."""
 LOOK_SECONDS = 0.2
 
 
@@ -31,7 +31,7 @@ class Processes:
         self._output, self._tick = output, tick
         self._living: dict[str, int] = {}
         self.codes: dict[str, int] = {}
-        """Exit codes of those that have ended, by their names; negative for a signal."""
+        """Exit codes of the processes that have ended, by name. Negative: the number of a signal."""
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +86,7 @@ class Processes:
             os.kill(pid, number)
 
     def _sleep(self, seconds: float) -> None:
-        """Waits until one ends, or until the time is over."""
+        """Waits until a process ends, or until the time is over."""
         descriptors = [os.pidfd_open(pid) for pid in self._living.values()]
         try:
             select.select(descriptors, [], [], seconds)

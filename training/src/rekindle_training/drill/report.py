@@ -1,4 +1,4 @@
-"""What a drill tells people and programs: a bar while it runs, a table and a list at its end, or one JSON object."""
+"""Output of a drill for people and programs: a progress bar while it runs, then a table and a list, or one JSON object."""
 
 import json
 import shutil

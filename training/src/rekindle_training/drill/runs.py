@@ -1,4 +1,4 @@
-"""The runs of a drill: the same job again and again, each in a folder of its own, undisturbed or with one fault."""
+"""Runs of a drill: the same job repeatedly, each in a folder of its own, undisturbed or with one fault."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ BOTH = 3
 LOGS = "logs"
 """Folder for what ranks print, each in files of its own."""
 REBUILD_SECONDS = 20
-"""Least time that a recovery of a drill has, from the order to go on to a completed step."""
+"""Minimum number of seconds that a recovery of a drill has, from the order to go on to a completed step."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Ended:
     code: int
     seconds: float
     hung: bool = False
-    """The run was ended at its limit."""
+    """True if the run was ended at its time limit."""
     problem: str = ""
-    """Why a switch was not carried out; empty: it was, or there was none."""
+    """Reason why a switch was not carried out. Empty: it was, or there was none."""
 
     @property
     def trace(self) -> Path:
@@ -73,7 +73,7 @@ class Ended:
 
     @property
     def output(self) -> str:
-        """What launcher, manager and ranks printed, one after the other."""
+        """Returns the output of launcher, manager and ranks, one after the other."""
         files = [self.folder / "output.log", *sorted((self.folder / LOGS).glob("*/*/*.log"))]
         return "\n".join(file.read_text(errors="replace") for file in files if file.exists())
 
@@ -99,12 +99,12 @@ class Runs:
 
     @property
     def checkpoint(self) -> int:
-        """The step after which a checkpoint is written."""
+        """Returns the step after which a checkpoint is written."""
         return self.trained // 2
 
     @property
     def struck(self) -> int:
-        """The step in which a fault strikes."""
+        """Returns the step in which a fault strikes."""
         return self.checkpoint + 1
 
     def expect(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The traces of two runs, and the first step in which they differ."""
+"""Compares the traces of two runs, and finds the first step in which they differ."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 LONGEST = 60
-"""Characters of a value that is shown."""
+"""Maximum number of characters of a value that is shown."""
 RANDOM_NUMBERS = "random numbers of "
 
 
@@ -48,12 +48,12 @@ class Trace:
 
     @property
     def steps(self) -> int:
-        """The last step that all ranks have completed; 0 before the first."""
+        """Returns the last step that all ranks have completed. 0 before the first one."""
         return min((max(lines, default=0) for lines in self.ranks.values()), default=0)
 
     @property
     def furthest(self) -> int:
-        """The last step that any rank has completed. A rank that takes the state of another one has no line of that step."""
+        """Returns the last step that any rank has completed. A rank that takes another one's state has no line of that step."""
         return max((max(lines, default=0) for lines in self.ranks.values()), default=0)
 
     def turns(self, place: str, rank: int) -> list[int]:
@@ -86,7 +86,7 @@ class Changed:
     rank: int
     name: str
     was: str
-    """In the undisturbed run; empty: it was not there."""
+    """Value in the undisturbed run. Empty: the object did not exist there."""
     now: str
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class Difference:
 
     step: int
     changed: tuple[Changed, ...]
-    """The likely cause first."""
+    """Objects that differ, the likely cause first."""
 
     @property
     def cause(self) -> Changed:
@@ -137,14 +137,17 @@ def compare(undisturbed: Trace, run: Trace) -> Difference | None:
 
 
 def has_other_parameters(undisturbed: Trace, run: Trace) -> bool:
-    """Whether a rank has other parameters after its last step than in the undisturbed run."""
+    """Returns whether a rank has other parameters after its last step than in the undisturbed run."""
     ends = [(lines, run.ranks.get(rank, {})) for rank, lines in undisturbed.ranks.items()]
     last = [(lines[step], here[step]) for lines, here in ends for step in [max(lines.keys() & here.keys(), default=0)] if step]
     return any(one.kind is Kind.PARAMETER for before, now in last for one in _changed(0, before, now, set()))
 
 
 def _begins_alike(before: dict[int, Line], now: dict[int, Line], name: str) -> bool:
-    """Generators that nobody seeds have another state in each run: of those only the moves are compared."""
+    """Returns whether a value is the same in both runs after their first common step.
+
+    Generators that no seed sets differ in each run. Only their moves are compared.
+    """
     first = min(before.keys() & now.keys(), default=None)
     return first is None or before[first].things.get(name) == now[first].things.get(name)
 

@@ -1,4 +1,4 @@
-"""One script, run undisturbed and then with one fault after the other; `report` does it all."""
+"""Runs one script undisturbed and then with one fault after the other. `report` is the entry point."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from rekindle_training.launcher.arguments import Arguments
 
 UNDISTURBED = "undisturbed"
 MOVED = 1
-"""The rank that moves in a switch."""
+"""Rank that moves in a switch."""
 FAULTS = {
     EXCEPTION: ("exception", 1, BACKWARD),
     KILL: ("kill", 1, FORWARD),
@@ -52,7 +52,7 @@ class Trial:
         self._report = Report(script, arguments.nproc_per_node, drill.steps, folder=drill.keep)
         self._undisturbed = Trace()
         self._is_repeatable: bool | None = None
-        """Two undisturbed runs are the same; None: not tried yet."""
+        """True if two undisturbed runs are the same. None: not tried yet."""
 
     def report(self) -> Report:
         try:
@@ -113,7 +113,7 @@ class Trial:
         self._bar.end()
 
     def _attempt(self, case: str) -> tuple[str, Attempt | None]:
-        """Returns the fault in words, and what tries it; None: the script has no place for it."""
+        """Returns a description of the fault, and the function that tries it. None: the script has no place for the fault."""
         step, checkpoint = self._runs.struck, self._runs.checkpoint
         if case in FAULTS:
             kind, rank, place = FAULTS[case]
@@ -127,7 +127,7 @@ class Trial:
         return f"{case}: from step {checkpoint}", self._restart
 
     def _strike(self, case: str, kind: str, rank: int, step: int, place: str) -> Attempt:
-        """Strikes at another place where the script does not come to that one in its step."""
+        """Strikes at another place if the script does not reach the first one in its step."""
         reached = [one for one in (place, BACKWARD, FORWARD) if step in self._undisturbed.turns(one, rank)]
         fault: Fault = {"fault": kind, "rank": rank, "step": step, "place": reached[0] if reached else place}
         return lambda: self._runs.run(case, [fault])

@@ -1,4 +1,4 @@
-"""What both versions of the example with DDP share."""
+"""Model, data and training step that both versions of the example with DDP share."""
 
 import torch
 from torch import nn
@@ -33,7 +33,7 @@ def network() -> nn.Module:
 def train_step(
     model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, batches: list[Batch]
 ) -> None:
-    """Gradients of all batches are added up, and summed over the ranks with the last one."""
+    """Adds up the gradients of all batches, and sums them over the ranks with the last batch."""
     *first, last = batches
     with model.no_sync():
         for batch in first:

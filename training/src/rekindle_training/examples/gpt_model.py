@@ -75,7 +75,10 @@ class Text:
 
 
 def average_gradients(model: nn.Module) -> None:
-    """One flat vector, one sum, one division: the same bits whatever the history of the process group."""
+    """Averages the gradients over the ranks, as one flat vector.
+
+    The result has the same bits whatever process groups there were before.
+    """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)
@@ -98,7 +101,7 @@ def train_step(
 
 @contextmanager
 def at_least(milliseconds: float, told: str = "") -> Iterator[None]:
-    """A step takes this long, as if an accelerator computed it and left the processor free.
+    """Makes a step take a minimum time, as if an accelerator computed it and left the processor idle.
 
     Args:
         told: path of a file; once it is there, a step takes as many milliseconds as it says.
@@ -111,7 +114,7 @@ def at_least(milliseconds: float, told: str = "") -> Iterator[None]:
 
 
 def write_final(model: nn.Module, rank: int) -> None:
-    """The raw bytes of all parameters, or of this rank's shards of them, to be compared bit for bit with those of another run."""
+    """Writes the raw bytes of all parameters, or of this rank's shards, for a comparison with another run bit by bit."""
     folder = Path(os.environ.get("REKINDLE_JOB_DIR", ".")) / "final"
     folder.mkdir(parents=True, exist_ok=True)
     held = (parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters())

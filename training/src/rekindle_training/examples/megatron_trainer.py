@@ -14,7 +14,9 @@ MICRO_BATCHES = 2
 
 
 def groups() -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Of this rank: the one over which an optimizer's state is spread, and the one in which all have the same part of it."""
+    """Returns two groups of this rank: the one over which an optimizer's state is spread, and the one whose ranks hold the same
+    part.
+    """
     half = dist.get_world_size() // 2
     over: list[Any] = [dist.new_group(list(range(first, first + half))) for first in (0, half)]
     same: list[Any] = [dist.new_group([first, first + half]) for first in range(half)]
@@ -61,7 +63,7 @@ class DistributedOptimizer:
         self._reduction = dist.reduce_scatter_tensor(self._own_gradients, self._gradients, group=self.shards, async_op=True)
 
     def drop(self) -> None:
-        """The sum that was begun is not waited for."""
+        """Drops the sum that was begun, without waiting for it."""
         self._reduction = None
 
     def step(self) -> None:
@@ -89,7 +91,7 @@ class DistributedOptimizer:
                 at += parameter.numel()
 
     def state_dict(self) -> dict[str, Any]:
-        """Of this rank's part."""
+        """Returns the state of this rank's part."""
         return {"master": self._master.detach(), "adam": self._adam.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -119,7 +121,7 @@ def _backward(model: GPT, text: Text) -> float:
 def pretrain(  # noqa: PLR0913  # as trainers have them
     model: GPT, optimizer: DistributedOptimizer, text: Text, iterations: int, iteration: int = 0, step: TrainStep = train_step
 ) -> None:
-    """From behind `iteration`."""
+    """Trains from the step after `iteration` to the step `iterations`."""
     while iteration < iterations:
         loss = step(model, optimizer, text)
         iteration += 1

@@ -1,4 +1,4 @@
-"""Where the job's manager listens: one address for ranks, launcher and manager. Used by `arguments.py`."""
+"""Address of the job's manager: the same for ranks, launcher and manager. Used by `arguments.py`."""
 
 import argparse
 import contextlib
@@ -16,12 +16,13 @@ LOOPBACK = (HERE, "localhost", "::1")
 def meeting_point(given: argparse.Namespace, environment: Mapping[str, str], *, standalone: bool) -> tuple[str, int]:
     """Returns host and port of the manager.
 
-    Standalone they are not the user's choice (port 0: any), and flags that name this machine say the same; MASTER_ADDR is not
-    read, as by torchrun. In a cluster the command line goes first, then MASTER_ADDR, then PET_MASTER_ADDR: controllers append
-    both to what an owner says, and only the command line is the owner's alone.
+    A standalone manager's address is not the user's choice (port 0: any port). Flags may only name this machine, and
+    MASTER_ADDR is not read; torchrun does the same. In a cluster the command line takes precedence, then MASTER_ADDR, then
+    PET_MASTER_ADDR: controllers append both variables to the owner's settings, and only the command line is always the
+    owner's.
 
     Raises:
-        UsageInvalid: a port that is none, or, standalone, an address of another machine.
+        UsageInvalid: the port is invalid, or, standalone, the address belongs to another machine.
     """
     if standalone:
         flag, host, port = _of_flags(given)
@@ -38,7 +39,10 @@ def meeting_point(given: argparse.Namespace, environment: Mapping[str, str], *, 
 
 
 def _in_a_cluster(given: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str]:
-    """A port goes with its address: that of a variable is where something else listens."""
+    """Returns host and port of the manager in a cluster.
+
+    The port is taken from the same source as the address, because a port variable belongs to the listener of its own address.
+    """
     typed = given.typed
     if typed.rdzv_endpoint or typed.master_addr:
         only = argparse.Namespace(

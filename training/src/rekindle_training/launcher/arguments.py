@@ -1,7 +1,7 @@
-"""What the command line and the environment of `rekindle-train` say: torchrun's flags with torchrun's defaults, so that a start
-command changes by one word.
+"""Command line and environment of `rekindle-train`: torchrun's flags with torchrun's defaults.
 
-Read by `main`. A flag that cannot be honoured is refused with what is accepted, except where ignoring it changes nothing.
+A start command changes by one word only. Read by `main`. A flag that cannot be honoured is refused with the accepted values,
+except where ignoring it changes nothing.
 """
 
 import argparse
@@ -27,34 +27,34 @@ class Arguments:
     nnodes: int
     nproc_per_node: int
     role: str
-    """Of the pod, as the cluster says it; a standby's ends when it is given a rank."""
+    """Role of the pod, as the cluster sets it. A standby's role ends when it is given a rank."""
     pod_uid: str
     node_rank: int
-    """Of a standby it says nothing."""
+    """Number of the pod. Meaningless for a standby."""
     master_addr: str
     master_port: int
     run_id: str
     standalone: bool
-    """No control plane: the launcher starts a manager of its own."""
+    """True if there is no control plane: the launcher starts a manager of its own."""
     start_method: str
     spares: int
-    """Processes that wait to take the place of a rank's."""
+    """Number of processes that wait to replace the process of a rank."""
     max_restarts: int
-    """Of all ranks together, from the last checkpoint."""
+    """Maximum number of restarts of all ranks together, from the last checkpoint."""
     stall_seconds: int
-    """How long ranks may wait for another one before it is replaced; 0: as long as it takes."""
+    """Seconds that ranks may wait for another one before it is replaced. 0: no limit."""
     grace_seconds: int | None
-    """How long ranks may take to end after SIGTERM; None: it depends on what ends them."""
+    """Grace period in seconds after SIGTERM. None: it depends on the reason for which the ranks are ended."""
     signals: tuple[int, ...]
-    """Those that are passed on."""
+    """Signals that the launcher passes on to its ranks."""
     role_name: str
     log_dir: Path | None
     redirects: int
-    """1: standard output goes to a file, 2: standard error does, 3: both."""
+    """Streams that are written to files. 1: standard output, 2: standard error, 3: both."""
     command: tuple[str, ...]
-    """What each rank runs."""
+    """Command that each rank runs."""
     runs_as: str
-    """`script`, `module`, or `program` (--no-python)."""
+    """Kind of the command: `script`, `module`, or `program` (--no-python)."""
     drill: Drill | None = None
 
     @property
@@ -63,7 +63,7 @@ class Arguments:
 
     @property
     def is_standby(self) -> bool:
-        """Its processes wait, loaded, until the pod is given a rank."""
+        """Returns whether the pod is a standby: its processes are loaded and wait until the pod is given a rank."""
         return self.role == names.STANDBY
 
 
@@ -147,7 +147,10 @@ def _check_standby(given: argparse.Namespace, standalone: bool) -> None:
 
 
 def _nodes(text: str) -> int:
-    """`2` or, as torchrun writes it, `2:2`; how many there are is for the cluster to change, not for the launcher."""
+    """Returns the number of pods from `2` or, as torchrun writes it, `2:2`.
+
+    The cluster may change that number, but not the launcher.
+    """
     low, _, high = text.partition(":")
     if not low.isdigit() or int(low) < 1 or (high and high != low):
         raise UsageInvalid(f"--nnodes {text}: accepted is a whole number from 1, or MIN:MAX with both the same")
@@ -179,7 +182,7 @@ def _signals(text: str) -> tuple[int, ...]:
 
 
 def _devices(kind: str) -> int:
-    """As torchrun counts: `auto` is the accelerators if there are any, else the processors."""
+    """Returns the number of devices as torchrun counts it. `auto`: the accelerators, or the processors if there are none."""
     if kind != "cpu":
         import torch
 

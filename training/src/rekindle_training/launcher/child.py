@@ -1,6 +1,6 @@
-"""Processes made by fork, which cannot outlive their maker: the kernel ends them when it ends, however that comes.
+"""Creates processes by fork. The kernel ends them when their parent ends, for whatever reason.
 
-Used by the zygote only, and for the zygote itself: who forks has one thread.
+Used by the zygote only, and to make the zygote itself: a process that forks has only one thread.
 """
 
 import atexit
@@ -19,16 +19,18 @@ from rekindle_training import logs
 from rekindle_training.launcher import linux
 
 CANNOT_START = 127
-"""Exit code of a program that could not be executed, as shells have it."""
+"""Exit code for a program that could not be executed, as in shells."""
 
 
 Handlers = Mapping[int, Any]
-"""What a process does about signals, by their numbers, as `signal.signal` takes it."""
+"""Signal handlers of a process, by signal number, as `signal.signal` takes them."""
 
 
 def fork(run: Callable[[], int], handlers: Handlers) -> int:
-    """The pid of a copy of this process that calls a function and ends with the exit code that it returns. A signal that
-    reaches it before it has its handlers waits for them."""
+    """Forks a process that calls a function and ends with the exit code that it returns. Returns the pid.
+
+    A signal that arrives before the process has set its handlers is held back until then.
+    """
     maker = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -58,7 +60,7 @@ def fork(run: Callable[[], int], handlers: Handlers) -> int:
 
 
 def redirect(redirects: Mapping[int, Path]) -> None:
-    """Descriptors of this process to the ends of files; it ends where that cannot be."""
+    """Redirects descriptors of this process to the ends of files. The process ends if that fails."""
     for descriptor, path in redirects.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ def redirect(redirects: Mapping[int, Path]) -> None:
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str], keep: Sequence[int]) -> int:
-    """A fresh program in this process's place; descriptors in `keep` stay open. Returns only where there is none."""
+    """Replaces this process by a program; descriptors in `keep` stay open. Returns only if the program cannot be executed."""
     for descriptor in keep:
         os.set_inheritable(descriptor, True)
     try:
@@ -82,7 +84,7 @@ def execute(command: Sequence[str], environment: Mapping[str, str], keep: Sequen
 
 
 def interpret(command: Sequence[str], *, as_module: bool) -> int:
-    """As `python script.py` and `python -m module` would, with what this process has loaded already."""
+    """Runs a command as `python script.py` or `python -m module` would, with the modules that this process has already loaded."""
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # otherwise all that are forked draw the same; `random` sees to it itself
     sys.argv = list(command)
@@ -108,7 +110,7 @@ def interpret(command: Sequence[str], *, as_module: bool) -> int:
 
 
 def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
-    """Without what ran the script, as the interpreter shows it."""
+    """Returns the traceback without the frames that ran the script, as the interpreter shows it."""
     ours = (__file__, runpy.run_path.__code__.co_filename)
     inner = traceback
     while inner is not None and inner.tb_frame.f_code.co_filename in ours:
@@ -117,7 +119,7 @@ def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _finish() -> None:
-    """What the interpreter does at its end, which `os._exit` leaves out: threads are waited for, executors' work is done."""
+    """Does the work at the interpreter's end that `os._exit` leaves out: waits for threads and finishes executors' work."""
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # it has no other name
     atexit._run_exitfuncs()  # noqa: SLF001
 

@@ -1,5 +1,6 @@
-"""The flags of `rekindle-train`: those of torchrun with its defaults, also from its variables (`PET_NNODES` for `--nnodes`), and
-a few of its own. Used by `arguments.py`.
+"""Flags of `rekindle-train`: those of torchrun with its defaults, and a few of its own. Used by `arguments.py`.
+
+Variables of torchrun are read as well (`PET_NNODES` for `--nnodes`).
 """
 
 import argparse
@@ -31,7 +32,7 @@ environment:
   REKINDLE_CHECKPOINT_EVERY  steps between two of them, for scripts that do not say it"""
 
 PREFIX = "PET_"
-"""Variables of torchrun: each stands for the flag of its name."""
+"""Prefix of torchrun's variables. Each variable stands for the flag of its name."""
 REFUSED = {
     "--local-ranks-filter": "use --redirects to write the ranks' output to files",
     "--log-line-prefix-template": "use --redirects to write the ranks' output to files",
@@ -55,7 +56,7 @@ class UsageInvalid(ValueError):
 class _Parser(argparse.ArgumentParser):
     @property
     def flags(self) -> dict[str, argparse.Action]:
-        """By their long names, as they are documented."""
+        """Actions of the flags by their long, documented names."""
         spelt = {flag: action for action in self._actions for flag in action.option_strings}
         return {flag: action for flag, action in spelt.items() if flag.startswith("--") and "_" not in flag}
 
@@ -101,7 +102,7 @@ def _of_environment(parser: _Parser, environment: Mapping[str, str]) -> Iterator
 
 
 def _variables(parser: _Parser, environment: Mapping[str, str]) -> dict[str, str]:
-    """Rank of the pod excepted: the cluster has a word of its own for it, which counts before that of torchrun."""
+    """Returns torchrun's variables that are set. The pod's rank is left out: the cluster has its own variable for it."""
     known = [PREFIX + flag[2:].replace("-", "_").upper() for flag in parser.flags if flag not in ("--help", "--node-rank")]
     return {name: environment[name] for name in known if environment.get(name)}
 

@@ -1,7 +1,7 @@
-"""How long ranks that were told to end may take before they are killed. Used by `pod.py`.
+"""Grace period of ranks that were told to end, after which they are killed. Used by `pod.py`.
 
-Whoever ends the pod from outside, as the kubelet does, kills it when its patience is over; a script that saves its work until
-then is not disturbed. Where the pod ends its ranks by itself, nobody else would ever kill one that does not react.
+If the pod is ended from outside, for example by the kubelet, that side also kills it after its own grace period. So a script that
+saves its work until then is not disturbed. If the pod ends its ranks itself, nothing else would kill a rank that does not react.
 """
 
 import signal
@@ -11,19 +11,19 @@ from collections.abc import Callable
 from rekindle_training.launcher.timers import GraceOver, StillEnding
 
 FAILED_SECONDS = 30.0
-"""By default, where another rank's failure or a restart ends the ranks; as torchrun has it."""
+"""Default grace period in seconds if a failure of another rank, or a restart, ends the ranks. It is the value of torchrun."""
 STOPPED_SECONDS = 5.0
-"""How long a process may be stopped that is to end, or that is the manager."""
+"""Seconds that a process may be stopped if it is to end, or if it is the manager."""
 STILL_SECONDS = 5.0
-"""After so long ranks that still end are named."""
+"""Seconds after which ranks that are still ending are logged."""
 ENDS_AT_ONCE = (signal.SIGTERM, signal.SIGINT)
-"""The second of these kills the ranks."""
+"""Signals of which a second one kills the ranks."""
 REPEATED_SECONDS = 0.2
-"""Within so long a signal is the same one: `timeout` sends it to the process and to its group."""
+"""Seconds within which a second signal counts as the same one: `timeout` sends it to the process and to its group."""
 
 
 class Grace:
-    """Of one pod: the last that was given counts."""
+    """Grace period of the ranks of one pod. Only the latest one counts."""
 
     def __init__(self, seconds: int | None, later: Callable[[float, GraceOver | StillEnding], None]) -> None:
         """Args:
@@ -36,7 +36,11 @@ class Grace:
         self._signalled: float | None = None
 
     def give(self, *, limited: bool) -> None:
-        """Ranks are told to end now; `limited`: nobody else would kill them."""
+        """Starts a grace period for ranks that were told to end.
+
+        Args:
+            limited: True if nothing else would kill the ranks.
+        """
         self._number += 1
         self._is_limited = limited or self._seconds is not None
         if self._is_limited:
@@ -45,12 +49,12 @@ class Grace:
         self._later(STILL_SECONDS, StillEnding(self._number))
 
     def limit(self) -> None:
-        """Those that still end now would not end by themselves."""
+        """Limits the grace period, because the ranks that are still ending would not end by themselves."""
         if not self._is_limited:
             self.give(limited=True)
 
     def settle(self) -> None:
-        """All have ended."""
+        """Cancels the grace period, because all ranks have ended."""
         self._number += 1
 
     def is_meant(self, event: GraceOver | StillEnding) -> bool:
@@ -58,11 +62,11 @@ class Grace:
 
     @property
     def of_stopped(self) -> float:
-        """Seconds for a rank that is stopped, and cannot react before it goes on."""
+        """Seconds that a stopped rank has to end. It cannot react before it continues."""
         return STOPPED_SECONDS if self._seconds is None else min(STOPPED_SECONDS, self._seconds)
 
     def is_second(self, number: int) -> bool | None:
-        """Returns whether this signal follows an earlier one and kills; None: it is the earlier one, told twice."""
+        """Returns whether this signal follows an earlier one and kills. None: it is the earlier one, received twice."""
         if number not in ENDS_AT_ONCE:
             return False
         before, now = self._signalled, time.monotonic()

@@ -1,4 +1,4 @@
-"""The launcher's conversation with the job's manager, in a thread of its own: how the processes are, and what is to be done."""
+"""Connection of the launcher to the job's manager, in a thread of its own. It reports processes and receives orders."""
 
 import contextlib
 import logging
@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1
 HEARTBEAT_SECONDS = 1.0
 END_SECONDS = 1.0
-"""How long the launcher's end waits for a manager that does not answer."""
+"""Seconds that the launcher's end waits for a manager that does not answer."""
 
 _Outbox = queue.SimpleQueue[PodState | None]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """By a manager of another release."""
+    """Refusal by a manager of another release."""
 
     reason: str
 
 
 class Link:
-    """Comes back by itself when the stream breaks, and says the latest state again."""
+    """Stream to the manager. It reconnects by itself and then sends the latest state again."""
 
     def __init__(self, host: str, port: int, obey: Callable[[PodOrder | Refused], None]) -> None:
         self._address = f"{host}:{port}"
@@ -77,7 +77,7 @@ class Link:
 
 
 def _speak(outbox: _Outbox, silence: wire.Silence) -> Iterator[PodState]:
-    """The latest state again and again, so that a launcher that is frozen is told from one of which there are no news."""
+    """Yields the latest state repeatedly, so that the manager can tell a frozen launcher from one without news."""
     latest: PodState | None = None
     while True:
         with contextlib.suppress(queue.Empty):

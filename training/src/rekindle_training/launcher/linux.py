@@ -1,7 +1,8 @@
-"""What Linux does about processes whose parent ends: it ends them, or gives them another parent, which can end them.
+"""Linux system calls for processes whose parent ends: they are ended too, or get another parent, which can end them.
 
-Who adopts orphans is the parent of whatever its descendants leave behind. The zygote does, and so does each process that it
-makes: what a rank leaves behind while it lives is its own, and comes to the zygote when the rank ends.
+A process that adopts orphans becomes the parent of all processes that its descendants leave behind. The zygote does so, and
+so does each process that it makes. Processes that a rank leaves behind belong to the rank while it lives, and then to the
+zygote.
 """
 
 import contextlib
@@ -17,7 +18,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """This process gets that signal when its parent ends; it ends now where that has happened."""
+    """Requests that this process gets the signal when its parent ends.
+
+    If the parent has already ended, this process ends now.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
@@ -42,8 +46,9 @@ def _parent(process: Path) -> int:
 
 
 def end_children(besides: Collection[int] = ()) -> None:
-    """Kills what this process has made or adopted, and what they leave to it; returns when none of them is left, but for those
-    that it may not kill, as where a script has started them with `sudo`.
+    """Kills all children of this process, and the processes that they leave to it. Returns when none is left.
+
+    Processes that it may not kill are left alone, for example those that a script has started with `sudo`.
 
     Args:
         besides: children that are left alone.

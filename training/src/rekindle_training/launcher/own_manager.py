@@ -1,4 +1,4 @@
-"""The manager of a pod that has no control plane: started by the launcher, and started again when it ends. Used by `pod.py`."""
+"""Manager of a pod without a control plane. The launcher starts it, and restarts it when it ends. Used by `pod.py`."""
 
 import os
 import queue
@@ -15,24 +15,26 @@ from rekindle_training.launcher.processes import Processes
 from rekindle_training.launcher.zygote import Command, Program, Signal, Start
 
 STARTS, STARTS_WITHIN = 5, 60.0
-"""How often a manager is started within so many seconds before the pod gives up."""
+"""Number of manager starts within so many seconds at which the pod gives up."""
 
 MANAGER = "manager"
-"""By this name its process is known."""
+"""Name of the manager's process."""
 
 
 @dataclass(frozen=True)
 class Listens:
-    """The manager, on this port."""
+    """Event: the manager listens on this port."""
 
     port: int
 
 
 class OwnManager:
-    """Made before the process that makes all others, which inherits what the manager announces itself by."""
+    """Manager that the launcher starts. Created before the zygote, which inherits the descriptor that announces the port."""
 
     def __init__(self, arguments: Arguments, *, forked: bool) -> None:
-        """`forked`: from a process that has loaded torch."""
+        """Args:
+        forked: True if the manager is forked from a process that has loaded torch.
+        """
         self._arguments, self._forked = arguments, forked
         self._say: Callable[[Command], None] = lambda _: None
         self._announced, self.announce = os.pipe()
@@ -42,7 +44,7 @@ class OwnManager:
 
     @property
     def succeeds(self) -> bool:
-        """It follows one that ended."""
+        """True if the current manager follows one that ended."""
         return len(self._starts) > 1
 
     @property
@@ -50,13 +52,15 @@ class OwnManager:
         return ends_again_and_again(self._starts, time.monotonic())
 
     def attend(self, processes: Processes, events: "queue.SimpleQueue[Any]") -> None:
-        """From here on managers can be started, and a `Listens` is put there for each that listens; the port is that of the
-        first."""
+        """Enables starts of the manager. A `Listens` event is put into `events` for each manager that listens.
+
+        All of them listen on the port of the first one.
+        """
         self._say = processes.say
         threading.Thread(target=self._await, args=(events,), daemon=True).start()
 
     def start(self, port: int) -> None:
-        """`port`: 0 for any."""
+        """Starts a manager on this port. 0: any port."""
         self._starts.append(time.monotonic())
         self.runs, self.is_stopped = True, False
         size = [f"--nnodes={self._arguments.nnodes}", f"--nproc-per-node={self._arguments.nproc_per_node}"]
@@ -73,7 +77,7 @@ class OwnManager:
             self._say(Signal(MANAGER, number))
 
     def end_if_stopped(self) -> None:
-        """One that does not go on hears of no fault."""
+        """Kills the manager if it is stopped, because it would not notice a fault."""
         if self.is_stopped:
             self.send(signal.SIGKILL)
 
@@ -83,5 +87,5 @@ class OwnManager:
 
 
 def ends_again_and_again(starts: Sequence[float], now: float) -> bool:
-    """Whether a manager that was started so often, at these times in seconds, is started no more."""
+    """Returns whether too many managers were started recently, given the times of all starts in seconds."""
     return sum(now - start < STARTS_WITHIN for start in starts) >= STARTS

@@ -1,12 +1,12 @@
-"""The processes of one pod, from their start to the end of the last one. Used by `main`.
+"""Processes of one pod, from their start to the end of the last one. Used by `main`.
 
-Where no manager decides, the pod ends with the first rank that fails: its exit code is that rank's, the others are ended, and
-killed if they do not react. A manager that decides has a rank that ended replaced, by a spare if there is one, and the others
-live on. Standalone it may let all begin again at the last checkpoint; beside a control plane the pod ends then, and so it does
-when it has heard nothing for too long. Where the zygote ends, and all processes with it, another one is started, and their ends
-are told as any others. One that is stopped goes on, and is ended where it is stopped again and again.
+Without a manager that decides, the pod ends with the first rank that fails. Its exit code is that rank's; the other ranks are
+ended, and killed if they do not react. A manager that decides has an ended rank replaced, by a spare if there is one, and the
+others live on. Standalone it may restart all ranks from the last checkpoint. Beside a control plane the pod then ends; it
+also ends if it has received no message for too long. If the zygote ends, all processes end with it. Another zygote is
+started, and their ends are reported as usual. A stopped zygote is continued, and is ended if it is stopped again and again.
 
-A standby has no ranks: its spares wait until a manager gives it the rank of a pod, and from then on it is that pod's backup.
+A standby has no ranks: its spares wait until a manager gives it the rank of a pod. From then on it is that pod's backup.
 """
 
 import logging
@@ -39,17 +39,17 @@ from rekindle_wire.training_pb2 import PodOrder, PodState, Restart, Standby
 log = logging.getLogger(__name__)
 
 MANAGER_SECONDS = 5.0
-"""How long the manager may take to end when all ranks have."""
+"""Seconds that the manager has to end when all ranks have ended."""
 SPARE_SECONDS = 3.0
-"""How long after a spare was used the next one begins to load: not beside the recovery that used it."""
+"""Seconds after the use of a spare until the next one begins to load, so that it does not slow down the recovery."""
 UNDECIDED_SECONDS = 120.0
-"""How long a pod of a job with a control plane waits for a word about a rank that has ended."""
+"""Seconds that a pod of a job with a control plane waits for a decision about a rank that has ended."""
 ZYGOTE_SECONDS = 1.0
-"""Seconds that a zygote may be stopped: meanwhile nothing is started, and no end of a process is told."""
+"""Seconds that a zygote may be stopped. Meanwhile no process is started, and no end of a process is reported."""
 END_SECONDS = 1.0
-"""The manager may hear of a loss from other ranks, before the launcher hears of the end."""
+"""Seconds to wait for the end of a rank's process. The manager may learn of a loss from other ranks before the launcher does."""
 UNTRAINED_RESTARTS = 3
-"""How often all ranks begin again because one was killed before the first step: nothing is lost, `--max-restarts` is not used."""
+"""Maximum number of restarts that do not count as `--max-restarts`, because a rank was killed before the first step."""
 
 
 _Timer = Undecided | GraceOver | StillEnding | ManagerDue | SpareDue | StillStopped | RestartDue
@@ -57,22 +57,22 @@ _PodEvent = Event | PodOrder | Refused | Listens | Signalled | _Timer
 
 
 class Pod:
-    """`run` returns the exit code of the pod. Made while the launcher has one thread."""
+    """One pod. `run` returns its exit code. Created while the launcher has only one thread."""
 
     def __init__(self, arguments: Arguments) -> None:
         self._arguments = arguments
         self._name = uuid.uuid4().hex[:8]
         self._started = 0
         self._memory = os.memfd_create("rekindle-pod")
-        """Descriptor of what the ranks of the pod share."""
+        """Descriptor of the memory that the ranks of the pod share."""
         self._ranks = Ranks(arguments.nproc_per_node)
         self._spares = Spares()
         self._preloads = arguments.start_method == "fork" or arguments.spares > 0 or arguments.is_standby
-        """Torch is loaded once, for all that is forked."""
+        """True if torch is loaded once, for all processes that are forked."""
         self._manager = OwnManager(arguments, forked=self._preloads)
         self._processes = Processes(preload=self._preloads, signals={*PASSED_ON, *arguments.signals})
         self._zygotes: list[float] = []
-        """When others were started."""
+        """Times at which further zygotes were started."""
         self._is_zygote_stopped = False
         self._zygote_stops: list[float] = []
         """Moments at which the zygote was found stopped."""
@@ -81,20 +81,20 @@ class Pod:
         self._port = arguments.master_port
         self._link: Link | None = None
         self._decides = False
-        """A manager of a job with a control plane says what follows the end of a rank."""
+        """True if a manager of a job with a control plane decides what follows the end of a rank."""
         self._words = 0
-        """That were heard of it, and ends that it is to decide about."""
+        """Number of messages received from the manager, plus the ends of ranks about which it is to decide."""
         self._restarts = 0
         self._restarting = False
         self._is_told_of_steps = False
-        """A step was completed since all ranks began together, as the manager says."""
+        """True if the manager has reported a completed step since all ranks began together."""
         self._untrained = 0
-        """Restarts of ranks that had not completed one."""
+        """Number of restarts before the first completed step."""
         self._failures: list[int] = []
         """Exit codes of ranks that failed and were not replaced, in their order."""
         self._code = 0
         self._seeks_code = False
-        """The manager gave up before the end of the rank was known that led to it."""
+        """True if the manager gave up before the launcher knew which rank had ended."""
         self._ending = False
 
     def run(self) -> int:
@@ -110,7 +110,7 @@ class Pod:
             self._handle(self._events.get())
         if self._link is not None:
             self._link.end()
-        if not self._code and any(self._failures):  # behind the end of training
+        if not self._code and any(self._failures):  # after the end of training
             self._code = _exit_code(self._failures[0])
         self._processes.end(well=self._code == 0)
         return self._code
@@ -126,7 +126,7 @@ class Pod:
 
     @property
     def _is_undecided(self) -> bool:
-        """A rank has ended, and another process may take its place."""
+        """Returns whether a rank has ended and may still be replaced."""
         return self._decides and any(self._failures) and not self._ending
 
     def _handle(self, event: object) -> None:
@@ -192,7 +192,10 @@ class Pod:
         self._tell()
 
     def _end_if_stopped(self, name: str) -> None:
-        """A manager, which hears of no fault, or a rank that is to end, which hears of nothing. The zygote goes on first."""
+        """Ends a stopped manager, which would notice no fault, or a stopped rank that is to end.
+
+        A stopped zygote is continued first.
+        """
         if name == ZYGOTE:
             self._rouse_zygote()
         elif name == MANAGER:
@@ -252,7 +255,10 @@ class Pod:
         self._tell()
 
     def _tell(self) -> None:
-        """The manager, but for that of a pod that ends: it would have to make something of it."""
+        """Reports the pod's state to the manager.
+
+        The manager of a standalone pod that is ending gets no report, because it would react.
+        """
         if self._link is not None and not (self._ending and self._arguments.standalone):
             state = PodState(
                 protocol=PROTOCOL,
@@ -299,7 +305,7 @@ class Pod:
             self._later(UNDECIDED_SECONDS, Undecided(self._words))
 
     def _let_go(self, reason: str) -> None:
-        """Nobody decides any more: the first rank that fails, or has failed, ends the pod."""
+        """Stops waiting for the manager: the first rank that fails, or has failed, ends the pod."""
         log.info("this pod is not waited for any more", extra={"reason": reason})
         self._decides = False
         if self._arguments.is_standby:
@@ -309,17 +315,23 @@ class Pod:
 
     @property
     def _trained(self) -> bool:
-        """A manager that was lost may not have said so any more."""
+        """Returns whether a step was completed.
+
+        A manager that was lost may not have reported it, so the ranks' memory counts too.
+        """
         return self._is_told_of_steps or (self._manager.succeeds and self._ranks.begun)
 
     @property
     def _was_killed(self) -> bool:
-        """A rank, by a signal; a shell says it its own way."""
+        """Returns whether a rank was killed by a signal. A shell reports that by an exit code above 128."""
         lowest = 128 if self._arguments.runs_as == "program" else 255
         return any(code < 0 or code > lowest for code in self._failures)
 
     def _restart(self, order: Restart) -> None:
-        """One that was killed before the first step says nothing against the script, and its death has cost no training."""
+        """Restarts all ranks, or ends the pod if no restarts are left.
+
+        A rank that was killed before the first step does not count: its script is not the cause, and no training is lost.
+        """
         reason = order.reason
         if self._was_killed and not self._trained and not order.futile and self._untrained < UNTRAINED_RESTARTS:
             self._untrained += 1
@@ -390,7 +402,11 @@ class Pod:
         return pod_environment(self._arguments, self._port, self._memory, os.environ)
 
     def _program(self, *, forked: bool, title: str = "") -> Program:
-        """`title`: for `ps`, in an option that the interpreter does not know and does not mind."""
+        """Returns the program of a rank or spare.
+
+        Args:
+            title: shown by `ps`, in an option that the interpreter ignores.
+        """
         arguments = self._arguments
         if forked:
             return Program(arguments.command, interpreted=True, as_module=arguments.runs_as == "module")
@@ -430,7 +446,7 @@ class Pod:
         self._tell()
 
     def _zygote_ended(self, code: int) -> None:
-        """All processes of the pod have ended with it."""
+        """Handles the end of the zygote, with which all processes of the pod have ended."""
         self._is_zygote_stopped = False
         self._zygotes.append(time.monotonic())
         if ends_again_and_again(self._zygotes, self._zygotes[-1]):
@@ -480,7 +496,7 @@ class Pod:
     def _end(self, code: int, number: int | None, *, limited: bool = True) -> None:
         """Args:
         number: the signal that ranks are sent, if they have not got one already.
-        limited: nobody else would ever kill a rank that does not react.
+        limited: True if nothing else would kill a rank that does not react.
         """
         if not self._ending:
             self._ending, self._code = True, code
@@ -491,7 +507,11 @@ class Pod:
         self._when_all_ended()
 
     def _give_grace(self, *, limited: bool) -> None:
-        """`limited`: as in `Grace.give`. One that is stopped does not hear of the end."""
+        """Starts the grace period. A stopped rank cannot react, so it is killed sooner.
+
+        Args:
+            limited: as in `Grace.give`.
+        """
         self._grace.give(limited=limited)
         for rank in self._ranks.living:
             self._later(self._grace.of_stopped, StillStopped(rank.process))
@@ -503,5 +523,5 @@ class Pod:
 
 
 def _exit_code(code: int) -> int:
-    """A process that a signal ended counts as shells count it."""
+    """Returns the exit code as shells report it: 128 plus the number of the signal that ended the process."""
     return code if code > 0 else 128 - code

@@ -1,5 +1,6 @@
-"""Rank of this pod in its job: said by the command line, by our control plane, or by whatever controller made the pod. Used
-by `arguments.py`.
+"""Rank of this pod in its job, from the command line, our control plane, or the controller that created the pod.
+
+Used by `arguments.py`.
 """
 
 from collections.abc import Mapping
@@ -8,18 +9,18 @@ from rekindle_training import names
 from rekindle_training.launcher.flags import UsageInvalid
 
 OF_CONTROLLERS = ("PET_NODE_RANK", "NODE_RANK", names.RANK)
-"""Variables by which controllers of others number the pods of a job; a value that is no rank of a pod means something else."""
+"""Variables in which other controllers number the pods of a job. A value that is no pod rank has another meaning."""
 
 
 def pod_rank(flag: str | None, nnodes: int, environment: Mapping[str, str]) -> int:
-    """Returns the rank.
+    """Returns the rank of the pod.
 
     Args:
-        flag: what the command line says.
-        nnodes: how many pods there are.
+        flag: value of the flag of the command line. None: it is not given.
+        nnodes: number of pods.
 
     Raises:
-        UsageInvalid: nobody says it, or two say different ones.
+        UsageInvalid: no source sets it, or two sources contradict each other.
     """
     own = {"--node-rank": flag, names.POD_RANK: environment.get(names.POD_RANK) or None}
     said = {source: rank for source, rank in own.items() if rank is not None}
@@ -41,7 +42,7 @@ def pod_rank(flag: str | None, nnodes: int, environment: Mapping[str, str]) -> i
 
 
 def _of_controllers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns ranks by what says them. A Job's index is one among the pods of that Job."""
+    """Returns pod ranks by their sources. A Job's index counts the pods of that Job only."""
     return {name: environment[name] for name in OF_CONTROLLERS if environment.get(name)} | _index(environment)
 
 

@@ -1,4 +1,4 @@
-"""The pod's processes, as the launcher knows them: started, bound and ended by way of the zygote."""
+"""Processes of the pod, as the launcher sees them. The zygote starts, binds and ends them."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ from rekindle_training.launcher import linux, zygote
 from rekindle_training.launcher.zygote import Command, End, Ended, Event, Stopped
 
 ZYGOTE = "zygote"
-"""Name of the zygote, whose end and whose stop are told as those of any other process."""
+"""Name of the zygote. Its end and its stops are reported as those of any other process."""
 
 
 class Processes:
-    """Made while the launcher has one thread."""
+    """All processes of the pod. Created while the launcher has only one thread."""
 
     def __init__(self, *, preload: bool, signals: Collection[int]) -> None:
         """Args:
@@ -25,12 +25,12 @@ class Processes:
         """
         self._preload, self._signals = preload, signals
         self._strangers = linux.children()
-        """Of whoever became the launcher, as a shell does by `exec`."""
+        """Children that this process had before it became the launcher, for example those of a shell that ran `exec`."""
         linux.adopt_orphans()
         self._zygote, self._way = zygote.start(preload=preload, signals=signals)
 
     def listen(self, events: "queue.SimpleQueue[Event]") -> None:
-        """From here on what becomes of them is put there."""
+        """Puts all further events of the processes into `events`."""
         self._events = events
         threading.Thread(target=self._listen, args=(self._way, events), daemon=True).start()
         threading.Thread(target=self._watch, args=(self._zygote, events), daemon=True).start()
@@ -40,7 +40,7 @@ class Processes:
             self._way.send(command)
 
     def signal_zygote(self, number: int) -> None:
-        """Called where it has not been replaced since it was heard of last."""
+        """Sends a signal to the zygote. Called only if it has not been replaced since its last event."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._zygote, number)
 
@@ -55,7 +55,11 @@ class Processes:
         self.listen(self._events)
 
     def end(self, *, well: bool) -> None:
-        """All that are still there are killed; `well`: but for what ranks have left behind."""
+        """Kills all processes that are left.
+
+        Args:
+            well: True if processes that ranks have left behind are not killed.
+        """
         self.say(End(well))
         self.signal_zygote(signal.SIGCONT)  # one that is stopped would not hear of it
         with contextlib.suppress(ChildProcessError):
@@ -75,7 +79,10 @@ class Processes:
 
     @staticmethod
     def _watch(process: int, events: "queue.SimpleQueue[Event]") -> None:
-        """Tells each stop of the zygote until its end. One that is stopped tells nothing of the pod's processes."""
+        """Puts each stop of the zygote into `events`, until it ends.
+
+        A stopped zygote reports nothing about the pod's processes.
+        """
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_PID, process, os.WSTOPPED | os.WCONTINUED)) is not None:
                 events.put(Stopped(ZYGOTE, found.si_code == os.CLD_STOPPED))

@@ -1,4 +1,4 @@
-"""The environment of a rank process: torchrun's variables, and where the manager is."""
+"""Environment of a rank process: torchrun's variables and the address of the manager."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,25 +15,28 @@ BEFORE_TORCH = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "HCCL_ASYNC_ERROR_HANDLING": "0",
 }
-"""Read when torch and gRPC are loaded, and when a group is made. By default torch's watchdog ends the process where a collective
-on the device has failed, so that healthy ranks would end with a neighbour. Torch's warnings of connections that break have a
-stack of C++ each; what follows is said by us. gRPC would write a line for each worker of a data loader, none of which uses it."""
+"""Variables that torch and gRPC read when they are loaded, and when a group is made.
+
+By default torch's watchdog ends a process in which a collective on the device has failed, so that healthy ranks would end with
+a failed one. Torch's warnings of broken connections have a long C++ stack each, and Rekindle logs their consequences. gRPC would
+log a line for each worker of a data loader, none of which uses gRPC.
+"""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What makes a process one rank."""
+    """Settings that make a process one rank."""
 
     environment: Mapping[str, str]
     redirects: Mapping[int, Path]
 
 
 def pod_environment(arguments: Arguments, master_port: int, pod_memory: int, base: Mapping[str, str]) -> dict[str, str]:
-    """What all ranks of the pod have in common.
+    """Returns the environment that all ranks of the pod share.
 
     Args:
         pod_memory: descriptor of the memory that they share.
-        base: the launcher's own environment; torchrun, too, sets the number of threads only where nobody has.
+        base: environment of the launcher. The number of threads is only set if it is missing there, as by torchrun.
     """
     added = {
         names.WORLD_SIZE: arguments.world_size,
@@ -59,7 +62,7 @@ def pod_environment(arguments: Arguments, master_port: int, pod_memory: int, bas
 
 
 def place(arguments: Arguments, local_rank: int, process: str, own_state: int, restarts: int) -> Place:
-    """Of one rank of the pod.
+    """Returns the settings of one rank of the pod.
 
     Args:
         process: the name of the process that becomes this rank.
@@ -80,7 +83,7 @@ def _of_one_pod(node_rank: int, role: str) -> dict[str, str]:
 
 
 OF_ONE_POD = frozenset(_of_one_pod(0, ""))
-"""What a process of a standby does not know either."""
+"""Variables that a process of a standby does not have yet, in addition to `OF_ONE_RANK`."""
 
 
 def _of_one_rank(rank: int, local_rank: int, process: str, own_state: int, restarts: int) -> dict[str, str]:
@@ -96,11 +99,11 @@ def _of_one_rank(rank: int, local_rank: int, process: str, own_state: int, resta
 
 
 OF_ONE_RANK = frozenset(_of_one_rank(0, 0, "", 0, 0))
-"""What a process that may become any rank of the pod does not know."""
+"""Variables that a process which may become any rank of the pod does not have yet."""
 
 
 def redirects(arguments: Arguments, name: str) -> dict[int, Path]:
-    """Files for what a process writes, by descriptor."""
+    """Returns the log files of a process, by the descriptor that is redirected."""
     if arguments.log_dir is None:
         return {}
     folder = arguments.log_dir / arguments.run_id / name

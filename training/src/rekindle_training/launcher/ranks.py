@@ -1,4 +1,4 @@
-"""The ranks of a pod: which process each of them has, and what their processes are told. Used by `pod.py`."""
+"""Ranks of a pod: the process of each rank, and the signals to it. Used by `pod.py`."""
 
 import logging
 import os
@@ -15,36 +15,38 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Rank:
-    """The latest process of a rank."""
+    """Rank with its latest process."""
 
     own_state: int
-    """Descriptor of what the rank leaves to its next process."""
+    """Descriptor of the memory that the rank leaves to its next process."""
     number: int = 0
     process: str = ""
     ended: int | None = None
     stopped: bool = False
     spare: str = ""
-    """What the process was called before it had the rank; by this name it may still be told that it was stopped."""
+    """Former name of the process, as a spare. A late report that it was stopped may still use this name."""
 
     @property
     def lives(self) -> bool:
         return bool(self.process) and self.ended is None
 
     def begin(self, number: int, process: str) -> None:
-        """Another process has this rank."""
+        """Assigns another process to this rank."""
         self.number, self.process, self.ended = number, process, None
         self.spare, self.stopped = "", False
 
 
 class Ranks:
-    """All of one pod, by their local numbers. Made before the zygote, which inherits what they leave to their next processes."""
+    """Ranks of one pod, by local rank. Created before the zygote, which inherits their memory."""
 
     def __init__(self, count: int) -> None:
         self.all = [Rank(os.memfd_create(f"{names.OWN_STATE_MEMORY}{rank}")) for rank in range(count)]
         self._say: Callable[[Command], None] = lambda _: None
 
     def attend(self, say: Callable[[Command], None]) -> None:
-        """`say` tells the zygote."""
+        """Args:
+        say: sends a command to the zygote.
+        """
         self._say = say
 
     @property
@@ -53,12 +55,12 @@ class Ranks:
 
     @property
     def begun(self) -> bool:
-        """Some have come to their first step: they have left something to their next processes."""
+        """Returns whether some ranks have reached their first step, and so have left state to their next processes."""
         return any(os.fstat(rank.own_state).st_size for rank in self.all)
 
     @property
     def complete(self) -> bool:
-        """All have ended well."""
+        """Returns whether all ranks have ended with exit code 0."""
         return all(rank.ended == 0 for rank in self.all)
 
     def states(self) -> Iterator[ProcessState]:
@@ -70,7 +72,7 @@ class Ranks:
             self._say(Signal(rank.process, number))
 
     def kill(self, reason: str, *ranks: Rank) -> None:
-        """By default all that live."""
+        """Kills these ranks, by default all live ones."""
         for rank in ranks or self.living:
             log.warning("rank killed", extra={"rank": rank.number, "reason": reason})
             self._say(Signal(rank.process, signal.SIGKILL))

@@ -14,12 +14,15 @@ _SI_KERNEL = 0x80
 class Signalled:
     number: int
     from_terminal: bool
-    """It went to all processes of the terminal's foreground, ranks among them."""
+    """True if the terminal sent the signal to all its foreground processes, including the ranks."""
 
 
 def listen(events: "queue.SimpleQueue[Any]", numbers: Collection[int]) -> None:
-    """From here on each of these signals is put there as a `Signalled`, but for those that whoever started this process has it
-    ignore, as `nohup` does. Called while the process has one thread, and never taken back."""
+    """Puts a `Signalled` into `events` for each of these signals from now on.
+
+    Signals that the parent process has set to be ignored, for example `nohup`, are left out. Called while the process has
+    only one thread. It cannot be undone.
+    """
     heard = {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)
 

@@ -1,8 +1,8 @@
-"""A process that runs the training script ahead of its need, as far as the script gets without knowing its rank.
+"""Runs the training script in advance, in a process that has no rank yet, as far as the script gets without its rank.
 
-Whoever reads the rank from the environment, in the script or in the session, waits there until the process is given one; so does
-who makes another process, which inherits that environment. So what is read is always right, and all that comes before it
-(imports, often the model) is paid in advance.
+If the script or the session reads the rank from the environment, the process waits there until it is given one. It also waits
+before it makes another process, which would inherit that environment. So every value that is read is right, and all work
+before it (imports, often the model) is done in advance.
 """
 
 import _posixsubprocess
@@ -22,16 +22,23 @@ from rekindle_training.launcher import child, titles
 from rekindle_training.launcher.rank_environment import OF_ONE_POD, OF_ONE_RANK, Place
 
 MAKES_A_PROCESS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
-"""Events of `sys.addaudithook`."""
+"""Events of `sys.addaudithook` that make a process."""
 
 
 paid_ahead: list[Callable[[], None]] = []
-"""What every rank does once, whichever it is, and a spare before it waits; filled by who has loaded torch."""
+"""Functions that every rank calls once, whichever rank it is, and that a spare calls before it waits.
+
+Filled by the code that loads torch.
+"""
 
 
 def wait_for_rank(binding: Connection, command: Sequence[str]) -> None:
-    """From here on this process is a spare. `binding` is told when it waits, and brings the rank's `Place`; where it ends, so
-    does the process, as a script that is done. `command` is what it runs."""
+    """Makes this process a spare.
+
+    Args:
+        binding: gets a message when the spare waits, and delivers the rank's `Place`. If it is closed, the process ends normally.
+        command: command that the spare runs.
+    """
     global _spare  # of one process, as its environment is
     _spare = _Spare(binding, command)
     os.environ.__class__ = os.environb.__class__ = _Unbound
@@ -77,7 +84,9 @@ class _Spare:
             titles.show_rank(os.environ[names.RANK], self._command)
 
     def interrupted(self, number: int, frame: FrameType | None) -> None:
-        """Of a terminal's Ctrl-C, which goes to everybody, a spare has nothing to say."""
+        """Ignores SIGINT while the process has no rank: a terminal's Ctrl-C goes to all processes, and a spare has nothing to
+        report.
+        """
         if self._is_bound():
             signal.default_int_handler(number, frame)
 
@@ -89,7 +98,7 @@ _spare: _Spare
 
 
 class _Unbound(_Environ):  # type: ignore[misc]
-    """Of text, or of bytes."""
+    """Environment of a spare without a rank, in its form for text or for bytes."""
 
     def __getitem__(self, key: Any) -> Any:
         name = os.fsdecode(key) if isinstance(key, str | bytes) else key

@@ -1,4 +1,4 @@
-"""Processes of a pod that run the script ahead and wait for a rank, as the launcher knows them. Used by `pod.py`."""
+"""Processes of a pod that run the script in advance and wait for a rank, as the launcher sees them. Used by `pod.py`."""
 
 import logging
 import time
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 USELESS_STARTS = 3
-"""How often in a row a process that ends before it was needed is followed by another one."""
+"""Number of spares in a row that may end before they are needed. After that no further one is started."""
 USEFUL_SECONDS = 60.0
-"""A process that has waited so long was of use: its end is not its script's doing."""
+"""Seconds after which a waiting process counts as useful: its end is not caused by its script."""
 
 
 @dataclass
 class _Spare:
     waits_since: float | None = None
-    """It has got as far as it can without a rank."""
+    """Monotonic time at which the process reached the point where it needs a rank. None: it still loads."""
     stopped: bool = False
 
 
 class Spares:
-    """By their names."""
+    """Spares of a pod, by name."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Spare] = {}
         self._useless = 0
-        """Processes in a row that ended before they were needed."""
+        """Number of processes in a row that ended before they were needed."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -35,12 +35,12 @@ class Spares:
 
     @property
     def ready(self) -> int:
-        """How many can take a rank at once."""
+        """Number of spares that can take a rank immediately."""
         return sum(spare.waits_since is not None and not spare.stopped for spare in self._known.values())
 
     @property
     def given_up(self) -> bool:
-        """No further one is started: they end before they are needed, again and again."""
+        """Returns whether no further spare is started, because too many in a row ended before they were needed."""
         return self._useless > USELESS_STARTS
 
     def started(self, name: str) -> None:
@@ -61,15 +61,15 @@ class Spares:
         self._useless = 0 if was_useful else self._useless + 1
 
     def give_up(self) -> None:
-        """Another one would end as the last one did."""
+        """Stops the start of further spares, because they would end as the last one did."""
         self._useless = USELESS_STARTS + 1
 
     def lose(self) -> None:
-        """All have ended, for a reason that is not their own."""
+        """Removes all spares, which have ended for a reason that is not their own."""
         self._known.clear()
 
     def take(self, rank: int) -> str | None:
-        """One for this rank, if there is any; one that waits before one that still loads."""
+        """Removes and returns a spare for this rank, preferably one that waits. None: there is no usable spare."""
         able = [name for name, spare in self._known.items() if not spare.stopped]
         name = max(able, key=lambda name: self._known[name].waits_since is not None, default=None)
         if name is not None:

@@ -1,4 +1,4 @@
-"""What a pod has said to itself for later. Used by `pod.py`."""
+"""Events that a pod schedules for itself. Used by `pod.py`."""
 
 from dataclasses import dataclass
 
@@ -7,48 +7,48 @@ from rekindle_wire.training_pb2 import Restart
 
 @dataclass(frozen=True)
 class GraceOver:
-    """Ranks that were told to end, and have not, are killed."""
+    """Kills ranks that were told to end and have not."""
 
     number: int
-    """Of the grace: where another one was given since, nothing happens."""
+    """Number of the grace period. If another one has started since, the event is ignored."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class StillEnding:
-    """Ranks that take long to end are named."""
+    """Logs the ranks that take long to end."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class ManagerDue:
-    """A manager that does not end by itself when all ranks have ended is killed."""
+    """Kills a manager that does not end by itself after all ranks have ended."""
 
     life: int
 
 
 @dataclass(frozen=True)
 class RestartDue:
-    """By now the ends that led to this order are known."""
+    """Carries out a restart. The ends that led to this order are known by now."""
 
     order: Restart
 
 
 @dataclass(frozen=True)
 class SpareDue:
-    """There is time to load another one."""
+    """Loads another spare."""
 
 
 @dataclass(frozen=True)
 class StillStopped:
-    """A process that does not go on is killed, where it has to: a manager, or a rank that was told to end."""
+    """Kills a process that is still stopped, if needed: a manager, or a rank that was told to end."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Undecided:
-    """Nothing was heard since so many words."""
+    """Ends the wait for a decision if no message has arrived since."""
 
     words: int

@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 
 _ARG_START, _ARG_END = 45, 46
-"""Fields of /proc/PID/stat behind the name of the program."""
+"""Numbers of the fields of /proc/PID/stat after the name of the program."""
 
 
 def show(role: str, command: Sequence[str] = ()) -> None:
-    """Makes this the command line of this process, as far as there is room; nothing happens where the memory is not known.
+    """Sets the command line of this process, as far as there is space. Does nothing if the memory's place is unknown.
 
     Args:
         role: what the process is, such as `rank 3`.
@@ -29,14 +29,14 @@ def show(role: str, command: Sequence[str] = ()) -> None:
 
 
 def show_rank(rank: str, command: Sequence[str]) -> None:
-    """Makes this process a rank for `ps`, and each that it forks, such as a data loader's, a worker of it."""
+    """Shows this process as a rank in `ps`, and each process that it forks, such as a data loader's, as a worker of the rank."""
     show(f"rank {rank}", command)
     os.register_at_fork(after_in_child=lambda: show(f"rank {rank} worker", command))
 
 
 @cache
 def _place() -> tuple[int, int]:
-    """Returns address and size.
+    """Returns address and size of the command line in memory.
 
     Raises:
         OSError, ValueError, IndexError: it is not known, or not memory that can be written.

@@ -1,8 +1,8 @@
-"""The process of a pod that makes all others. It never has a second thread, so that what it forks is whole.
+"""Process of a pod that makes all other processes. It never has a second thread, so that a fork copies a complete process.
 
-The launcher forks it before anything else and speaks to it through a pair of sockets. All processes of the pod are its children:
-it hears of their ends and stops, and the kernel ends them with it. What a rank has started is ended here when the rank was killed
-or has failed, and everything when the launcher ends.
+The launcher forks it before anything else and speaks to it through a pair of sockets. All processes of the pod are its
+children: it learns of their ends and stops, and the kernel ends them with it. Processes that a rank has started are ended
+here if the rank was killed or has failed. All processes are ended when the launcher ends.
 """
 
 import contextlib
@@ -24,24 +24,27 @@ from rekindle_training.launcher.child import CANNOT_START
 from rekindle_training.launcher.rank_environment import BEFORE_TORCH, Place
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""By the launcher; a terminal sends them to everybody."""
+"""Signals that the launcher passes on. A terminal sends them to all processes."""
 SPARE_SECONDS = 2.0
-"""How long a spare that nobody needed may take to end."""
+"""Seconds that a spare has to end if it was not needed."""
 
 
 @dataclass(frozen=True)
 class Program:
     command: tuple[str, ...]
     interpreted: bool = False
-    """A script or module, run with what the zygote has loaded; otherwise the command is executed."""
+    """True if the command is a script or module, which runs with the modules that the zygote has loaded.
+
+    Otherwise it is executed.
+    """
     as_module: bool = False
     own_group: bool = False
-    """It may have made processes of its own, which get its signals and end with it."""
+    """True if the command may make processes of its own. They get its signals and end with it."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A process of this name."""
+    """Starts a process with this name."""
 
     name: str
     program: Program
@@ -49,14 +52,14 @@ class Start:
     redirects: Mapping[int, Path] = field(default_factory=dict)
     keep: Sequence[int] = ()
     is_spare: bool = False
-    """It waits for a rank as soon as it needs one."""
+    """True if the process waits for a rank as soon as it needs one."""
     interruptible: bool = True
-    """False: the launcher ends it when its time has come, and not the terminal, which interrupts everybody."""
+    """False if only the launcher ends the process. SIGINT of a terminal, which goes to all processes, is then ignored."""
 
 
 @dataclass(frozen=True)
 class Bind:
-    """The spare becomes a rank, and has another name."""
+    """Makes a spare a rank, with another name."""
 
     spare: str
     name: str
@@ -71,7 +74,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class End:
-    """Everything; `well`: but for what ranks that ended well have left behind."""
+    """Ends all processes. If `well` is true, processes that successful ranks have left behind are kept."""
 
     well: bool = False
 
@@ -83,12 +86,12 @@ Command = Start | Bind | Signal | End
 class Ended:
     name: str
     code: int
-    """Negative for a signal."""
+    """Exit code. Negative: the number of the signal that killed the process."""
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """By SIGSTOP or one of its like, or no longer."""
+    """A process was stopped, for example by SIGSTOP, or continued."""
 
     name: str
     stopped: bool
@@ -96,7 +99,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Waits:
-    """A spare has got as far as it can without a rank."""
+    """A spare waits: it has reached the point where it needs a rank."""
 
     name: str
 
@@ -105,11 +108,11 @@ Event = Ended | Stopped | Waits
 
 
 def start(*, preload: bool, signals: Collection[int] = PASSED_ON) -> tuple[int, Connection]:
-    """A zygote's pid, and the way to it, of `Command`s and `Event`s. Its end is the end of all its children.
+    """Forks a zygote. Returns its pid and the connection for `Command`s and `Event`s. When it ends, all its children end.
 
     Args:
-        preload: it loads torch, which its children then need not.
-        signals: those that the launcher passes on.
+        preload: True if it loads torch, so that its children do not have to.
+        signals: signals that the launcher passes on.
     """
     mine, its = Pipe()
     usual = usual_handlers(signals)
@@ -124,14 +127,14 @@ def start(*, preload: bool, signals: Collection[int] = PASSED_ON) -> tuple[int, 
 
 
 def usual_handlers(signals: Collection[int]) -> child.Handlers:
-    """What a Python process does about these signals that was started as this one was."""
+    """Returns the handlers of these signals in a Python process that was started in the same way as this one."""
     python: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
     ignored = {number for number in signals if signal.getsignal(number) is signal.SIG_IGN}
     return {number: signal.SIG_IGN if number in ignored else python.get(number, signal.SIG_DFL) for number in signals}
 
 
 def start_another(*, preload: bool, signals: Collection[int], inherited: Collection[int]) -> tuple[int, Connection]:
-    """A zygote in a program of its own, as `start`: for a launcher that has other threads by now, and cannot fork.
+    """Starts a zygote as a program of its own. It replaces `start` in a launcher that has other threads and cannot fork.
 
     Args:
         inherited: descriptors that its children need.
@@ -152,7 +155,7 @@ def start_another(*, preload: bool, signals: Collection[int], inherited: Collect
 
 
 def serve(descriptors: Sequence[int], launcher: int, signals: Collection[int], *, preload: bool) -> None:
-    """Called in that program, with the way to the launcher as the first descriptor."""
+    """Runs a zygote in that program. The first descriptor is the connection to the launcher."""
     usual = usual_handlers(signals)
     for number in signals:
         signal.signal(number, signal.SIG_IGN)
@@ -167,16 +170,16 @@ def serve(descriptors: Sequence[int], launcher: int, signals: Collection[int], *
 class _Zygote:
     launcher: Connection
     usual: child.Handlers = field(default_factory=lambda: usual_handlers(PASSED_ON))
-    """What its children do about the signals that it ignores."""
+    """Handlers that its children get for the signals that the zygote itself ignores."""
     _names: dict[int, str] = field(default_factory=dict)
-    """Of its children, by pid."""
+    """Names of its children, by pid."""
     _spares: dict[str, Connection] = field(default_factory=dict)
     _waiting: set[str] = field(default_factory=set)
-    """Those spares that have got as far as they can."""
+    """Names of the spares that wait for a rank."""
     _groups: set[int] = field(default_factory=set)
-    """Of them, those that lead a group of their own."""
+    """Pids of the children that lead a process group of their own."""
     _orphans: set[int] = field(default_factory=set)
-    """Left behind by a rank that did not end well, and killed."""
+    """Pids of processes that a failed rank left behind, and that were killed."""
     _ends: End | None = None
 
     def run(self, *, preload: bool) -> int:
@@ -295,7 +298,10 @@ class _Zygote:
     # What becomes of the children.
 
     def _end_spares(self) -> None:
-        """Those that wait end by themselves, as the script would; one that still loads is told by a signal, as a rank is."""
+        """Ends all spares.
+
+        Those that wait end by themselves, as the script would. Those that still load get SIGTERM, as ranks do.
+        """
         ending = {pid: self._spares[name] for pid, name in self._names.items() if name in self._spares}
         for pid, binding in ending.items():
             binding.close()
@@ -322,7 +328,7 @@ class _Zygote:
             self._end_orphans()
 
     def _ended(self, pid: int, code: int) -> bool:
-        """Returns whether what it has left behind is to end as well."""
+        """Notes the end of a process. Returns whether the processes that it left behind are to be killed as well."""
         self._signal_rest(pid)
         if (name := self._names.pop(pid, None)) is None:
             was_killed = pid in self._orphans
@@ -334,13 +340,16 @@ class _Zygote:
         return code != 0
 
     def _end_orphans(self) -> None:
-        """Of processes that have ended: those of one that lives are its own. What they leave behind is found when they end."""
+        """Kills orphans: processes that ended processes have left behind.
+
+        Processes of a live rank belong to it. Processes that the killed ones leave behind are found when those end.
+        """
         for pid in linux.children() - self._names.keys() - self._orphans:
             self._orphans.add(pid)
             self._signal(pid, signal.SIGKILL)
 
     def _signal_rest(self, pid: int) -> None:
-        """What a program that has ended leaves behind."""
+        """Kills the process group that an ended program leaves behind."""
         if pid in self._groups:
             self._signal(pid, signal.SIGKILL)
             self._groups.remove(pid)
@@ -360,7 +369,7 @@ class _Zygote:
 
 
 def load_ahead() -> None:
-    """What every rank would spend seconds on: torch, and what the first optimizer imports."""
+    """Loads all that every rank would spend seconds on: torch, and the modules that the first optimizer imports."""
     for name, value in BEFORE_TORCH.items():
         os.environ.setdefault(name, value)
     import torch._dynamo

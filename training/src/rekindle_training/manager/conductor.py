@@ -1,6 +1,7 @@
-"""Decides what happens to the job's ranks, and when: start them, watch them, switch them. One in each manager, made by `main`.
+"""Decides what happens to the job's ranks, and when: starts, watches and switches them. Created by `main`, one in each manager.
 
-It can begin in the middle: a manager that replaces another one learns from the ranks' hellos where training and a hot switch are.
+It can begin in the middle. A manager that replaces another one learns the state of training and of a hot switch from the ranks'
+first messages.
 """
 
 import asyncio
@@ -25,23 +26,23 @@ from rekindle_training.manager.witness import MEET_SECONDS, Witness
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 10.0
-"""In which a manager that has met nobody meets somebody, if there is a job that trains."""
+"""Seconds in which a manager that has met no rank of a job meets one, if there is a job that trains."""
 LAST_SECONDS = 1.0
-"""For the answer of a recovery behind which there was nothing left to train."""
+"""Seconds to wait for the answer to a recovery after which there was nothing left to train."""
 EXIT_CODE = 2
-"""Of ranks that leave because the job is to be restarted."""
+"""Exit code of ranks that leave because the job is to be restarted."""
 FAILED_CODE = 1
-"""Of ranks that leave because training cannot go on."""
+"""Exit code of ranks that leave because training cannot go on."""
 SWITCH_FIRST = "a hot switch is under way"
 MAINTENANCE_FIRST = "training is paused for a maintenance"
 
 
 Pausing = TypeVar("Pausing", HotSwitch, Maintenance)
-"""What holds training at a step boundary."""
+"""Procedure that holds training at a step boundary."""
 
 
 class Conductor:
-    """All procedures of one job's training side."""
+    """Runs all procedures of one job's training side."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
@@ -52,27 +53,27 @@ class Conductor:
         self._alone = Standalone(*watched, self._begin_repair) if means.alone else None
         self._witness = None if means.alone else Witness(*watched)
         self._switch: HotSwitch | None = None
-        """The last one."""
+        """Latest hot switch."""
         self._pausing: HotSwitch | Maintenance | None = None
-        """The last one of both."""
+        """Latest hot switch or maintenance."""
         self._switching: asyncio.Task[None] | None = None
         self._gave_way = False
-        """The last switch, to a fault."""
+        """True if the latest hot switch was ended because of a fault."""
         self._maintenances: dict[str, Maintenance] = {}
-        """By their attempts: all of this manager's life, as they may be asked for again."""
+        """Maintenances by attempt. They are kept for the whole life of this manager, because each may be asked for again."""
         self._repairing: asyncio.Task[None] | None = None
         self._recovery: Recovery | None = None
         self._recovering: asyncio.Task[None] | None = None
         self._alone_behind: int | None = None
-        """The step behind which training went on without the control plane's word, until it speaks again."""
+        """Step after which training went on without an order of the control plane, until the control plane sends one."""
         self._met = asyncio.Event()
-        """All that live, of a job that another manager began."""
+        """Set when all live ranks of a job that another manager began have been met."""
         self._taken_up = asyncio.Event()
-        """What that manager had begun with them."""
+        """Set when this manager has taken over the procedures that the manager before it had begun."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Ends when every rank has said goodbye."""
+        """Runs until every rank has said goodbye."""
         for procedure in (self._start_training(), self._report_progress(), self._take_over()):
             self._start(procedure)
         if (watching := self._alone or self._witness) is not None:
@@ -105,19 +106,19 @@ class Conductor:
         self._begin(HotSwitch(ranks, self._means))
 
     def refuse_switch(self) -> None:
-        """Of ranks that there are not."""
+        """Refuses a hot switch of ranks that do not exist."""
         self._means.reports.strategies(EXIT)
 
     @property
     def switched(self) -> frozenset[int]:
-        """Ranks of the hot switch that goes on; none: there is no such switch."""
+        """Ranks of the current hot switch. Empty: no hot switch is going on."""
         return switch.ranks if isinstance(switch := self._active(), HotSwitch) else frozenset()
 
     def name_standbys(self, standbys: Mapping[str, int]) -> None:
-        """These standby pods take these pod ranks, as soon as they speak.
+        """Assigns pod ranks to standby pods, which take them as soon as they report.
 
         Args:
-            standbys: pod ranks by uids.
+            standbys: pod ranks by the uids of the pods.
         """
         self._means.pods.name(standbys)
 
@@ -128,7 +129,7 @@ class Conductor:
             self._means.pods.forget_standbys()
 
     def migrate(self) -> None:
-        """What has not paused here, and is to migrate, was paused by a manager before this one."""
+        """Orders the current hot switch to migrate. If it has not paused under this manager, an earlier manager paused it."""
         if isinstance(switch := self._active(), HotSwitch) and switch.paused:
             switch.migrate()
         elif isinstance(switch, Maintenance):
@@ -139,7 +140,7 @@ class Conductor:
             self._start(self._migrate_after_takeover())
 
     def pause(self, attempt: str) -> None:
-        """All ranks stand at a step boundary, for a maintenance."""
+        """Pauses all ranks at a step boundary, for a maintenance."""
         if attempt not in self._maintenances:
             self._maintain(attempt)
         self._maintenances[attempt].pause()
@@ -160,21 +161,21 @@ class Conductor:
             self._begin(maintenance)
 
     def go_on(self, attempt: str) -> None:
-        """Behind a maintenance."""
+        """Ends a maintenance: training is to go on."""
         if (maintenance := self._maintenances.get(attempt)) is not None:
             maintenance.go_on()
         else:
             self._start(self._go_on_after_takeover(attempt))
 
     def carry_out(self, task: Task) -> None:
-        """In the pause of a maintenance."""
+        """Runs a task while training is paused for a maintenance."""
         if isinstance(maintenance := self._active(), Maintenance):
             maintenance.carry_out(task)
         else:
             self._start(self._carry_out_after_takeover(task))
 
     def recover(self, order: Order) -> None:
-        """One of a fault recovery, which begins with it where this manager knows of no fault."""
+        """Carries out an order of a fault recovery. The recovery begins with it if this manager knows of no fault."""
         self._give_way("training is to stop")
         self._recovery_now().order(order)
         self.name_standbys(order.standbys)
@@ -185,7 +186,7 @@ class Conductor:
         self._dismiss("the job ends here", EXIT_CODE)
 
     def _dismiss(self, reason: str, code: int) -> None:
-        """All there are."""
+        """Tells all processes of the job to leave."""
         roster, pods = self._roster, self._means.pods
         roster.dismiss(roster.all_backups, reason)
         roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], reason, code)
@@ -195,7 +196,10 @@ class Conductor:
     # Losses.
 
     def lost(self, process: RankProcess) -> None:
-        """A member is gone without a goodbye. The old pod of a switch may be deleted once the pause was reported."""
+        """Handles a member that is gone without a goodbye.
+
+        The old pod of a switch may be deleted once the pause was reported.
+        """
         if self._alone is not None:
             self._alone.consider()
             return
@@ -207,7 +211,10 @@ class Conductor:
     # Failed steps.
 
     def stands(self, process: RankProcess) -> None:
-        """Its step failed, or it was asked. In a migration the failure is the switch's."""
+        """Handles a rank whose step failed, or that was asked to stand.
+
+        During a migration, the hot switch handles the failure.
+        """
         if (switch := self._active()) is not None and switch.bears(process):
             return
         if self._alone is not None:
@@ -246,7 +253,10 @@ class Conductor:
             self.recover(order)
 
     def _look_for_faults(self) -> None:
-        """What came while nothing else could be begun. Who lives is not known before all have been met."""
+        """Handles losses and failures that were noticed while no other procedure could begin.
+
+        It does nothing before all live ranks have been met, because it is not known before then which ones live.
+        """
         roster = self._roster
         if not roster.generation or roster.finished or (roster.took_over and not self._met.is_set()):
             return
@@ -266,7 +276,7 @@ class Conductor:
         self._recovery = self._recovering = None
 
     async def _give_up_recovery(self, reason: str) -> None:
-        """Who was to be recovered is not there any more."""
+        """Ends the current recovery and refuses its orders, because the ranks that it was to recover do not exist any more."""
         recovery, recovering = self._recovery, self._recovering
         self._end_recovery()
         if recovery is not None and recovering is not None:
@@ -274,7 +284,7 @@ class Conductor:
             recovery.refuse_all(reason)
 
     async def _acquainted(self) -> None:
-        """Returns when a job that trains is known, and whoever of it lives."""
+        """Returns when a job that trains is known, and all its live ranks have been met."""
         roster = self._roster
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_SECONDS):
@@ -304,7 +314,7 @@ class Conductor:
                 self.stands(standing)
 
     def _break_off(self) -> None:
-        """Ends what goes on between the ranks, also where what mends training waits for a step of theirs."""
+        """Stops all ranks and asks where they stand, even if a repair waits for a step of theirs."""
         if self._alone is None and self._recovery is None:
             self._give_way("all ranks are asked where they stand")
             self._recovery_now().no_fault()
@@ -328,7 +338,7 @@ class Conductor:
     # The beginning, of a job or in the middle of one.
 
     async def _start_training(self) -> None:
-        """A job starts when all ranks are there, and again whenever all of them are new."""
+        """Starts training when all ranks are there, and again whenever all of them are new."""
         store = await self._means.store
         while True:
             await self._roster.until(lambda: self._roster.ready_to_start)
@@ -350,7 +360,10 @@ class Conductor:
         self._means.reports.progress(step, max(member.steps_lost for member in members), self._roster.world_size)
 
     async def _take_over(self) -> None:
-        """What another manager began with the ranks: a switch whose pause has begun is taken up, and nobody is held for less."""
+        """Takes over the procedures that another manager began with the ranks.
+
+        A switch whose pause has begun is taken over. All ranks that are held for anything else are released.
+        """
         await self._roster.until(lambda: self._roster.took_over)
         await asyncio.sleep(MEET_SECONDS)
         self._met.set()
@@ -364,7 +377,11 @@ class Conductor:
             self._taken_up.set()
 
     async def _take_up(self) -> None:
-        """Where that manager died in the rebuild some are paused, and others could not join the next generation."""
+        """Takes over a hot switch or a maintenance from the ranks' state.
+
+        If the manager before this one died in a rebuild, some ranks are paused, and others could not join the next
+        generation.
+        """
         roster, switch = self._roster, self._active()
         if isinstance(switch, Maintenance):
             return
@@ -392,7 +409,7 @@ class Conductor:
         return self._repairing is not None or self._recovery is not None
 
     async def _migrate_after_takeover(self) -> None:
-        """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
+        """Carries out the order to migrate for a hot switch that another manager prepared. The ranks show how far it got."""
         roster = self._roster
         await self._taken_over()
         if roster.complete and not roster.paused:
@@ -411,7 +428,7 @@ class Conductor:
             self._means.reports.status(FAILED, "not all ranks are there")
 
     async def _go_on_after_takeover(self, attempt: str) -> None:
-        """It may be of a maintenance that another manager began."""
+        """Ends a maintenance that another manager may have begun."""
         roster, reports = self._roster, self._means.reports
         await self._taken_over()
         if roster.complete and not roster.paused:
@@ -444,8 +461,10 @@ class Conductor:
 
     @property
     def _is_switched(self) -> bool:
-        """Whether backups have the ranks of the last switch. This manager may not have been told which those are, and may have
-        put an end to it itself."""
+        """Returns whether backups have the ranks of the last hot switch.
+
+        This manager may not have been told which ranks those are, and may have ended the switch itself.
+        """
         switch, members = self._switch, self._roster.members
         if self._roster.backups or (switch is not None and switch.over):
             return False
@@ -462,7 +481,10 @@ class Conductor:
         return pausing
 
     async def _run(self, switch: HotSwitch | Maintenance) -> None:
-        """A switch that failed is answered behind the report of the fault: so the control plane knows what has failed."""
+        """Runs a hot switch or a maintenance.
+
+        Its failure is answered after the report of the fault, which tells the control plane what has failed.
+        """
         failure = await switch.run()
         self._switching = None
         if self._alone is None:
@@ -482,7 +504,7 @@ class Conductor:
         return switch
 
     def _give_way(self, reason: str) -> None:
-        """A switch is of no use to the recovery that follows, and neither are its backups."""
+        """Ends the current hot switch or maintenance, and releases its backups. The recovery that follows cannot use them."""
         if isinstance(switch := self._drop(), Maintenance):
             switch.give_way(reason)
         elif switch is not None:

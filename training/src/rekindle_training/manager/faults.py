@@ -1,6 +1,6 @@
-"""Which ranks are faulty, and the report of each. One for each recovery.
+"""Finds the faulty ranks, and reports each of them. One object for each recovery.
 
-A rank that only lost the others is not faulty. Where nobody else is found to be, the network is.
+A rank that only lost the others is not faulty. If no other rank is found to be faulty, the network is.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ from rekindle_training.manager.reports import MEMORY_FAULT, NETWORK_FAULT, NORMA
 from rekindle_wire.training_pb2 import Standing
 
 MERGE_SECONDS = 0.01
-"""Ranks that fail together are reported together."""
+"""Seconds for which a fault is held back, so that ranks that fail together are reported together."""
 NAMED_SECONDS = 0.5
-"""So long after a step that failed by lost connections somebody may still turn out to be gone."""
+"""Seconds after a step failed by lost connections in which a rank may still turn out to be gone."""
 
 
 class Faults:
@@ -19,39 +19,41 @@ class Faults:
         self._reports = reports
         self._known: dict[int, str] = {}
         self._waiting: dict[int, str] = {}
-        """To be reported in a moment."""
+        """Types of the faults that are not reported yet, by rank."""
         self._suspected: int | None = None
 
     @property
     def known(self) -> dict[int, str]:
-        """Types by rank."""
+        """Types of all faults, by rank."""
         return dict(self._known)
 
     def gone(self, rank: int) -> None:
-        """It has no process that trains."""
+        """Adds a rank that has no training process."""
         self._add(rank, NORMAL_FAULT)
 
     def failed(self, rank: int, standing: Standing) -> None:
-        """Its step failed there, or it lost the others."""
+        """Adds a rank whose step failed there, or that lost the others."""
         if standing.reason:
             self._add(rank, MEMORY_FAULT if standing.fault == Standing.MEMORY else NORMAL_FAULT)
         elif self._suspected is None:
             self._suspected = rank
 
     def blame_network(self) -> None:
-        """Where a step failed by lost connections and nobody was found to be the cause."""
+        """Blames the network if a step failed by lost connections and no rank was found to be the cause."""
         if self._suspected is not None and not self._known:
             self._add(self._suspected, NETWORK_FAULT)
 
     def tell(self, suspected: int) -> None:
-        """At once, of something that has failed: where nobody is found to be the cause, it is the network between this rank and
-        the others."""
+        """Reports immediately that something has failed.
+
+        If no rank is found to be the cause, it is the network between this rank and the others.
+        """
         self._suspected = suspected
         self.blame_network()
         self._report()
 
     def _add(self, rank: int, kind: str) -> None:
-        """A process that has ended stays ended."""
+        """Adds a fault. A rank whose process has ended keeps that type."""
         if self._known.get(rank) in (kind, NORMAL_FAULT):
             return
         self._known[rank] = kind

@@ -1,6 +1,6 @@
-"""The manager's way upwards: ClusterD's contract, spoken as TaskD speaks it, and our own Progress beside it. Run by `main`.
+"""Connection of the manager to the control plane: ClusterD's contract as TaskD uses it, and our own Progress. Run by `main`.
 
-Nothing here gives up: Init, Register, Subscribe come back after every failure, and a report is repeated until it was answered.
+It never gives up: Init, Register and Subscribe are repeated after every failure, and a report is repeated until it is answered.
 """
 
 import asyncio
@@ -39,13 +39,19 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 1.0
 NOT_SERVED_SECONDS = 30.0
-"""Until a gateway that does not know a stream may have been replaced by one that does."""
+"""Seconds after which a gateway that does not know a stream may have been replaced by one that does."""
 CALL_SECONDS = 10.0
-"""One call; a gateway may hold a report for some seconds while it stores it."""
+"""Seconds for one call. A gateway may hold a report for some seconds while it stores it."""
 INTRODUCTION_SECONDS = 60.0
-"""Init and Register: a gateway that all jobs come back to at once serves them in turn, and who hangs up is the last again."""
+"""Seconds for Init and Register.
+
+A gateway to which all jobs come back at once serves them in turn, and a call that is cancelled starts at the end again.
+"""
 REPORT_SECONDS = 900.0
-"""How long a report is repeated; later than that the control plane has gone on without it. Source: its limits, of 15 minutes."""
+"""Seconds for which a report is repeated.
+
+After that the control plane has gone on without it. Source: its limits, of 15 minutes.
+"""
 
 CALLS: Mapping[type[Report], str] = {
     ProcessFaultRequest: "ReportProcessFault",
@@ -61,11 +67,11 @@ Order = TypeVar("Order")
 
 
 class NotAccepted(Exception):
-    """Init or Register answered with a code; it may be another one in a moment, so it is tried again."""
+    """Init or Register was answered with an error code. It is retried, because the code may be another one soon."""
 
 
 class Gateway:
-    """The connection to the control plane, as long as the manager lives."""
+    """Connection to the control plane, for the whole life of the manager."""
 
     def __init__(
         self,
@@ -76,8 +82,8 @@ class Gateway:
         notices: Mapping[str, Callable[[Any], None]],
     ) -> None:
         """Args:
-        obey: hears each order of the main stream.
-        notices: who hears what comes on other streams, by the names of their calls.
+        obey: called with each order of the main stream.
+        notices: functions for the orders of the other streams, by the names of their calls.
         """
         self._address, self._identity = address, identity
         self._reports = reports
@@ -95,7 +101,11 @@ class Gateway:
     async def _listen(
         self, what: str, stream: Callable[[], AsyncIterable[Order]], obey: Callable[[Order], None], not_served: float
     ) -> None:
-        """`not_served`: seconds that a gateway is left alone which does not know this stream."""
+        """Receives the orders of a stream, and reconnects whenever the stream ends.
+
+        Args:
+            not_served: seconds to wait before a retry if the gateway does not know this stream.
+        """
         retry = FIRST_RETRY_SECONDS
         while True:
             try:
@@ -119,7 +129,7 @@ class Gateway:
             yield signal
 
     async def _listen_behind_main(self, stub: "RecoverAsyncStub", call: str, obey: Callable[[Any], None]) -> None:
-        """A gateway refuses such a stream of who has never registered."""
+        """Receives the orders of a stream other than the main one. A gateway accepts it only after Register."""
         await self._registered.wait()
         await self._listen(
             call, lambda: getattr(stub, call)(self._identity.client, metadata=self._identity.metadata()), obey, NOT_SERVED_SECONDS
@@ -174,7 +184,7 @@ def _check(step: str, status: Status) -> None:
 
 
 async def _until_answered(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The same content on a fresh call, until an answer comes back: any, its code is for the caller."""
+    """Repeats a call with the same content until an answer arrives. The caller handles the answer's code."""
     retry = FIRST_RETRY_SECONDS
     while True:
         try:

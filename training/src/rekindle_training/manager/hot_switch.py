@@ -1,7 +1,7 @@
 """One hot switch, from the order to prepare it to its end. Started by the conductor, one at a time.
 
-Training goes on until every backup is loaded; then it pauses by itself, the control plane decides, and the backups take over.
-Until a step is completed with them the old processes stay as they are: they are the rescue when a backup dies.
+Training goes on until every backup is loaded. Then it pauses by itself, the control plane decides, and the backups take over.
+The old processes are kept until a step is completed with the backups, because they are needed if a backup dies.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Means:
-    """What a hot switch works with."""
+    """Objects and settings that a procedure of the manager uses."""
 
     roster: Roster
     pods: Pods
     alone: bool
-    """There is no control plane: this manager decides which ranks are replaced."""
+    """True if there is no control plane: this manager decides which ranks are replaced."""
     ranks_per_pod: int
     store: "asyncio.Future[Store]"
     reports: Reports
@@ -38,13 +38,13 @@ class Means:
     rebuild_timeout: float
     order_timeout: float
     decides_without_orders: bool
-    """About a fault, when no order came in that time; otherwise ranks wait."""
+    """True if this manager repairs a fault itself when no order arrives within `order_timeout`. Otherwise the ranks wait."""
     stall_seconds: float
-    """How long ranks may wait for another one before it is replaced, where this manager decides that; 0: as long as it takes."""
+    """Seconds that ranks may wait for another one before it is replaced, if this manager decides that. 0: no limit."""
 
 
 class HotSwitch:
-    """Of all ranks of one pod. `run` is the procedure; `migrate` and `stop` are the orders that it waits for."""
+    """Hot switch of all ranks of one pod. `run` is the procedure; `migrate` and `stop` are the orders that it waits for."""
 
     def __init__(self, ranks: frozenset[int], means: Means) -> None:
         self.ranks = ranks
@@ -52,26 +52,29 @@ class HotSwitch:
         self._roster = means.roster
         self._migrate = asyncio.Event()
         self._transfers: tuple[tuple[int, int], ...] = ()
-        """From which survivor which rank takes its state; known when all stand still."""
+        """Pairs of a rank that stays and a rank that takes its state. Empty until all ranks stand still."""
         self.paused = False
-        """From here on the old processes may be deleted at any time, and nobody reports them as lost."""
+        """True once training has paused. From then on the old processes may be deleted, and their loss is not reported."""
         self.over = False
-        """The old processes have their ranks."""
+        """True if the old processes keep their ranks, or have them again."""
         self._migrates = False
-        """Who is lost now, or fails, is the affair of the migration, which goes on without it or says what has failed."""
+        """True once the migration has begun.
+
+        It handles ranks that fail or are lost: it goes on without them, or reports the failure.
+        """
         self._old: Members = {}
         self._new: Members = {}
-        """Both as soon as the new ones are members."""
+        """New processes of the ranks. `_old` and `_new` are filled as soon as the new processes are members."""
 
     def migrate(self) -> None:
         self._migrate.set()
 
     def bears(self, process: RankProcess) -> bool:
-        """Whether the loss of a member is no fault, or not yet."""
+        """Returns whether the loss of a member is not, or not yet, a fault."""
         return self._migrates or (self.paused and process.rank in self.ranks)
 
     async def run(self) -> str:
-        """Why training stands behind it, and has to be recovered; empty: it goes on."""
+        """Runs the hot switch. Returns why training stands and has to be recovered. Empty: training goes on."""
         await self._roster.until(self._loaded)
         if self._means.injection.pause_hangs:
             log.warning("injected: the pause hangs")
@@ -94,18 +97,18 @@ class HotSwitch:
         return await self._carry_out(standstill) if await self._ordered() else ""
 
     def stop(self, reason: str) -> None:
-        """Everything is as it was before."""
+        """Stops the hot switch: training goes on with the old processes."""
         self.over = True
         log.info("hot switch stopped", extra={"reason": reason})
         self._roster.dismiss(self._all_backups(), reason)
         procedures.release(self._roster)
 
     def fail(self, reason: str) -> None:
-        """Training stands, and is recovered."""
+        """Reports that the hot switch failed. Training stands and is recovered."""
         self._means.reports.status(FAILED, reason)
 
     def give_way(self, reason: str) -> None:
-        """To a recovery: the old processes have their ranks again, as far as they live, and the backups leave."""
+        """Ends the hot switch in favour of a recovery: live old processes get their ranks back, and the backups leave."""
         self.over = True
         log.info("hot switch gives way", extra={"reason": reason})
         for process in self._new.values():
@@ -169,7 +172,7 @@ class HotSwitch:
         return ""
 
     async def _go_on(self, standstill: Standstill) -> tuple[str, str]:
-        """The strategy that was carried out, and what there is to say of it.
+        """Returns the strategy that was carried out, and a description of its result.
 
         Raises:
             CannotRepair: training stands, with the old processes as its members.
@@ -188,7 +191,7 @@ class HotSwitch:
         return CONTINUE, f"training goes on behind step {step}, on the old pod: {failure}"
 
     async def _switch(self, standstill: Standstill) -> str:
-        """Why it failed; empty: a step is completed on the backup."""
+        """Moves the ranks to the backups. Returns why this failed. Empty: a step was completed on the backups."""
         roster, limit = self._roster, self._means.rebuild_timeout
         self._old = {rank: roster.members[rank] for rank in self.ranks}
         self._new = {rank: roster.backups[rank] for rank in self.ranks}
@@ -203,7 +206,10 @@ class HotSwitch:
         return ""
 
     async def _backups_alive(self) -> bool:
-        """Asked, not assumed: who died a moment ago looks connected still, and a connection that broke may come back."""
+        """Asks the backups whether they live.
+
+        A process that died a moment ago still looks connected, and a broken connection may be restored.
+        """
         answers = procedures.greet(self._backups())
         try:
             async with asyncio.timeout(LOST_SECONDS):
@@ -231,5 +237,5 @@ class HotSwitch:
         return sorted(self._roster.members.keys() - self.ranks)
 
     def _all_backups(self) -> list[RankProcess]:
-        """Also of a second pod that came for these ranks."""
+        """Returns all backups of these ranks, including those of a second pod."""
         return [process for process in self._roster.all_backups if process.rank in self.ranks]

@@ -1,10 +1,9 @@
-"""As whom the manager speaks to the control plane: its job, and the token of its pod. Used by `gateway.py` for each call.
+"""Identity with which the manager speaks to the control plane: its job and its pod's token. Used by `gateway.py` for each call.
 
-Whoever writes a template does not know the UID of the job that it is for. Where nobody says it, the gateway says of which job the
-token's pod is.
+The author of a pod template does not know the UID of the job. If it is not set, the gateway finds the job by the token.
 
-The kubelet writes the token, and replaces it long before it runs out: it is read anew each time. Elsewhere there is none, and
-none is sent.
+The kubelet writes the token, and replaces it long before it expires, so the file is read for each call. Elsewhere there is no
+token, and none is sent.
 """
 
 import asyncio
@@ -19,19 +18,21 @@ log = logging.getLogger(__name__)
 ROLE = "taskd"
 
 LONGEST = 4096
-"""Bytes; of all metadata of a call gRPC takes 8,192."""
+"""Maximum size of a token in bytes. gRPC accepts 8,192 bytes of metadata in a call."""
 
 ALLOWED = frozenset(string.ascii_letters + string.digits + "-._~+/=")
-"""In a bearer token. What is something else would end the call with an error of gRPC's own."""
+"""Characters of a bearer token. Any other character would end the call with an error of gRPC itself."""
 
 
 class Identity:
     def __init__(self, job_id: str, token_file: Path) -> None:
-        """`job_id`: empty: nobody says it."""
+        """Args:
+        job_id: id of the job. Empty: it is not set, and the gateway has to return it.
+        """
         self._given = job_id
         self.job_id = job_id
         self.known = asyncio.Event()
-        """The job's id is."""
+        """Set when the id of the job is known."""
         if job_id:
             self.known.set()
         self._file = token_file
@@ -43,18 +44,21 @@ class Identity:
 
     @property
     def stranger(self) -> ClientInfo:
-        """Identity with which it introduces itself. A job that was made anew under its name has another id."""
+        """Returns the identity for Init.
+
+        It holds only the configured id, because a job that was created again has another one.
+        """
         return ClientInfo(jobId=self._given, role=ROLE)
 
     def learn(self, job_id: str) -> None:
-        """Takes the id that the gateway says."""
+        """Stores the job's id that the gateway returned."""
         if not self._given and job_id and job_id != self.job_id:
             log.info("the job is known by the token", extra={"job": job_id})
             self.job_id = job_id
             self.known.set()
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """For one call."""
+        """Returns the metadata for one call: the authorization header, or nothing if there is no valid token."""
         try:
             with self._file.open("rb") as file:
                 token = file.read(LONGEST + 1).decode("ascii").strip()
@@ -68,7 +72,7 @@ class Identity:
         return (("authorization", f"Bearer {token}"),)
 
     def _without(self, problem: str) -> tuple[()]:
-        """Said once: calls come again every second."""
+        """Logs the problem once, because calls are repeated every second."""
         if problem != self._said:
             log.warning("no token is sent", extra={"file": str(self._file), "reason": problem})
         self._said = problem

@@ -18,18 +18,18 @@ from rekindle_wire.training_pb2 import Standing
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 30.0
-"""Longest standstill before any rank has completed a step: ranks may compile."""
+"""Minimum standstill in seconds before the first completed step, after which ranks are stopped. Ranks may compile then."""
 QUIET_SECONDS, AGAIN_SECONDS = 2.0, 10.0
-"""Least limits after the first step, and in a step that was broken off before."""
+"""Minimum standstill in seconds after the first step, and in a step that was stopped before."""
 LEARNT = 5
-"""Factor of the limit over the longest standstill from which ranks went on by themselves."""
+"""Minimum standstill as a factor of the longest one from which the ranks went on by themselves."""
 
 
 class _At(NamedTuple):
     """Progress of a rank."""
 
     step: int
-    """That is executed."""
+    """Step that the rank executes."""
     groups: Mapping[str, int]
     votes: bool
 
@@ -41,11 +41,12 @@ class _At(NamedTuple):
 
 
 def left_out(roster: Roster, standing: Mapping[int, Standing]) -> str:
-    """Returns which ranks wait for which ones, and where; empty: nobody does. A rank that has begun a further collective since
-    then had computed until then.
+    """Returns which ranks wait for which ones, and where. Empty: none waits.
+
+    A rank that has begun a further collective since then was only computing.
 
     Args:
-        standing: what all that live say.
+        standing: position of each live rank.
     """
     doubted = roster.doubted
     if doubted is None or doubted.generation != roster.generation or roster.vacant:
@@ -73,7 +74,7 @@ class LeftOut:
         self._longest = 0.0
         self._cuts = 0
         self._cut_in = 0
-        """The step that was broken off last."""
+        """Step that was stopped last."""
 
     def look(self) -> None:
         members, now = self._roster.members, self._clock()
@@ -92,12 +93,18 @@ class LeftOut:
         return self._roster.complete and all(map(_is_able, members))
 
     def _in_which_some_wait(self) -> int:
-        """The step in which some wait in a vote, and others have begun more collectives without them; 0: there is none."""
+        """Returns the step in which some ranks wait in a vote, and others have begun more collectives without them.
+
+        0: there is none.
+        """
         ranks = list(self._progress.values())
         return next((one.step for one in ranks if one.votes and any(map(one.is_behind, ranks))), 0)
 
     def _limit(self, step: int) -> float:
-        """Doubles with each time: a job whose ranks often stand so is left alone in the end."""
+        """Returns the standstill in seconds after which ranks are stopped.
+
+        It doubles each time, so that a slow job is left alone in the end.
+        """
         if not self._roster.stepped and not self._roster.took_over:
             least = FIRST_SECONDS
         else:

@@ -1,7 +1,7 @@
-"""Moves the collectives of ranks from one link of their pods to the other, while training stands. Made of an order of the control
-plane, run by `maintenance.py`.
+"""Moves the collectives of ranks from one link of their pods to the other, while training stands.
 
-All ranks that are named move, or nobody: where one cannot, the others are moved back.
+Created for an order of the control plane, and run by `maintenance.py`. Either all named ranks move, or none: if one of them
+cannot, the others are moved back.
 """
 
 import asyncio
@@ -21,19 +21,25 @@ from rekindle_wire.training_pb2 import ManagerMessage, RankMessage, SwitchLink
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 60.0
-"""For a script's function that switches links; an answer takes a moment otherwise."""
+"""Seconds in which a rank has to switch its link, because a script's own function may do it.
+
+Otherwise the answer takes a moment.
+"""
 END_SECONDS = 10.0
-"""Until it is known of a process that it was ended."""
+"""Seconds to wait until a process that was killed is known to have ended."""
 
 Links = Mapping[int, bool]
-"""By ranks: whether they use the second link of their pod."""
+"""Link of each rank: True if it uses the second link of its pod."""
 
 
 def read(order: SwitchRankList, ranks: int) -> dict[int, bool]:
-    """Raises ValueError where it makes no sense; the message names the field.
+    """Returns the link of each rank that an order names.
 
     Args:
-        ranks: of the job.
+        ranks: number of ranks of the job.
+
+    Raises:
+        ValueError: the order is invalid; the message names the field.
     """
     if not order.rankID:
         raise ValueError("rankID: no rank is named")
@@ -50,7 +56,7 @@ def read(order: SwitchRankList, ranks: int) -> dict[int, bool]:
 
 
 class LinkSwitch:
-    """One order."""
+    """Link switch of one order."""
 
     def __init__(self, order: SwitchRankList, means: Means) -> None:
         self.order = order.SerializeToString(deterministic=True)
@@ -66,7 +72,7 @@ class LinkSwitch:
         self._result, self._info = False, reason
 
     async def run(self) -> None:
-        """Raises CannotRepair where training can go on on neither link."""
+        """Runs the link switch. Raises CannotRepair if training can go on on neither link."""
         try:
             links = read(self._order, self._roster.world_size)
         except ValueError as error:
@@ -93,7 +99,7 @@ class LinkSwitch:
         return True, f"{sum(self._roster.links.values())} of {self._roster.world_size} ranks are on their backup links"
 
     async def _ask(self, links: Links) -> dict[int, RankMessage | BaseException]:
-        """What each of these ranks answers, or why it does not."""
+        """Tells ranks to use these links. Returns the answer of each rank, or the error that came instead."""
         asked = {
             rank: self._roster.members[rank].ask(
                 ManagerMessage(generation=self._roster.generation, switch_link=SwitchLink(backup=backup)), "link_switched"
@@ -105,7 +111,11 @@ class LinkSwitch:
         return {rank: _outcome(answer) for rank, answer in asked.items()}
 
     async def _rebuild(self, before: Links, links: Links) -> str:
-        """Why it failed; empty: all stand in a group on these links. What ends here leaves the links of before."""
+        """Rebuilds the process groups on these links. Returns why this failed. Empty: all ranks stand in a new generation on
+        them.
+
+        After a failure the former links are recorded again.
+        """
         roster, limit = self._roster, self._means.rebuild_timeout
         step = min(member.step for member in roster.members.values())
         done = False
@@ -131,7 +141,13 @@ class LinkSwitch:
         return failure
 
     async def _undo(self, failure: str) -> str:
-        """What there is to say of it, when all stand in a group on the links of before."""
+        """Moves all ranks back to the former links.
+
+        Returns the failure with its result, once all ranks stand in a generation there.
+
+        Raises:
+            CannotRepair: not all ranks could be connected on the former links.
+        """
         self.mends = True
         limit = self._means.rebuild_timeout
         repair = Repair(self._roster, await self._means.store, Nobody(self._roster), self._means.rebuild_timeout, stands=True)
@@ -149,12 +165,15 @@ class LinkSwitch:
         raise CannotRepair(failure)
 
     async def _end_silent(self) -> None:
-        """Those of which an answer was expected to the last moment."""
+        """Kills the ranks that have not answered until the time-out."""
         await self._end([member for member in self._roster.members.values() if member.is_asked])
 
     async def _end(self, hanging: Collection[RankProcess]) -> None:
-        """They would say nothing in a recovery either, which waits for them. As ranks that are lost they are replaced, and this
-        switch gives way to that."""
+        """Kills ranks that hang, and waits until they are known to be lost.
+
+        They would not answer in a recovery either, which waits for them. As lost ranks they are replaced, and this switch
+        ends.
+        """
         for member in hanging:
             log.warning("a rank hangs while links are switched", extra={"rank": member.rank})
             self._means.pods.kill(member.identity, "it hangs while links are switched")
@@ -170,7 +189,7 @@ def _outcome(answer: "asyncio.Future[RankMessage]") -> RankMessage | BaseExcepti
 
 
 def _may_have(answer: RankMessage | BaseException, *, moves: bool) -> bool:
-    """It has moved, if that is what it was to do, or does whatever it does when it comes to it."""
+    """Returns whether the rank has moved, or may do so later. A rank that timed out may carry out its order at any time."""
     return isinstance(answer, TimeoutError) or (moves and isinstance(answer, RankMessage) and not answer.link_switched.problem)
 
 

@@ -1,7 +1,7 @@
 """Finds loops of different lengths: a rank is at the end of its loop, and others wait for it in a step that it does not do.
 
-The conductor then breaks off what goes on between the ranks, so that all say where they stand, and `repair.py` asks `uneven`
-what to make of it. A rank that only takes long to come to its end is not harmed by that.
+The conductor then stops the ranks, so that all report where they stand, and `repair.py` asks `uneven` for the reason. A rank that
+only takes long to reach its end is not affected.
 """
 
 import logging
@@ -14,14 +14,20 @@ from rekindle_training.manager.roster import Roster
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 2.0
-"""Two heartbeats: ranks that have begun a collective more than the one that left, and do not go on, wait for it."""
+"""Seconds of two heartbeats.
+
+Ranks that have begun one more collective than the rank that left, and do not progress in that time, wait for it.
+"""
 
 Progress = dict[int, tuple[int, int, int]]
-"""Completed steps, the step that is executed and collectives, by rank."""
+"""Progress of each rank: completed steps, current step, and number of collectives."""
 
 
 def uneven(roster: Roster) -> str:
-    """Returns which rank left its loop behind which step, and who waits for it in which one; empty: no such rank is known."""
+    """Returns which rank left its loop after which step, and which ranks wait for it in which step.
+
+    Empty: no such rank is known.
+    """
     left = {rank: member.leaving for rank, member in roster.members.items() if member.leaving is not None}
     if not left:
         return ""
@@ -56,15 +62,15 @@ def _in_their_loops(roster: Roster) -> dict[int, RankProcess]:
 
 
 class LoopEnds:
-    """Ends of the loops of one job. `look` is called every half a second."""
+    """Watch over the loop ends of one job. `look` is called every half a second."""
 
     def __init__(
         self, roster: Roster, patience: float, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Args:
-        patience: seconds after which a rank is taken for stuck; in half of them one that has begun no further collective is asked
-            as well, which harms none that only takes long. 0: never.
-        cut: breaks off what goes on between the ranks.
+        patience: seconds after which a rank counts as stuck. After half of them, a rank that has begun no further collective is
+            asked as well, which does not affect a slow one. 0: never.
+        cut: stops all ranks.
         """
         self._roster, self._patience, self._cut, self._clock = roster, patience, cut, clock
         self._progress: Progress = {}

@@ -37,7 +37,7 @@ from rekindle_wire.training_pb2_grpc import add_PodsServicer_to_server, add_Rank
 log = logging.getLogger(__name__)
 
 LAST_REPORTS_SECONDS = 5.0
-"""How long the end of training waits for reports that were not answered yet."""
+"""Seconds that the end of training waits for reports that are not answered yet."""
 STOP_SECONDS = 1.0
 PORTS_TRIED = 20
 
@@ -101,8 +101,11 @@ async def _listen(server: grpc.aio.Server, environment: ManagerEnvironment, anno
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Where any port will do it is none of those that the system gives to connections: a manager that follows this one listens
-    there again, and none of them may have it then."""
+    """Binds the server to a port and returns the port.
+
+    If any port is accepted, it is taken outside the range that the system uses for connections. A manager that follows this
+    one listens on the same port, so no connection may take it meanwhile.
+    """
     if port:
         return server.add_insecure_port(f"{host}:{port}")
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -125,12 +128,15 @@ def _attach(environment: ManagerEnvironment, means: Means, conductor: Conductor)
 
 
 async def _alone() -> None:
-    """A job without a control plane: nobody orders and nobody is told."""
+    """Replaces the gateway in a job without a control plane. Never returns."""
     await asyncio.get_running_loop().create_future()
 
 
 async def _until_complete(conductor: Conductor, store: asyncio.Task[Store], attached: asyncio.Task[None]) -> None:
-    """The store and the gateway's loop never end by themselves; if one of them fails, so does the manager."""
+    """Waits until training is complete.
+
+    The store and the gateway's loop never end; if one of them fails, so does the manager.
+    """
     training = asyncio.create_task(conductor.run())
     pending: set[asyncio.Task[Any]] = {training, store, attached}
     while not training.done():

@@ -1,7 +1,7 @@
 """One pause of training for a maintenance, from the order to pause to the order to go on. Started by the conductor.
 
-All ranks stand at one step boundary with the communicator that they have. What is ordered meanwhile is done one task after the
-other. Where no order comes, training goes on by itself. What was answered is answered again to who asks again.
+All ranks stand at one step boundary and keep their communicator. The tasks that are ordered meanwhile run one after the
+other. If no order arrives, training goes on by itself. A repeated order gets the same answer again.
 """
 
 import asyncio
@@ -21,51 +21,53 @@ from rekindle_training.manager.successors import CannotRepair, Nobody
 log = logging.getLogger(__name__)
 
 FAULT_FIRST = "a fault is being recovered"
-"""What a switch, or a maintenance, that is ordered to go on is told."""
+"""Reason that is reported when a hot switch or a maintenance is to go on during a recovery."""
 NOT_PAUSED = "training is not paused: pause_train comes first, and is answered"
 
 
 class Task(Protocol):
-    """What is done with the ranks while they stand."""
+    """Task that runs while the ranks stand."""
 
     @property
     def order(self) -> bytes:
-        """As it came: the same one again is the same task."""
+        """Serialized order. The same order again means the same task."""
 
     @property
     def mends(self) -> bool:
-        """Who is lost now, or fails, is its affair: it goes on without it or says what has failed."""
+        """True while the task itself handles ranks that fail or are lost: it goes on without them, or reports the failure."""
 
     async def run(self) -> None:
-        """Raises CannotRepair where training cannot go on behind it."""
+        """Runs the task. Raises CannotRepair if training cannot go on after it."""
 
     def break_off(self, reason: str) -> None:
-        """It is not done, or not to its end."""
+        """Records that the task is not carried out, or not completely."""
 
     def answer(self, attempt: str) -> None:
-        """Tells the control plane how it ended, as often as it is called."""
+        """Reports the result to the control plane. It can be called several times."""
 
 
 class Maintenance:
-    """Of one attempt. `run` is the procedure; the other methods are the orders."""
+    """Maintenance of one attempt. `run` is the procedure; the other methods are the orders."""
 
     def __init__(self, attempt: str, means: Means, acquainted: Callable[[], Awaitable[object]]) -> None:
-        """`acquainted` returns when this manager has met all that live."""
+        """Args:
+        acquainted: returns when this manager has met all live ranks.
+        """
         self.attempt = attempt
         self._means, self._acquainted = means, acquainted
         self._roster = means.roster
         self._asked = self._told_to_go_on = False
         self._mends = False
         self._stopped: tuple[int, str] | None = None
-        """Code and words, as soon as there are some."""
+        """Answer to the order to pause: code and reason. None: there is no answer yet."""
         self._went_on: tuple[int, str] | None = None
         self._task: Task | None = None
-        """The latest one."""
+        """Latest task."""
         self._unanswered: list[Task] = []
         self._orders: asyncio.Queue[Task | None] = asyncio.Queue()
-        """None: to go on."""
+        """Orders that are not carried out yet. None in the queue is the order to go on."""
         self._patience: asyncio.Timeout | None = None
-        """While an order is waited for."""
+        """Time limit of the wait for the next order. None: no order is awaited."""
 
     @property
     def paused(self) -> bool:
@@ -73,16 +75,16 @@ class Maintenance:
 
     @property
     def over(self) -> bool:
-        """Training goes on, or is being recovered."""
+        """Returns whether the maintenance has ended: training goes on, or is being recovered."""
         return self._went_on is not None
 
     @property
     def busy(self) -> bool:
-        """With more than standing still."""
+        """Returns whether the maintenance is doing more than standing still: it is pausing, runs a task, or is about to go on."""
         return not self.over and not (self.paused and not self._unanswered and not self._told_to_go_on)
 
     def bears(self, _: RankProcess) -> bool:
-        """Whether the loss of a member is no fault, or not yet."""
+        """Returns whether the loss of a member is not, or not yet, a fault."""
         return self._mends or any(task.mends for task in self._unanswered)
 
     # Orders.
@@ -114,31 +116,31 @@ class Maintenance:
         self._told_to_go_on = True
 
     def _heard(self) -> None:
-        """Whoever repeats an order is still there."""
+        """Restarts the time limit, because a control plane that repeats an order is still there."""
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time() + self._means.order_timeout)
 
     def refuse(self, reason: str) -> None:
-        """Training goes on as it is."""
+        """Ends the maintenance before it has paused training, which goes on."""
         self._end(RECOVERED, f"training goes on: {reason}", reason)
 
     def stop(self, reason: str) -> None:
-        """Training goes on from here."""
+        """Ends the maintenance and releases the ranks: training goes on."""
         log.info("the maintenance ends", extra={"reason": reason})
         self.refuse(reason)
         procedures.release(self._roster)
 
     def give_way(self, reason: str) -> None:
-        """To a recovery. What was ordered is answered behind the report of the fault."""
+        """Ends the maintenance in favour of a recovery. Its orders are answered after the fault was reported."""
         log.info("the maintenance gives way", extra={"reason": reason})
         asyncio.get_running_loop().call_later(2 * MERGE_SECONDS, self.fail, reason)
 
     def fail(self, reason: str) -> None:
-        """Training stands, and is recovered."""
+        """Ends the maintenance as failed. Training stands and is recovered."""
         self._end(FAILED, reason if reason == FAULT_FIRST else f"{FAULT_FIRST}: {reason}", reason)
 
     def _end(self, code: int, info: str, reason: str) -> None:
-        """From here on nobody is paused, and the order to go on is answered with this."""
+        """Ends the maintenance: no rank counts as paused any more, and the order to go on gets this answer."""
         was_paused, self._went_on = self._stopped is not None, (code, info)
         self._stopped = (FAILED, reason)
         if self._asked and not was_paused:
@@ -153,7 +155,7 @@ class Maintenance:
     # The procedure.
 
     async def run(self) -> str:
-        """Why training stands behind it, and has to be recovered; empty: it goes on."""
+        """Runs the maintenance. Returns why training stands and has to be recovered. Empty: training goes on."""
         await self._acquainted()
         if problem := self._problem():
             self.refuse(problem)
@@ -182,8 +184,11 @@ class Maintenance:
         return "" if roster.training or roster.took_over else "no step is completed yet"
 
     async def _pause(self) -> int:
-        """Returns the step behind which all stand. Where a manager died in a rebuild they may belong to two generations, or to
-        none."""
+        """Pauses all ranks, and returns the step after which they stand.
+
+        If a manager died in a rebuild, the ranks may belong to two generations or to none. Then they are taken into a new
+        one.
+        """
         roster = self._roster
         if not roster.torn and not any(member.stranded for member in roster.members.values()):
             return (await procedures.pause(roster, self.attempt)).step
@@ -214,7 +219,7 @@ class Maintenance:
         return ""
 
     def _lost_meanwhile(self) -> str:
-        """By a task whose affair it was, and which had no need of that rank any more."""
+        """Returns which rank failed or was lost in a task that handled such losses and did not need that rank. Empty: none."""
         if gone := self._roster.vacant:
             return f"rank {min(gone)} is gone"
         return "" if (standing := self._roster.standing) is None else f"rank {standing.rank} stands and waits for another group"

@@ -1,6 +1,6 @@
-"""Reads the orders of the control plane and has each carried out once. The gateway's stream brings them, the conductor obeys.
+"""Reads the orders of the control plane and has each carried out once. The gateway receives them, the conductor obeys.
 
-After an outage the control plane repeats the order of its stored phase. The attempt's uuid makes that visible.
+After an outage the control plane repeats the order of its stored phase. The attempt's uuid shows that it is a repetition.
 """
 
 import json
@@ -21,7 +21,7 @@ Key = tuple[str, str, tuple[str, ...], str]
 
 
 class Orders:
-    """The dialogue of one manager's life."""
+    """Orders of the control plane to one manager."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
@@ -48,7 +48,11 @@ class Orders:
             self._carry_out(signal)
 
     def _is_repeated(self, key: Key) -> bool:
-        """Without a uuid, as the original control plane sends a hot switch, only the same order twice in a row is one."""
+        """Returns whether this order was received before.
+
+        The original control plane sends a hot switch without a uuid. Such an order counts as repeated only if it equals the
+        last one.
+        """
         repeated = key in self._seen if key[0] else key == self._last
         self._seen.add(key)
         self._last = key
@@ -100,7 +104,7 @@ class Orders:
             self._conductor.refuse_switch()
 
     def _order(self, kind: Kind, signal: ProcessManageSignal) -> Order:
-        """Training is to stop whatever the ranks are that are named."""
+        """Returns an order for the recovery. An order to stop training is valid whatever ranks it names."""
         try:
             if kind is Kind.ELSEWHERE:
                 ranks = self._ranks_of_pods(signal)
@@ -121,7 +125,14 @@ class Orders:
         return frozenset(pod * per_pod + local for pod in pods for local in range(per_pod))
 
     def _standbys(self, signal: ProcessManageSignal, ranks: Collection[int]) -> dict[str, int]:
-        """Pod ranks by the uids of the standby pods that take them; `ranks`: those of all pods that are replaced."""
+        """Returns the pod ranks that standby pods take, by the uids of these pods.
+
+        Args:
+            ranks: ranks of all pods that are replaced.
+
+        Raises:
+            ValueError: the order is invalid; the message names the field.
+        """
         try:
             said = json.loads(signal.extraParams or "{}")
             standbys = said.get("standbys", {}).items()
@@ -152,7 +163,7 @@ def _kind(signal: ProcessManageSignal) -> Kind | None:
 
 
 def _number(field: str, text: str, end: int) -> int:
-    """Raises ValueError where it is none from 0 to `end`."""
+    """Returns the number in a field. Raises ValueError unless it is from 0 to `end` - 1."""
     if not text.isdigit() or int(text) >= end:
         raise ValueError(f"{field}: {text!r} is not one of 0 to {end - 1}")
     return int(text)

@@ -1,7 +1,7 @@
-"""The pods of the job, as their launchers see them: which process a rank has, and which have ended. Orders go back to them.
+"""Pods of the job, as their launchers report them: the process of each rank, and which processes have ended.
 
-What a launcher says is a state and not an event: it is said again as a whole after each change, each second and on each new
-stream, and an order names the state to which it is the answer. So neither is lost, and neither is done twice.
+Orders are sent back to the launchers. A launcher reports its whole state, not events: after each change, each second and on
+each new stream. An order names the state to which it is the answer. So no report or order is lost or carried out twice.
 """
 
 import asyncio
@@ -18,35 +18,39 @@ Outbox = asyncio.Queue[PodOrder | None]
 
 @dataclass(eq=False)
 class _Pod:
-    """Behind one stream."""
+    """Pod whose launcher speaks over one stream."""
 
     outbox: Outbox
     state: PodState = field(default_factory=PodState)
 
 
 class Pods:
-    """All whose launcher speaks."""
+    """Pods of the job whose launchers are connected."""
 
     def __init__(self, *, decides: bool = False) -> None:
-        """`decides`: launchers are told that they wait for orders when a rank has ended, which those of a job without a control
-        plane do anyway."""
+        """Args:
+        decides: True if launchers are told to wait for orders when a rank has ended. Without a control plane they do so anyway.
+        """
         self._decides = decides
         self._untold: tuple[str, bool] | None = None
-        """A restart of which no launcher has heard: none spoke then."""
+        """Reason of a restart that could not be sent because no launcher was connected, and whether it is futile."""
         self._trains: PodOrder | None = None
-        """What launchers are told once training has made a step."""
+        """Order that launchers get once training has completed a step. None: no step is completed yet."""
         self._released: dict[str, PodOrder] = {}
-        """By their names: pods for which nothing will be decided."""
+        """Pods for which no decision will follow, by name, with the order that tells them so."""
         self.on_change: Callable[[], None] = lambda: None
-        """Hears of each state."""
+        """Called after each new state of a pod."""
         self.over = False
         self._pods: list[_Pod] = []
         self._orders: dict[str, PodOrder] = {}
-        """What is still to be done, by what it is the answer to."""
+        """Orders that are to be carried out, by the process to which they respond. A restart has the empty name."""
         self._named: dict[str, int] = {}
         """Pod ranks that standbys are to take, by the uids of their pods."""
         self._told: set[str] = set()
-        """Launchers of standbys that were told so, among them who does not speak any more, or for which another one was named."""
+        """Launchers of standbys that were told to take a rank.
+
+        They stay here if they fall silent or another standby was assigned.
+        """
 
     # What the service brings.
 
@@ -79,7 +83,7 @@ class Pods:
         self._pods = [known for known in self._pods if known is not pod]
 
     def end_all(self) -> None:
-        """The manager ends, and talks to no launcher any more."""
+        """Closes all streams, because the manager ends."""
         self.over = True
         for pod in self._pods:
             pod.outbox.put_nowait(None)
@@ -88,65 +92,67 @@ class Pods:
 
     @property
     def succeeds(self) -> bool:
-        """Ranks that train may be known by themselves only."""
+        """Returns whether a launcher has started a manager again. Then only the ranks themselves may know that they train."""
         return any(pod.state.succeeds for pod in self._pods)
 
     @property
     def restarts(self) -> int:
-        """How often all ranks have begun again together."""
+        """Number of times that all ranks have begun again together."""
         return max((pod.state.restarts for pod in self._pods), default=0)
 
     @property
     def processes(self) -> Iterable[ProcessState]:
-        """The latest of each rank."""
+        """States of the latest process of each rank."""
         return (process for pod in self._pods for process in pod.state.processes)
 
     @property
     def ended(self) -> dict[int, ProcessState]:
-        """By their rank: processes that have ended and that no other one has followed."""
+        """Processes that have ended and have no successor, by rank."""
         return {process.rank: process for process in self.processes if process.HasField("ended")}
 
     def vouches_for(self, identity: str) -> bool:
-        """The launcher says that the process lives."""
+        """Returns whether the process lives, according to its launcher."""
         return any(process.process == identity and not process.HasField("ended") for process in self.processes)
 
     # What is to be done.
 
     def replace(self, process: ProcessState) -> None:
-        """Another process becomes this one's rank."""
+        """Orders another process to take the rank of this one."""
         self._order(process.process, PodOrder(replace=Replace(process=process.process)))
 
     def kill(self, identity: str, reason: str) -> None:
-        """The process ends where it is."""
+        """Orders the process to be killed."""
         self._order(identity, PodOrder(end=End(process=identity, reason=reason)))
 
     def restart(self, reason: str, *, futile: bool) -> None:
-        """All ranks begin again, as long as restarts are left; otherwise the job ends.
+        """Orders all ranks to begin again, as long as restarts are left. Otherwise the job ends.
 
         Args:
-            futile: the job ends, since it would come to the same end again.
+            reason: why training cannot go on.
+            futile: True if the job ends at once, because a restart would fail in the same way.
         """
         self._untold = None if self._pods else (reason, futile)
         for pod in self._pods:
             self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, futile=futile)))
 
     def train(self) -> None:
-        """Launchers are told that a step was completed since all ranks began together."""
+        """Tells the launchers that a step was completed since all ranks began together."""
         self._trains = PodOrder(trains=Trains(restarts=self.restarts))
         for pod in self._pods:
             pod.outbox.put_nowait(self._trains)
 
     def keep(self) -> None:
-        """It is not decided yet what follows an end: the pods go on waiting."""
+        """Tells the pods to go on waiting, because it is not decided yet what follows the end of a process."""
         for pod in self._pods:
             if pod.state.pod not in self._released:
                 pod.outbox.put_nowait(PodOrder(decides=Decides()))
 
     def release(self, reason: str, rank_process: str = "") -> None:
-        """These pods wait for nothing any more: they end where one of their ranks has failed, or fails.
+        """Releases pods from waiting: each ends if one of its ranks has failed, or as soon as one fails.
 
         Args:
-            rank_process: the pod of which this is a process; by default all that speak now.
+            reason: why the pods are released.
+            rank_process: a process of the pod that is released. Empty: all connected pods are released.
         """
         for pod in self._pods:
             if rank_process in ("", *(process.process for process in pod.state.processes)):
@@ -158,7 +164,9 @@ class Pods:
     # Standbys.
 
     def name(self, standbys: Mapping[str, int]) -> None:
-        """These take these pod ranks, in the place of others that were named for them: at once, or as soon as they speak.
+        """Assigns pod ranks to standbys, which take them immediately, or as soon as they report.
+
+        Earlier assignments of these ranks end.
 
         Args:
             standbys: pod ranks by the uids of the pods.
@@ -169,7 +177,7 @@ class Pods:
             self._give_rank(pod)
 
     def forget_standbys(self) -> set[str]:
-        """No standby takes a rank any more. Returns the launchers of those that were told to, at any time."""
+        """Ends all assignments of standbys. Returns the launchers of all standbys that were ever told to take a rank."""
         self._named = {}
         return self._told
 

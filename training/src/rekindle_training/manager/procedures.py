@@ -1,4 +1,4 @@
-"""What the manager does with all ranks together: start them, pause them at one boundary, take them into a new generation.
+"""Procedures with all ranks together: start them, pause them at one boundary, and take them into a new generation.
 
 Called by `hot_switch.py` and `conductor.py`. Each returns when every rank has answered, and raises when one is gone or failed.
 """
@@ -19,52 +19,54 @@ from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessag
 log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 30.0
-"""Ranks answer from a thread of their own, whatever the training loop is doing."""
+"""Seconds to wait for the answers to a hold. Ranks answer in a separate thread, whatever the training loop is doing."""
 PAUSE_SECONDS = 900.0
-"""One step of training, at most: the control plane waits no longer for the report of the pause."""
+"""Seconds to wait for a pause, which takes one step at most. The control plane waits no longer for the report."""
 
 
 class CannotPause(Exception):
-    """There is nobody from whom training could go on."""
+    """No rank is left from which training could go on."""
 
 
 class NoReplica(Exception):
-    """What a rank holds is held by no other one."""
+    """No other rank holds the state of a rank."""
 
 
 class TrainingEnds(Exception):
-    """At this very step: there is no boundary to stand at and go on from."""
+    """Training ends with the current step, so there is no boundary at which to pause and from which to go on."""
 
 
 @dataclass(frozen=True)
 class Standstill:
-    """All ranks stand at the boundary behind `step`."""
+    """Result of a pause: all ranks stand at the boundary after `step`."""
 
     step: int
     own_states: Mapping[int, bytes]
-    """Of each rank: what no replica has."""
+    """State of each rank that no replica has, by rank."""
     replicas: Mapping[int, Collection[int]]
-    """Of each rank: those that hold the same state; empty: all."""
+    """Ranks that hold the same state as each rank, by rank. Empty: all ranks do."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a new generation goes on, and who brings whom up to date."""
+    """Step at which a new generation goes on, and the transfers of state that it needs."""
 
     step: int = 0
     transfers: tuple[tuple[int, int], ...] = ()
     own_states: Mapping[int, bytes] = field(default_factory=dict)
     begins: bool = False
-    """There is nothing to go on from but a checkpoint, which all read."""
+    """True if all ranks read the checkpoint, because nothing else is left to go on from."""
     stands: bool = False
-    """All stand there, and nobody goes on yet."""
+    """True if all ranks stand after the rebuild until they are told to go on."""
 
 
 async def pause(roster: Roster, maintenance: str | None = None) -> Standstill:
-    """Two phases, so that nobody is caught in a collective: all hold, then the ones behind catch up with the foremost.
+    """Pauses all ranks at one step boundary.
+
+    All hold first, and then catch up with the foremost rank, so that no rank is held in a collective.
 
     Args:
-        maintenance: the attempt of one, for which ranks say that they are paused; None: it is a hot switch.
+        maintenance: attempt of the maintenance for which ranks report that they are paused. None: a hot switch.
     """
     held = await _ask_all(roster, ManagerMessage(hold=Hold()), "held", HOLD_SECONDS)
     step = max(answer.held.step for answer in held.values())
@@ -78,7 +80,7 @@ async def pause(roster: Roster, maintenance: str | None = None) -> Standstill:
 
 
 async def stand(roster: Roster) -> dict[int, Standing]:
-    """All that live leave what they are doing together, and say where they stand."""
+    """Makes all live ranks leave their step together. Returns where each of them stands."""
     living = {rank: member for rank, member in roster.members.items() if rank not in roster.vacant}
     message = ManagerMessage(generation=roster.generation, stand=Stand())
     answers = await _answers({rank: member.ask(message, "standing") for rank, member in living.items()}, PAUSE_SECONDS)
@@ -86,7 +88,7 @@ async def stand(roster: Roster) -> dict[int, Standing]:
 
 
 def greet(processes: Iterable[RankProcess]) -> list[asyncio.Future[RankMessage]]:
-    """Answered at once by every process that lives."""
+    """Sends each process a message that every live process answers immediately. Returns the pending answers."""
     return [process.ask(ManagerMessage(generation=process.generation, hold=Hold()), "held") for process in processes]
 
 
@@ -95,20 +97,25 @@ def succeeded(answer: asyncio.Future[RankMessage]) -> bool:
 
 
 def release(roster: Roster) -> None:
-    """Nobody is held any more. Who was not held does not notice."""
+    """Releases all ranks that are held. The others are not affected."""
     _ask(roster, ManagerMessage(resume=Resume()), "stepped")
 
 
 async def turn_away(roster: Roster, reason: str) -> None:
-    """Backups that come when there is nothing more to take over: they would look for a manager that has ended. Until it is
-    cancelled."""
+    """Dismisses backups that arrive when no rank is left to take over. Otherwise they would look for a manager that has ended.
+
+    Never returns.
+    """
     while True:
         await roster.until(lambda: any(not backup.dismissed for backup in roster.all_backups))
         roster.dismiss([backup for backup in roster.all_backups if not backup.dismissed], reason)
 
 
 async def dismiss_late(roster: Roster, pods: Pods, reason: str, code: int) -> None:
-    """Processes that were started in the pods of now, and say so later or not at all: nobody else would have them leave."""
+    """Dismisses or kills processes that were started in the current pods and report late or never.
+
+    No other procedure does so.
+    """
     launchers = {launcher_of(process.process) for process in pods.processes}
     killed: set[str] = set()
     while here := [process for process in pods.processes if launcher_of(process.process) in launchers]:
@@ -122,12 +129,12 @@ async def dismiss_late(roster: Roster, pods: Pods, reason: str, code: int) -> No
 
 
 async def resume(roster: Roster) -> dict[int, RankMessage]:
-    """Training goes on where it stands; returns after one more completed step on all ranks."""
+    """Resumes training. Returns after one more step was completed on all ranks."""
     return await _ask_all(roster, ManagerMessage(resume=Resume()), "stepped", None)
 
 
 async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
-    """Makes `members` the next generation; returns after one more completed step on all ranks, or when all stand in it."""
+    """Makes `members` the next generation. Returns after one more step on all ranks, or when all stand in the new generation."""
     roster.install(members)
     if plan.begins:
         roster.follow_links(members)
@@ -140,10 +147,13 @@ async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, li
 def sources(
     survivors: Collection[int], replaced: Iterable[int], replicas: Mapping[int, Collection[int]]
 ) -> tuple[tuple[int, int], ...]:
-    """Each replacement takes its state from a survivor that holds it, from one that has sent least until then.
+    """Chooses for each replaced rank a survivor that holds its state. The survivor with the fewest transfers is taken.
 
     Args:
-        replicas: of each survivor, the ranks that hold the same state as it; empty: all.
+        replicas: ranks that hold the same state as a survivor, by survivor. Empty: all ranks do.
+
+    Returns:
+        Pairs of a survivor and a replaced rank.
 
     Raises:
         NoReplica: no survivor holds the state of one of the replaced ranks.
@@ -182,7 +192,10 @@ async def _ask_all(roster: Roster, message: ManagerMessage, answer: str, limit: 
 
 
 async def _answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: float | None) -> dict[int, RankMessage]:
-    """Not by `asyncio.gather`: it forgets that it was cancelled when one of them fails in the same moment."""
+    """Waits for all answers and returns them by rank. The first error is raised.
+
+    `asyncio.gather` is not used: it forgets that it was cancelled when one of them fails at the same moment.
+    """
     if asked:
         async with asyncio.timeout(limit):
             done, _ = await asyncio.wait(asked.values(), return_when=asyncio.FIRST_EXCEPTION)

@@ -1,4 +1,4 @@
-"""One process of a rank, as the manager sees it: its stream, what it was asked, and whether it is still there."""
+"""One process of a rank, as the manager sees it: its stream, unanswered messages, and whether it lives."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from rekindle_wire.training_pb2 import Hello, Leave, Leaving, ManagerMessage, Ra
 log = logging.getLogger(__name__)
 
 LOST_SECONDS = 1.0
-"""A process whose stream broke and that has not come back by then is lost; a living one comes back within 0.5 s."""
+"""Seconds after which a process whose stream broke is lost. A live one reconnects within 0.5 s."""
 
 LOST_OTHERS = "lost the other ranks"
 
@@ -25,52 +25,59 @@ class RebuildFailed(Exception):
 
 
 class StepFailed(Exception):
-    """A step failed on a process that was to complete one; it stands, and waits."""
+    """A step failed on a process that was to complete it. The process stands and waits."""
 
 
 def launcher_of(identity: str) -> str:
-    """Of the pod of this process; a part of its name."""
+    """Returns the name of the launcher of this process's pod, which is a part of the process's name."""
     return identity.partition("/")[0]
 
 
 class RankProcess:
-    """Known from its first hello to its end, over any number of streams."""
+    """Process of a rank. It exists from its first hello to its end, over any number of streams."""
 
     def __init__(self, hello: Hello, on_lost: Callable[["RankProcess"], None], lives: Callable[[str], bool]) -> None:
-        """`lives` is asked when the process is silent, with its name: its launcher may know better."""
+        """Args:
+        hello: first message of the process.
+        on_lost: called when the process is lost.
+        lives: called with the name of a silent process. Returns whether its launcher says that it lives.
+        """
         self.rank = hello.rank
         self.identity = hello.process
         self.role = hello.role
         self.generation = 0
         self.step = hello.step
         self.begun = 0
-        """The step that it executes, or the last completed one."""
+        """Step that the process executes, or the last completed one."""
         self.collectives = 0
-        """Begun in this generation."""
+        """Number of collectives begun in this generation."""
         self.votes = False
-        """It waits for others in a vote."""
+        """True while the process waits for others in a vote."""
         self.groups: dict[str, int] = {}
-        """Collectives by their group, without votes."""
+        """Number of collectives by group name, without votes."""
         self.leaving: Leaving | None = None
-        """What it said in this generation at the end of its loop."""
+        """Message that the process sent in this generation at the end of its loop. None: it has sent none."""
         self.paused = hello.paused
         self.maintenance: str | None = None
-        """For which attempt of one it is paused; None: it is not, or for a hot switch."""
+        """Attempt of the maintenance for which the process is paused.
+
+        None: it is not paused, or it is paused for a hot switch.
+        """
         self.said_backup_link = hello.backup_link
         self.stepped = 0
-        """The first step that it completed in this generation, or under this manager; 0 before that."""
+        """First step that the process completed in this generation, or under this manager. 0 before that."""
         self.steps_lost = 0
         self.stands = False
-        """Its step failed, or what follows one: it waits for another generation."""
+        """True if the process waits for another generation, because its step or what follows it failed."""
         self.stranded = False
-        """It could not join a generation of which only an earlier manager knows, and has left its own."""
+        """True if the process left its generation but could not join the next one, of which only an earlier manager knows."""
         self.standing: Standing | None = None
-        """What it said then."""
+        """Position and reason that the process reported when it began to wait for another generation."""
         self.stood_unasked = False
         self.finished = False
-        """It said goodbye."""
+        """True if the process has said goodbye."""
         self.dismissed = False
-        """It was told to leave."""
+        """True if the process was told to leave."""
         self.lost = False
         self._on_lost, self._lives = on_lost, lives
         self._outbox: Outbox | None = None
@@ -84,7 +91,7 @@ class RankProcess:
 
     @property
     def is_asked(self) -> bool:
-        """Something that it has not answered."""
+        """Returns whether a message to the process is still unanswered."""
         return bool(self._unanswered)
 
     # Its stream.
@@ -104,7 +111,7 @@ class RankProcess:
         return self._outbox
 
     def detach(self, outbox: Outbox) -> None:
-        """This stream is over. Whether the process is, turns out soon."""
+        """Notes that a stream is closed. It turns out soon whether the process has ended too."""
         if self._outbox is outbox:
             self._outbox = None
             self._await_it()
@@ -119,7 +126,7 @@ class RankProcess:
         self._loss = asyncio.get_running_loop().call_later(LOST_SECONDS, self._silent)
 
     def lose(self) -> None:
-        """The process is no more."""
+        """Marks the process as lost."""
         self.lost = True
         for future in self._waiting():
             future.set_exception(RankLost(f"rank {self.rank} is gone"))
@@ -129,7 +136,7 @@ class RankProcess:
     # What is said and heard.
 
     def ask(self, message: ManagerMessage, answer: str) -> asyncio.Future[RankMessage]:
-        """Says something until it was answered, also on a later stream; it supersedes what was asked before."""
+        """Sends a message until it is answered, also on a later stream. It replaces any earlier unanswered message."""
         self._unanswered = {answer: message}
         self._say(message)
         return self.expect(answer)
@@ -184,14 +191,14 @@ class RankProcess:
                 self._fail(RebuildFailed(message.failed.reason))
 
     def completes_no_step(self, error: Exception) -> None:
-        """Another rank of its generation stands, so that no step is completed any more."""
+        """Fails the wait for a step, because another rank of this generation stands."""
         self._unanswered.pop("stepped", None)
         for future in self._expected.pop("stepped", []):
             if not future.done():
                 future.set_exception(error)
 
     def _fail(self, error: Exception) -> None:
-        """Whatever it fails in, it can still say where it stands."""
+        """Fails all expected answers, except the one that reports where the process stands."""
         asked, expected = self._unanswered.get("standing"), self._expected.pop("standing", [])
         self._unanswered.clear()
         for future in self._waiting():
@@ -212,6 +219,6 @@ class RankProcess:
 
 
 def _retrieve(future: asyncio.Future[RankMessage]) -> None:
-    """A procedure that failed because of one rank does not look at the others any more."""
+    """Marks the future's error as handled, because a procedure that failed by one rank does not read the others' answers."""
     if not future.cancelled():
         future.exception()

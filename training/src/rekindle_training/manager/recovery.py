@@ -1,8 +1,8 @@
-"""One recovery under the orders of the control plane, from the fault that this manager noticed, or was told of, to the step
-behind it. Started by the conductor, one at a time.
+"""One recovery under the orders of the control plane. Started by the conductor, one at a time.
 
-Training stands from the first moment on. Each order is carried out from what ranks and launchers say then, so that a manager
-that follows one which died carries out the same orders, and an order that comes meanwhile takes the place of the one before.
+It begins with the fault that this manager noticed or was told of, and ends with the next completed step. Training stands from the
+first moment. Each order is carried out from the current state of ranks and launchers. So a manager that follows one that died
+carries out the same orders, and an order that arrives meanwhile replaces the one before.
 """
 
 import asyncio
@@ -32,12 +32,15 @@ from rekindle_wire.training_pb2 import Standing
 log = logging.getLogger(__name__)
 
 Standings = dict[int, Standing]
-"""Where each rank stands."""
+"""Position of each rank, by rank."""
 
 ORDERED_SECONDS = 900.0
-"""A control plane that has spoken goes on, however long it takes to find nodes; beyond this it counts as one that is away."""
+"""Seconds to wait for the next order of a control plane that has sent one.
+
+It may take long to find nodes. After that it counts as away.
+"""
 KEEP_SECONDS = 30.0
-"""Between two words to launchers that it is not decided yet; they wait for 120 s."""
+"""Seconds between two messages to the launchers that no decision is made yet. A launcher waits for 120 s."""
 
 
 class Kind(Enum):
@@ -53,30 +56,30 @@ class Order:
     kind: Kind
     attempt: str
     ranks: frozenset[int] = frozenset()
-    """That are faulty, or those of the pods to be replaced."""
+    """Faulty ranks, or the ranks of the pods that are to be replaced."""
     standbys: Mapping[str, int] = field(default_factory=dict)
     """Pod ranks that standby pods take, by the uids of these pods."""
     problem: str = ""
-    """Why it cannot be carried out as it was written."""
+    """Reason why the order cannot be carried out as it was written. Empty: there is none."""
 
 
 class Recovery:
     def __init__(self, means: Means, acquainted: Callable[[], Awaitable[object]], alone_behind: int | None) -> None:
         """Args:
-        acquainted: returns when this manager has met all that live.
-        alone_behind: the step behind which training went on without an order after an earlier fault, if it did.
+        acquainted: returns when this manager has met all live ranks.
+        alone_behind: the step after which training went on without an order after an earlier fault, if it did.
         """
         self._means, self._acquainted, self._alone_behind = means, acquainted, alone_behind
         self.faults = Faults(means.reports)
         self.by_itself = False
-        """Training went on without an order."""
+        """True if training went on without an order."""
         self._orders: deque[Order] = deque()
         self._arrived = asyncio.Event()
         self._carried: Order | None = None
-        """That is not answered yet."""
+        """Order that is being carried out and is not answered yet."""
         self._repairs = False
         self._is_well = False
-        """Training itself is well: nothing failed, or only the store of its checkpoints."""
+        """True if training itself is well: nothing failed, or only the storage of its checkpoints."""
         self._patience = means.order_timeout
 
     def order(self, order: Order) -> None:
@@ -84,11 +87,11 @@ class Recovery:
         self._arrived.set()
 
     def left(self) -> list[Order]:
-        """What came in the moment in which training went on."""
+        """Returns the orders that arrived at the moment when training went on."""
         return list(self._orders)
 
     def refuse_all(self, reason: str) -> None:
-        """What is not answered yet cannot be carried out any more."""
+        """Answers all open orders with an error, because they cannot be carried out any more."""
         orders, self._carried, self._orders = [*filter(None, [self._carried]), *self._orders], None, deque()
         for order in orders:
             self._answer_with(order, reason)
@@ -111,7 +114,7 @@ class Recovery:
         self._is_well = True
 
     def failed(self, process: RankProcess) -> None:
-        """Its step failed, or it lost the others; a repair that is going on repeats that step as well."""
+        """Notes that a rank's step failed, or that it lost the others. A repair that is going on repeats that step as well."""
         if process.standing is None or self._repairs or not (process.standing.reason or process.stood_unasked):
             return
         if process.standing.fault == Standing.PROTECTION:
@@ -120,10 +123,10 @@ class Recovery:
             self.faults.failed(process.rank, process.standing)
 
     async def run(self) -> int:
-        """Returns the step behind which training goes on.
+        """Runs the recovery. Returns the step after which training goes on.
 
         Raises:
-            CannotRepair: no order came, and this manager cannot help itself.
+            CannotRepair: no order came, and this manager cannot repair training itself.
         """
         naming, keeping = asyncio.ensure_future(self._blame()), asyncio.ensure_future(self._keep())
         work: asyncio.Future[int | None] = asyncio.ensure_future(self._stop_first())
@@ -141,8 +144,10 @@ class Recovery:
             await _cancelled(naming, keeping, work)
 
     async def _until_idle_or_ordered(self, work: "asyncio.Future[int | None]") -> int | None:
-        """Orders of one attempt are carried out one after the other; that of another attempt takes the place of what is going on.
-        Returns what `work` does; None: there is something else to do."""
+        """Waits until `work` is done or replaced. Returns its result, or None if there is something else to do.
+
+        Orders of one attempt are carried out one after the other. An order of another attempt replaces the current one.
+        """
         while not work.done() and not self._is_ordered_something_else():
             arrived: asyncio.Future[Any] = asyncio.ensure_future(self._arrived.wait())
             self._arrived.clear()
@@ -160,7 +165,7 @@ class Recovery:
     # Before the first order.
 
     async def _stop_first(self) -> None:
-        """Nobody waits in a collective for who does not come."""
+        """Stops all ranks, so that none waits in a collective for a rank that is gone."""
         if self._means.roster.generation and not self._finished():
             await stand(self._means.roster)
 
@@ -173,14 +178,22 @@ class Recovery:
             self.faults.blame_network()
 
     async def _keep(self) -> None:
-        """Pods in which a rank has ended, from the first moment on: the others may take long to stand, and new pods to come."""
+        """Keeps pods in which a rank has ended waiting, from the first moment.
+
+        Stopping ranks and creating pods may take long.
+        """
         while True:
             self._means.pods.keep()
             await asyncio.sleep(KEEP_SECONDS)
 
     async def _wait_for_orders(self) -> int:
-        """For as long as it is the control plane's to decide; then this manager does. It decides at once where all ranks are
-        well: there is no fault to tell."""
+        """Waits while the control plane has to decide. When the time limit is over, this manager repairs training.
+
+        If all ranks are well, there is no fault to report, and it repairs training at once.
+
+        Returns:
+            The step after which training went on.
+        """
         if self._is_well and not self.faults.known:
             try:
                 behind = await self._repaired(Nobody(self._means.roster))
@@ -207,7 +220,10 @@ class Recovery:
     # Orders.
 
     async def _carry_out(self, order: Order) -> int | None:
-        """None: training stands still, and the next order is awaited. Every order is answered."""
+        """Carries out an order and answers it.
+
+        Returns the step after which training goes on, or None if the next order is awaited.
+        """
         await self._acquainted()
         try:
             if order.problem:
@@ -243,14 +259,14 @@ class Recovery:
         return None
 
     def _offers(self, standing: Standings) -> list[str]:
-        """What could be carried out now: who lives, announced or not, can repeat the step."""
+        """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""
         vacant = self._means.roster.vacant
         if not _succeeds({**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}):
             return []
         return [RECOVER] if vacant else [RETRY, RECOVER]
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
-        """Processes that were started for a rank which a backup has taken, in its pod or in a further backup pod."""
+        """Dismisses processes of a rank that a backup has taken: those started in its pod, or in a further backup pod."""
         roster = self._means.roster
         waiting = [*roster.starting.values(), *roster.all_backups]
         roster.dismiss([process for process in waiting if process.rank in ranks], "another process has this rank")
@@ -272,10 +288,10 @@ class Recovery:
             self._repairs = False
 
     async def _standing(self) -> Standings:
-        """Of all that live.
+        """Returns the positions of all live ranks.
 
         Raises:
-            CannotRepair: there is nothing that could stand.
+            CannotRepair: there is no rank whose position could be asked.
         """
         if not self._means.roster.generation:
             raise CannotRepair("training has not begun")
@@ -297,7 +313,7 @@ def _succeeds(standing: Standings) -> bool:
 
 
 async def _cancelled(*works: "asyncio.Future[Any]") -> None:
-    """All are told before one is waited for: who is cancelled itself meanwhile leaves none of them behind."""
+    """Cancels all works and waits for them. All are cancelled first, in case the caller itself is cancelled meanwhile."""
     for work in works:
         work.cancel()
     await asyncio.wait(works)

@@ -1,8 +1,8 @@
 """Repairs training with the processes that live: after a failure they leave their collectives and repeat the step together.
 
-Begun by the conductor when a rank says that its step failed, or is gone. All say where they stand; nobody loses more than that
-step. Who failed in the middle of an update, and the process that takes the place of one that is gone, take the state of a rank
-that finished it.
+Begun by the conductor when a rank reports that its step failed, or when one is gone. All ranks report where they stand, and
+lose at most that step. A rank that failed in the middle of an update takes the state of a rank that finished it. So does the
+process that replaces a rank that is gone.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from rekindle_wire.training_pb2 import Standing
 log = logging.getLogger(__name__)
 
 START_SECONDS = 900.0
-"""From the start of a replacement's process until its session begins, at most."""
+"""Maximum number of seconds from the start of a replacement's process until its session begins."""
 ATTEMPTS = 3
-"""How often in a row a repair is tried before training ends, as it would without one."""
+"""Attempts in a row at one repair. After that training ends, as it would without a repair."""
 
 
 def plan(standing: Mapping[int, Standing]) -> Plan:
-    """Where all ranks go on, and who needs whose state.
+    """Computes the step at which all ranks go on, and the transfers of state that this needs.
 
     Args:
-        standing: of each rank.
+        standing: position of each rank.
 
     Raises:
         CannotRepair: a rank says that no repair helps, or no rank has the state of the step at which training would go on.
@@ -57,12 +57,15 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
 
 
 def lost(standing: Mapping[int, Standing], ranks: Collection[int]) -> dict[int, Standing]:
-    """These ranks as they are to be replaced: what their processes keep of others counts as long as they live."""
+    """Returns positions for ranks that are to be replaced.
+
+    State that their processes keep for other ranks counts while they live.
+    """
     return {rank: Standing(place=Standing.LOST, kept=standing[rank].kept if rank in standing else ()) for rank in ranks}
 
 
 async def stand(roster: Roster) -> dict[int, Standing]:
-    """Where all that live stand, also when one of them ends meanwhile.
+    """Stops all live ranks and returns their positions. It asks again if one of them ends meanwhile.
 
     Raises:
         CannotRepair: some have left the loop for good.
@@ -86,7 +89,10 @@ def _refuse_uneven(roster: Roster) -> None:
 
 
 def _reaches(at: Standing, step: int) -> bool:
-    """A rank that has all gradients of a step finishes it, where another one has."""
+    """Returns whether the rank can go on after `step`.
+
+    A rank that has all gradients of that step finishes it if another one has.
+    """
     match at.place:
         case Standing.BOUNDARY:
             return at.step == step
@@ -97,26 +103,26 @@ def _reaches(at: Standing, step: int) -> bool:
 
 
 class Repair:
-    """Of all ranks. `run` ends when they have completed a step more."""
+    """Repair of all ranks. `run` ends when they have completed one more step."""
 
     def __init__(self, roster: Roster, store: Store, successors: Nobody, limit: float, *, stands: bool = False) -> None:
         """Args:
         limit: seconds from the rebuild to a completed step.
-        stands: all are to stand behind it, and not to go on.
+        stands: True if all ranks are to stand afterwards, and not to go on.
         """
         self._stands = stands
         self._roster, self._store, self._successors, self._limit = roster, store, successors, limit
         self._behind = -1
         self._failed = 0
-        """Attempts at one step in a row."""
+        """Failed attempts at one step in a row."""
         self._new: set[int] = set()
         """Ranks that processes of other pods have taken."""
 
     async def run(self) -> int:
-        """Returns the step behind which training went on. What fails meanwhile is repaired as well.
+        """Returns the step after which training went on. Failures during the repair are repaired as well.
 
         Raises:
-            CannotRepair: it does not go on.
+            CannotRepair: training cannot go on.
         """
         began = time.monotonic()
         while True:
@@ -131,7 +137,7 @@ class Repair:
                 return found.step
 
     async def _attempt(self, standing: Mapping[int, Standing]) -> Plan | None:
-        """None: another rank ended before anything was tried."""
+        """Tries a repair once. Returns its plan, or None if another rank ended before anything was tried."""
         roster, replaced = self._roster, self._successors.ranks
         found = replace(plan({**standing, **lost(standing, replaced)}), stands=self._stands)
         self._successors.refuse(found)
@@ -153,7 +159,7 @@ class Repair:
         return found
 
     async def _are_there(self, replaced: frozenset[int]) -> bool:
-        """Whether another process of each of these ranks is there, and no further one has ended."""
+        """Returns whether a new process of each of these ranks is there, and no further rank has ended."""
         successors = self._successors
 
         def are_there_or_more_are_gone() -> bool:

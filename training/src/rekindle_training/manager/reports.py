@@ -1,5 +1,6 @@
-"""Reports of the manager to the control plane. Made by the procedures, delivered by `gateway.py` in the order of their making,
-which writes the id of the job into each.
+"""Reports of the manager to the control plane. Created by the procedures.
+
+Sent by `gateway.py` in the order of their creation; it writes the id of the job into each.
 """
 
 import asyncio
@@ -30,21 +31,21 @@ RETRY_FAILED, FAILED = 405, 406
 MEMORY_FAULT, NORMAL_FAULT, NETWORK_FAULT = "0", "1", "2"
 
 LONGEST_INFO = 2000
-"""Bytes of words in metadata, of which gRPC takes 8,192 in all."""
+"""Maximum bytes of a description in metadata. gRPC accepts 8,192 bytes in all."""
 
 Report = (
     RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest | StopCompleteRequest | SwitchResult | StressTestResult
 )
 
 Metadata = tuple[tuple[str, str | bytes], ...]
-"""For what the contract has no field."""
+"""Metadata of a report: values for which the contract has no field."""
 
 Types = Mapping[int, str]
-"""Of faults, by rank."""
+"""Types of faults, by rank."""
 
 
 class Reports:
-    """One manager's life of them."""
+    """Reports of one manager."""
 
     def __init__(self) -> None:
         self._incarnation = uuid.uuid4().hex
@@ -67,7 +68,9 @@ class Reports:
         self._tell(StopCompleteRequest(status=status, faultRanks=_fault_ranks(faults)))
 
     def status(self, code: int, info: str, strategy: str = MIGRATION, attempt: str = "") -> None:
-        """How a strategy ended: `continue`, of a migration, when training goes on on the old pod, because the backup died.
+        """Reports how a strategy ended.
+
+        A migration is answered with `continue` if training goes on on the old pod because the backup died.
 
         Without the `status` message the original control plane would crash.
         """
@@ -76,12 +79,16 @@ class Reports:
         self._tell(RecoverStatusRequest(status=status, strategy=strategy), _of_attempt(attempt))
 
     def links_switched(self, *, result: bool, info: str, attempt: str) -> None:
-        """Where the result is false, all links are those of before."""
+        """Reports a link switch. If the result is false, all ranks use the links that they had before."""
         log.info("report: links are switched", extra={"result": result, "reason": info})
         self._tell(SwitchResult(result=result), (*_of_attempt(attempt), _in_words(info)))
 
     def stress_tested(self, results: Mapping[int, Mapping[str, tuple[str, str]]], info: str, attempt: str) -> None:
-        """`results`: code and line of each check, by its name, of each rank."""
+        """Reports a stress test.
+
+        Args:
+            results: code and result line of each check, by rank and then by the check's name.
+        """
         log.info("report: stress tested", extra={"ranks": len(results), "result": info})
         told = {
             str(rank): StressTestRankResult(
@@ -99,7 +106,7 @@ class Reports:
         self.waiting.put_nowait((report, ((REPORT, uuid.uuid4().hex), *metadata)))
 
     def progress(self, step: int, steps_lost: int, world_size: int) -> None:
-        """Training advances. Said once in a manager's life."""
+        """Reports that training advances. Sent once in a manager's life."""
         if not self.progressed.done():
             log.info("report: progress", extra={"step": step, "steps_lost": steps_lost})
             report = ProgressReport(
@@ -113,7 +120,10 @@ class Reports:
 
 
 def _of_attempt(attempt: str) -> Metadata:
-    """Nothing where there is none: then the contract alone says what is answered."""
+    """Returns the metadata that names the attempt.
+
+    Empty if there is none: then only the contract says to what this is the answer.
+    """
     return ((ATTEMPT, attempt),) if attempt and attempt.isascii() and attempt.isprintable() else ()
 
 

@@ -1,6 +1,6 @@
-"""Who is who: the members of the current generation, the processes that wait for their first one, and the backups.
+"""All processes of a job: the members of the current generation, the processes that wait for their first one, and the backups.
 
-Filled by `service.py` as processes say hello, read by the procedures. What belongs to an earlier generation is told to leave.
+Filled by `service.py` as processes say hello, read by the procedures. Processes of an earlier generation are told to leave.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 GONE_CODE = 1
 TOLD_AGAIN_SECONDS = 120.0
-"""In which a control plane has told a new manager all that the one before was told; a gateway may be away for a while."""
+"""Seconds in which a control plane has repeated all its orders to a new manager. A gateway may be away for a while."""
 TURNED_AWAY = "another pod has these ranks"
 
 Members = dict[int, RankProcess]
@@ -25,12 +25,12 @@ Members = dict[int, RankProcess]
 
 
 class Doubted(NamedTuple):
-    """A step that does not end, since ranks make other collectives in it."""
+    """A step that does not end, because ranks begin different collectives in it."""
 
     generation: int
     step: int
     groups: Mapping[int, Mapping[str, int]]
-    """Collectives that each rank had begun by then, by their group."""
+    """Number of collectives that each rank had begun, by rank and group name."""
 
 
 class Roster:
@@ -40,43 +40,43 @@ class Roster:
         self.world_size = world_size
         self._ranks_per_pod = ranks_per_pod
         self.on_lost: Callable[[RankProcess], None] = lambda _: None
-        """Hears of members that are gone without a goodbye."""
+        """Called with each member that is gone without a goodbye."""
         self.lives: Callable[[str], bool] = lambda _: False
-        """Whether the process of this name is known to live, and to be the latest of its rank, although it may be silent."""
+        """Returns whether the process of this name lives and is the latest of its rank. It may be silent."""
         self.on_standing: Callable[[RankProcess], None] = lambda _: None
-        """Hears of members that say where they stand, asked or not."""
+        """Called with each member that reports where it stands, asked or not."""
         self.generation = 0
         self.took_over = False
-        """Ranks were members of a generation when this manager met them."""
+        """True if ranks were members of a generation when this manager met them."""
         self._took_over_at = 0.0
         self.torn = False
-        """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
+        """True if the members that were met do not belong to one generation: an earlier manager died during a rebuild."""
         self.doubted: Doubted | None = None
-        """A step that was broken off twice, since some ranks waited in a vote and others did not come to it."""
+        """Step that was stopped twice, because some ranks waited in a vote and others did not reach it."""
         self.stepped = False
-        """A step was completed since all began together."""
+        """True if a step was completed since all ranks began together."""
         self.on_first_step: Callable[[], None] = lambda: None
-        """Hears of the first one."""
+        """Called after that first step."""
         self.members: Members = {}
         self.starting: Members = {}
         self.all_backups: list[RankProcess] = []
-        """In the order in which they came; of several pods that wait for the same ranks, too."""
+        """Backups in the order in which they arrived. Several pods may wait for the same ranks."""
         self._turned_away: set[str] = set()
         """Launchers of pods whose ranks others have taken."""
         self.last_words: dict[str, tuple[int, str]] = {}
-        """Ranks and errors of processes of which the script failed, by their names, in this order."""
+        """Ranks and errors of processes whose script failed, by process name, in the order of their failures."""
         self._known: dict[str, RankProcess] = {}
         self._trained: set[str] = set()
-        """Processes that were members, by their names."""
+        """Names of the processes that were members."""
         self._links: dict[tuple[int, str], bool] = {}
-        """Of ranks, by their numbers and launchers: whether they use their pod's second link, as this manager had it."""
+        """Links that this manager has set, by rank and launcher: True if the rank uses the second link of its pod."""
         self._changed = asyncio.Event()
 
     # What the procedures ask.
 
     @property
     def has_just_taken_over(self) -> bool:
-        """What was ordered until then is told again about now."""
+        """True for some time after a takeover, while the control plane repeats its earlier orders to this manager."""
         return self.took_over and time.monotonic() - self._took_over_at < TOLD_AGAIN_SECONDS
 
     @property
@@ -93,17 +93,17 @@ class Roster:
 
     @property
     def training(self) -> bool:
-        """Every rank has completed a step, or stands behind one: there is something to go on from."""
+        """Returns whether every rank has completed a step or stands after one, so that training has a state to go on from."""
         return self.complete and all(member.stepped or member.paused for member in self.members.values())
 
     @property
     def finished(self) -> bool:
-        """Every rank said goodbye."""
+        """Returns whether every rank has said goodbye."""
         return self.complete and all(member.finished for member in self.members.values())
 
     @property
     def backups(self) -> Members:
-        """Those of one pod for each pod rank: the newest of which all processes wait, or most."""
+        """Backups by rank, from one pod for each pod rank: the one with most waiting processes, and the newest of equal ones."""
         pods: dict[tuple[int, str], Members] = {}
         for process in self.all_backups:
             pod = process.rank // self._ranks_per_pod, launcher_of(process.identity)
@@ -116,39 +116,40 @@ class Roster:
 
     @property
     def retired(self) -> list[RankProcess]:
-        """Were members of an earlier generation. They stand where they paused until their pod is deleted."""
+        """Returns members of an earlier generation. They stand where they paused until their pod is deleted."""
         return [process for process in self._known.values() if 0 < process.generation < self.generation]
 
     @property
     def vacant(self) -> frozenset[int]:
-        """Ranks of which no process lives that is a member."""
+        """Ranks that have no live member."""
         gone = {rank for rank, member in self.members.items() if member.lost and not member.finished}
         return frozenset(range(self.world_size)) - (self.members.keys() - gone)
 
     @property
     def standing(self) -> RankProcess | None:
-        """One that waits for another generation, if there is one."""
+        """Returns a member that waits for another generation. None: no member does."""
         return next((member for member in self.members.values() if member.stands and not member.dismissed), None)
 
     @property
     def links(self) -> dict[int, bool]:
-        """Whether the members use the second links of their pods. A new pod begins on its first one."""
+        """Returns for each member whether it uses the second link of its pod. A new pod begins on its first link."""
         return {rank: self.uses_backup_link(member) for rank, member in self.members.items()}
 
     def uses_backup_link(self, process: RankProcess) -> bool:
         return self._links.get((process.rank, launcher_of(process.identity)), process.said_backup_link)
 
     def put_links(self, links: Mapping[int, bool]) -> None:
-        """Of members, for the generations that follow."""
+        """Sets the links of members for the next generations."""
         for rank, backup in links.items():
             self._links[rank, launcher_of(self.members[rank].identity)] = backup
 
     def follow_links(self, new: Collection[int]) -> None:
-        """Members that came new go to their second links where that is where all others are, or where some of those that begin
-        together cannot use their first ones.
+        """Moves new members to their second links if all other members use theirs.
+
+        If all ranks begin together, they move as soon as one of them cannot use its first link.
 
         Args:
-            new: their ranks.
+            new: ranks of the new members.
         """
         links = self.links
         others = links.keys() - set(new)
@@ -159,7 +160,7 @@ class Roster:
         return identity in self._known
 
     def has_trained(self, identity: str) -> bool:
-        """As a member, as far as this manager has seen it."""
+        """Returns whether the process was a member, as far as this manager has seen."""
         return identity in self._trained
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -167,7 +168,7 @@ class Roster:
             await self._changed.wait()
 
     def install(self, members: Mapping[int, RankProcess]) -> None:
-        """A new generation. Whoever was a member and is none any more is fenced from here on."""
+        """Begins a new generation. Former members that are no longer members are ignored from now on."""
         self.generation += 1
         self.torn = False
         self.members = dict(members)
@@ -179,14 +180,16 @@ class Roster:
         self._change()
 
     def turn_away(self, launchers: Collection[str]) -> None:
-        """Processes of these pods leave, also those that have not come yet, unless they are members."""
+        """Tells the backups of these pods to leave, also those that arrive later, unless they are members."""
         self._turned_away |= set(launchers) - {launcher_of(member.identity) for member in self.members.values()}
         late = [process for process in self.all_backups if launcher_of(process.identity) in self._turned_away]
         self.dismiss(late, TURNED_AWAY)
 
     def reinstate(self, processes: Iterable[RankProcess]) -> None:
-        """Members of the generation before have their ranks again: the one that was to follow it came to nothing. They belong to
-        none, and go on with the next one. Who was told to leave by then has no rank any more."""
+        """Gives the members of the previous generation their ranks back, because the generation after it failed.
+
+        They belong to no generation, and go on with the next one. A process that was told to leave meanwhile gets no rank.
+        """
         for process in processes:
             if not process.dismissed:
                 process.generation = self.generation
@@ -196,8 +199,10 @@ class Roster:
     # What the service brings.
 
     def shape_problem(self, hello: Hello) -> str:
-        """Returns what is wrong with the size of the job as a process knows it; empty: nothing, or it does not say. Its rank
-        would be another's here, and all would wait for each other without a word."""
+        """Returns the problem with a process's view of the job's size. Empty: it is right, or the process does not report it.
+
+        With another size, its rank would be another rank here, and all ranks would wait for each other without an error.
+        """
         said, own = (hello.world_size, hello.ranks_per_pod), (self.world_size, self._ranks_per_pod)
         if said in (own, (0, 0)):
             return ""
@@ -215,7 +220,7 @@ class Roster:
         return process, outbox
 
     def hear_last_words(self, hello: Hello) -> None:
-        """Notes the error by which a process ends. What several of them say is logged once."""
+        """Notes the error by which a process ended. The same error of several processes is logged once."""
         if not any(hello.last_words == words for _, words in self.last_words.values()):
             log.warning("the script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
         self.last_words[hello.process] = hello.rank, hello.last_words
@@ -240,7 +245,10 @@ class Roster:
         self._change()
 
     def follow(self, rank: int, identity: str) -> None:
-        """The launcher says which process has this rank; others that had it are no more. Empty: none has."""
+        """Notes which process has this rank, according to its launcher.
+
+        Other processes of the rank are lost. Empty: no process has it.
+        """
         for process in list(self._known.values()):
             if process.rank == rank and process.identity != identity and not process.lost:
                 process.lose()
@@ -248,12 +256,12 @@ class Roster:
         self._change()
 
     def ended(self, identity: str) -> None:
-        """This process is no more, or as good as that."""
+        """Marks a process as lost: it has ended, or is as good as ended."""
         if (process := self._known.get(identity)) is not None and not process.lost:
             process.lose()
 
     def give_up(self, ranks: Iterable[int]) -> None:
-        """Others say that these are lost: those that are silent are not waited for."""
+        """Gives up silent processes of these ranks, which others report as lost."""
         for member in [self.members[rank] for rank in ranks if rank in self.members]:
             if not member.connected and not member.lost:
                 member.lose()
@@ -281,12 +289,12 @@ class Roster:
             self._trained.add(process.identity)
 
     def _is_followed(self, process: RankProcess) -> bool:
-        """A member of this generation has its rank: its own pod was replaced, and has not been deleted yet."""
+        """Returns whether a live member has the rank of this process: its pod was replaced, but is not deleted yet."""
         member = self.members.get(process.rank)
         return member is not None and member is not process and not member.lost
 
     def _follow(self, generation: int) -> None:
-        """A manager that took over learns from the ranks which generation is the current one."""
+        """Takes over a newer generation, which a new manager learns from the ranks."""
         if generation > self.generation:
             log.info("took over", extra={"generation": generation})
             self.generation, self.took_over, self._took_over_at = generation, True, time.monotonic()
@@ -311,7 +319,7 @@ class Roster:
         self._change()
 
     def _forget(self, process: RankProcess) -> None:
-        """It does not wait any more."""
+        """Removes a process that waits no more from the starting processes and the backups."""
         if self.starting.get(process.rank) is process:
             del self.starting[process.rank]
         if process in self.all_backups:

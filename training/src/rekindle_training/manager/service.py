@@ -1,4 +1,4 @@
-"""The manager's way downwards: one stream for each process of the job's ranks, and one for each launcher. Served by `main`."""
+"""Service of the manager for its ranks: one stream for each rank process, and one for each launcher. Served by `main`."""
 
 import asyncio
 import logging
@@ -17,8 +17,10 @@ from rekindle_wire.training_pb2_grpc import PodsServicer, RanksServicer
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 8.0
-"""Ranks and launchers say something each second, whatever training does; who is silent longer is frozen. Source: MindIO's
-limit."""
+"""Seconds after which a silent rank or launcher counts as frozen. Each sends a message each second, whatever training does.
+
+Source: MindIO's limit.
+"""
 
 
 class RanksService(RanksServicer):

@@ -1,7 +1,7 @@
-"""Decides where no control plane does: which ranks are replaced, who holds training up, and when all begin again.
+"""Decides for a job without a control plane: which ranks are replaced, which ones hold training up, and when all begin again.
 
-Made by the conductor for a job whose launcher started this manager. What it knows is what the launcher and the ranks say now, so
-that a manager that follows another one decides as that one would have.
+Created by the conductor for a job whose launcher started this manager. It knows only what the launcher and the ranks report
+now, so that a manager that follows another one makes the same decisions.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Standalone:
-    """Of one job. `consider` is called when something may have been lost."""
+    """Decisions of one job without a control plane. `consider` is called when something may have been lost."""
 
     def __init__(
         self, roster: Roster, pods: Pods, patience: float, break_off: Callable[[], None], repair: Callable[[], None]
     ) -> None:
         """Args:
-        patience: seconds that ranks wait for another one at least, before it is replaced; 0: as long as it takes.
-        break_off: ends what goes on between the ranks, so that all say where they stand.
+        patience: minimum seconds that ranks wait for another one before it is replaced. 0: no limit.
+        break_off: stops all ranks, so that all report where they stand.
         repair: begins a repair, if none is going on.
         """
         self._roster, self._pods, self._repair = roster, pods, repair
@@ -37,14 +37,14 @@ class Standalone:
         self._considering: asyncio.Task[None] | None = None
         self._restarts = 0
         self.given_up = False
-        """All ranks are to begin again, or to end."""
+        """True if all ranks are to begin again, or to end."""
         roster.lives = pods.vouches_for
         roster.on_first_step = pods.train
         pods.on_change = self._changed
 
     @property
     def over(self) -> bool:
-        """All ranks have ended well, whether they trained or not."""
+        """Returns whether all ranks have ended with exit code 0, whether they trained or not."""
         ended = list(self._pods.ended.values())
         return len(ended) == self._roster.world_size and not any(process.ended for process in ended)
 
@@ -53,7 +53,7 @@ class Standalone:
             self._considering = asyncio.create_task(self._look_at_losses())
 
     def give_up(self, reason: str, *, futile: bool = False) -> None:
-        """Only the last checkpoint is left to go on from; `futile`: not even that."""
+        """Orders all ranks to begin again at the last checkpoint, or to end if that is futile."""
         if self.given_up:
             return
         self.given_up = True
@@ -61,7 +61,10 @@ class Standalone:
         self._pods.restart(reason, futile=futile)
 
     async def watch(self) -> None:
-        """Who holds training up is ended, and replaced as one that ended by itself. Never returns."""
+        """Watches the ranks.
+
+        A rank that holds training up is killed, and replaced as one that ended by itself. Never returns.
+        """
         await watch.keep(self._watch, self._ends, self._left_out, self._roster, self._pods)
 
     def _changed(self) -> None:
@@ -72,7 +75,10 @@ class Standalone:
         self.consider()
 
     async def _look_at_losses(self) -> None:
-        """A manager that follows another one first meets all who live."""
+        """Looks for lost ranks, and repairs training or gives it up.
+
+        A manager that follows another one first meets all live ranks.
+        """
         roster, pods = self._roster, self._pods
         try:
             if pods.succeeds:
@@ -93,7 +99,7 @@ class Standalone:
 
     @property
     def _final(self) -> Standing | None:
-        """Why a rank could not go on, whatever others do."""
+        """Standing of a rank that cannot go on, whatever others do. None: there is none."""
         said = (member.standing for member in self._roster.members.values() if member.standing is not None)
         return next((standing for standing in said if standing.final), None)
 

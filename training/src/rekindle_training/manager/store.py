@@ -1,6 +1,6 @@
-"""The rendezvous of the job's communicators: a store that lives in the manager, so that rank 0 is as replaceable as any other.
+"""Rendezvous of the job's communicators: a store in the manager, so that rank 0 can be replaced like any other rank.
 
-Importing torch takes seconds. It happens in a thread, so that the manager speaks to everybody at once.
+Importing torch takes seconds. It is imported in a thread, so that the manager can serve connections at once.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import Any
 class Store:
     port: int
     life: str
-    """Part of every prefix: one manager's generations are never taken for another's."""
+    """Part of every prefix, which separates the generations of different managers."""
     server: Any
-    """Keeps the store alive."""
+    """Server of the store. The reference keeps it alive."""
 
     def prefix(self, generation: int) -> str:
         return f"{self.life}/generation-{generation}"

@@ -1,7 +1,7 @@
-"""A stress test of ranks that stand: one check after the other, each by all its ranks at once, and what their answers mean
-together. Made of an order of the control plane, run by `maintenance.py`.
+"""Stress test of ranks that stand: one check after the other, each by all its ranks at once.
 
-A rank that does not answer in time has timed out, and is asked nothing more; no rank waits for it.
+It also interprets the answers together. Created for an order of the control plane, and run by `maintenance.py`. A rank that
+does not answer in time has timed out, and gets no further check; no rank waits for it.
 """
 
 import asyncio
@@ -20,11 +20,14 @@ from rekindle_wire.training_pb2 import ManagerMessage, StressTest, StressTested
 log = logging.getLogger(__name__)
 
 ORDER = (PRODUCTS, MEMORY, MESSAGES)
-"""Who hangs in one of the first two is not waited for in the third, in which ranks wait for each other."""
+"""Order of the checks.
+
+A rank that hangs in one of the first two is left out of the third, in which ranks wait for each other.
+"""
 ANSWER_SECONDS = 10.0
-"""For the beginning and the answer of a check, beyond twice the time that it was given."""
+"""Seconds to begin and answer a check, in addition to twice the time that the check was given."""
 MEETING_SECONDS = 5.0
-"""For each meeting of two ranks at least, which takes a moment where both come: a busy machine is no fault."""
+"""Minimum number of seconds for each meeting of two ranks. It takes a moment if both come, but a busy machine is no fault."""
 
 
 class OpResult(NamedTuple):
@@ -33,17 +36,17 @@ class OpResult(NamedTuple):
 
 
 Results = dict[int, dict[str, OpResult]]
-"""By rank, and by the names of checks."""
+"""Results by rank, and then by the name of the check."""
 
 
 def read(order: StressTestRankParams, ranks: int) -> dict[int, tuple[int, ...]]:
-    """Operations by rank.
+    """Returns the operations of an order, by rank.
 
     Args:
-        ranks: of the job.
+        ranks: number of ranks of the job.
 
     Raises:
-        ValueError: it makes no sense; the message names the field.
+        ValueError: the order is invalid; the message names the field.
     """
     if not order.stressParam:
         raise ValueError("stressParam: no rank is named")
@@ -53,7 +56,7 @@ def read(order: StressTestRankParams, ranks: int) -> dict[int, tuple[int, ...]]:
 
 
 class Stress:
-    """One order."""
+    """Stress test of one order."""
 
     mends = False
 
@@ -72,14 +75,14 @@ class Stress:
         self._means.reports.stress_tested(self._results, self._info, attempt)
 
     def break_off(self, reason: str) -> None:
-        """What was found stays."""
+        """Ends the stress test. Results that were found are kept, and all other checks get the code NOT_RUN."""
         self._info = reason
         for rank, ops in self._ops.items():
             for op in ops:
                 self._results.setdefault(rank, {}).setdefault(_name(op), OpResult(NOT_RUN, reason))
 
     async def run(self) -> None:
-        """Raises RankLost or StepFailed where a rank ends meanwhile: training is to be recovered."""
+        """Runs the stress test. Raises RankLost or StepFailed if a rank ends meanwhile: training is to be recovered."""
         try:
             self._ops = read(self._order, self._roster.world_size)
         except ValueError as error:
@@ -97,7 +100,7 @@ class Stress:
         self._info = _in_words(self._results)
 
     async def _ask(self, op: int, ranks: Collection[int]) -> dict[int, StressTested]:
-        """Answers of those that give one in time."""
+        """Runs a check on these ranks. Returns the answers that arrived in time."""
         if not ranks:
             return {}
         check = StressTest(id=uuid.uuid4().hex, op=op, seconds=self._seconds)
@@ -149,7 +152,7 @@ def _pairs(answers: Mapping[int, StressTested], named: Callable[[StressTested], 
 
 
 def _met(asked: Sequence[int]) -> set[frozenset[int]]:
-    """All that exchange messages with each other."""
+    """Returns all pairs of ranks that exchange messages."""
     count = len(asked)
     return {
         frozenset((rank, asked[other]))
@@ -160,12 +163,14 @@ def _met(asked: Sequence[int]) -> set[frozenset[int]]:
 
 
 def culprits(pairs: Iterable[frozenset[int]], known: Collection[int], well: Mapping[int, int]) -> frozenset[int]:
-    """Few ranks that explain what went wrong between all these pairs, those first that explain most of it, and of them those that
-    got on with the fewest others; both of a pair where nothing tells one from the other.
+    """Returns a small set of ranks that explains the failures between all these pairs.
+
+    Ranks that explain most failures come first, and of them those with the fewest meetings that went well. If nothing
+    distinguishes the ranks of a pair, both are returned.
 
     Args:
-        known: ranks of which it is known that they are the reason.
-        well: with how many others all was well, by rank.
+        known: ranks that are already known to be the cause.
+        well: number of other ranks with which all was well, by rank.
     """
     found: set[int] = set()
     left = [pair for pair in pairs if not pair & set(known)]

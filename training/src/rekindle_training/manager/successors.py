@@ -1,4 +1,4 @@
-"""Whose rank another process takes in a repair, and where that process comes from. Used by `repair.py`."""
+"""Ranks that other processes take in a repair, and the sources of these processes. Used by `repair.py`."""
 
 import time
 from collections.abc import Collection
@@ -11,17 +11,17 @@ from rekindle_training.manager.roster import Members, Roster
 from rekindle_wire.training_pb2 import ProcessState
 
 LAUNCHER_SECONDS = 10.0
-"""So long a launcher may say nothing; it comes back every 0.1 s."""
+"""Seconds for which a launcher may be silent. It reconnects every 0.1 s."""
 STARTS = 3
-"""How often a process of each rank is started, on average, before it is said that they end before they join."""
+"""Average number of starts for each rank, after which the processes are reported to end before they join."""
 
 
 class CannotRepair(Exception):
-    """Only the last checkpoint is left to go on from; the message says why."""
+    """Training can only go on from the last checkpoint. The message says why."""
 
 
 class Futile(CannotRepair):
-    """Training ends: a restart would come to the same end."""
+    """Training ends, because a restart would fail in the same way."""
 
 
 class LoopsDiffer(Futile):
@@ -29,11 +29,11 @@ class LoopsDiffer(Futile):
 
 
 class NotReplaced(CannotRepair):
-    """A rank is gone that nobody replaces here."""
+    """A rank is gone, and no process replaces it here."""
 
 
 class Nobody:
-    """Who lives repeats the step, and that has to be all."""
+    """Replaces no rank: all ranks live, and repeat the step. Base class of the other sources of processes."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
@@ -41,30 +41,30 @@ class Nobody:
 
     @property
     def first_error(self) -> str:
-        """First error by which a process failed that was to take a rank; empty: none is known."""
+        """Returns the first error of a process that was to take a rank. Empty: none is known."""
         said = self._roster.last_words.items()
         return next((f"rank {rank}: {words}" for process, (rank, words) in said if process not in self._before), "")
 
     @property
     def ranks(self) -> frozenset[int]:
-        """Those that another process is to take now.
+        """Ranks that another process is to take now.
 
         Raises:
-            NotReplaced: another one is gone.
+            NotReplaced: another rank is gone.
         """
         self._refuse(self._roster.vacant)
         return frozenset()
 
     @property
     def there(self) -> Members:
-        """Processes that could."""
+        """Processes that can take a rank, by rank."""
         return {}
 
     def start(self, ranks: frozenset[int]) -> None:
-        """Sees to it that there will be some. Raises CannotRepair where that was tried often enough."""
+        """Starts processes for these ranks if needed. Raises CannotRepair if that was tried often enough."""
 
     def refuse(self, plan: Plan) -> None:
-        """Raises CannotRepair where a process could not be given what it needs."""
+        """Raises CannotRepair if a process could not be given the state that it needs."""
 
     @staticmethod
     def _refuse(gone: Collection[int]) -> None:
@@ -73,16 +73,18 @@ class Nobody:
 
 
 class InPlace(Nobody):
-    """The launcher of a rank whose process has ended starts another one, or gives it a spare."""
+    """Replaces ranks inside their pods: the launcher of a rank whose process ended starts another one, or assigns a spare."""
 
     def __init__(self, roster: Roster, pods: Pods, ranks: frozenset[int] | None = None) -> None:
-        """`ranks`: those that may be replaced; by default all."""
+        """Args:
+        ranks: ranks that may be replaced; by default all.
+        """
         super().__init__(roster)
         self._pods, self._allowed = pods, ranks
         self._ordered: set[str] = set()
-        """Processes that another one is to follow."""
+        """Names of the ended processes whose replacement was ordered."""
         self._unheard: dict[int, float] = {}
-        """Since when the launcher of a rank's pod does not speak."""
+        """Monotonic time since which the launcher of a rank's pod is silent, by rank."""
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -93,13 +95,20 @@ class InPlace(Nobody):
 
     @property
     def there(self) -> Members:
-        """In a pod that came as a backup they say so, and mean this rank. Behind a hot switch the old process may stand yet."""
+        """Processes that can take a vacant rank, by rank.
+
+        In a pod that came as a backup, a new process has the role of a backup and is meant for this rank. After a hot switch
+        the old process may still stand there.
+        """
         old = {process.rank: process for process in self._roster.retired if process.connected and not process.dismissed}
         there = {**old, **self._roster.backups}
         return {**{rank: there[rank] for rank in self._roster.vacant & there.keys()}, **self._roster.starting}
 
     def start(self, ranks: frozenset[int]) -> None:
-        """A process that ends before it joins is followed by another one, as long as there is hope."""
+        """Orders a replacement for each process that has ended.
+
+        Raises CannotRepair if too many of them ended before they joined.
+        """
         self._refuse_without_launcher(ranks)
         for process in list(self._pods.processes):
             if process.HasField("ended") and process.process not in self._ordered and self._is_in_place(process, ranks):
@@ -112,7 +121,10 @@ class InPlace(Nobody):
                 self._pods.replace(process)
 
     def _is_in_place(self, process: ProcessState, ranks: frozenset[int]) -> bool:
-        """And not in a pod of which another one has taken the ranks, and that is still there."""
+        """Returns whether this process is to be replaced in its pod.
+
+        It is not if the pod's ranks were taken by another pod, and the pod is still there.
+        """
         member = self._roster.members.get(process.rank)
         mine = member is None or member.identity == process.process or not self._roster.has_trained(process.process)
         return mine and process.rank in ranks
@@ -125,7 +137,7 @@ class InPlace(Nobody):
 
 
 class Elsewhere(Nobody):
-    """Processes of backup pods take all ranks of some pods, whose own processes may live: those are retired."""
+    """Replaces pods: processes of backup pods take all their ranks. Live processes of the replaced pods are retired."""
 
     def __init__(self, roster: Roster, pods: Pods, ranks: Collection[int]) -> None:
         super().__init__(roster)
@@ -134,10 +146,10 @@ class Elsewhere(Nobody):
         self._left = {launcher_of(member.identity) for member in members.values() if member is not None}
         """Launchers of the pods that are replaced."""
         self._given_up: set[str] = set()
-        """Launchers of pods that were to take their place, and did not come so far."""
+        """Launchers of pods that were to replace others, and ended before they joined."""
         taken = roster.has_just_taken_over and all(member is not None and _is_backup(member) for member in members.values())
         self._leaving = {} if taken else members
-        """A manager that follows one which had carried this out finds the backups where they belong."""
+        """Members that are to leave, by rank. Empty if an earlier manager had already carried this out."""
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -147,15 +159,17 @@ class Elsewhere(Nobody):
 
     @property
     def there(self) -> Members:
-        """Backups; or processes of a pod that others have made anew, which know of no other role. What was started in a pod that
-        is to go has no future."""
+        """Backups by rank, or processes of a pod that was created again, which do not have the role of a backup.
+
+        Processes of the pods that are replaced are left out.
+        """
         anew = {
             rank: process for rank, process in self._roster.starting.items() if launcher_of(process.identity) not in self._left
         }
         return {**anew, **self._roster.backups}
 
     def start(self, ranks: frozenset[int]) -> None:
-        """Others make pods. One in which a process ended before it joined ends as well, so that they see it and make another."""
+        """Releases pods in which a process ended before it joined. Their owner sees that they end, and creates others."""
         for process in list(self._pods.processes):
             launcher = launcher_of(process.process)
             if process.rank in ranks and process.HasField("ended") and launcher not in self._left | self._given_up:
@@ -163,7 +177,10 @@ class Elsewhere(Nobody):
                 self._pods.release(f"rank {process.rank} ended with {process.ended} before it joined", process.process)
 
     def refuse(self, plan: Plan) -> None:
-        """What only a rank has is in the memory of its pod, and in the keeping of another one."""
+        """Raises CannotRepair if the state that only a rank has is not kept by another pod.
+
+        That state is in the memory of the rank's own pod, and in the keeping of another one.
+        """
         if plan.step and (missing := sorted(self.ranks - plan.own_states.keys())):
             raise CannotRepair(
                 f"nobody keeps the random numbers and the data position of rank {missing[0]} behind step {plan.step}"

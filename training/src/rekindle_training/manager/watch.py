@@ -1,8 +1,8 @@
 """Finds the processes that hold training up: one that is stopped, and one that stands still while all others wait for it.
 
-Who waits is in a collective, and has begun one more than who does not come. So a rank is told from the others by its progress:
-completed steps, and collectives that it began, in whichever group. What takes all of them long, such as a compilation, is no
-fault, and neither is a silent process: one call may keep it from speaking.
+A rank that waits is in a collective, and has begun one more than the rank that does not come. So ranks are compared by
+progress: completed steps, and collectives begun, in any group. An operation that takes all of them long, such as a
+compilation, is no fault. Neither is a silent process: one call may keep it from sending.
 """
 
 import asyncio
@@ -17,24 +17,27 @@ from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.roster import Roster
 
 LOOK_SECONDS = 0.5
-"""Between two looks at how far the ranks are."""
+"""Seconds between two comparisons of the ranks' progress."""
 
 Progress = tuple[int, int]
-"""Completed steps, collectives begun."""
+"""Progress of a rank: completed steps, collectives begun."""
 
 WAITS: Progress = (sys.maxsize, 0)
-"""Of a rank that stands until it is told to go on, or is at the end of its loop: it holds nobody up, however far others are."""
+"""Progress of a rank that stands until it is told to go on, or is at the end of its loop.
+
+It never counts as behind the others.
+"""
 
 STOPPED_SECONDS = 1.0
-"""How long a process may be stopped, as by SIGSTOP, before another one takes its rank."""
+"""Seconds for which a process may be stopped, for example by SIGSTOP, before another one takes its rank."""
 ASLEEP_SECONDS = 10.0
-"""Between two looks: this process was stopped itself, as by a terminal, and the ranks with it."""
+"""Seconds between two comparisons after which this process is assumed to have been stopped itself, and the ranks with it."""
 LEARNT = 5
-"""Nobody is taken for stuck before all have stood this many times longer than they ever did and went on."""
+"""Minimum standstill before a rank counts as stuck, as a factor of the longest one from which all went on by themselves."""
 
 
 async def keep(watch: "Watch", ends: LoopEnds, left_out: LeftOut, roster: Roster, pods: Pods) -> None:
-    """Never returns."""
+    """Calls all watches every half a second. Never returns."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         look(watch, roster, pods)
@@ -55,27 +58,30 @@ def _progress(member: RankProcess) -> Progress:
 
 
 def stopped(roster: Roster, pods: Pods) -> frozenset[int]:
-    """Ranks whose processes are stopped; a backup's, beside one that trains, is another matter."""
+    """Returns the ranks whose processes are stopped. A stopped backup of a rank that trains is left out."""
     living = {rank: member.identity for rank, member in roster.members.items() if not member.lost}
     found = (process for process in pods.processes if process.stopped)
     return frozenset(process.rank for process in found if living.get(process.rank, process.process) == process.process)
 
 
 class Watch:
-    """Of one job. `look` is called every second or so, and `kill` with the rank of who is to be replaced, and the reason."""
+    """Watch over one job. `look` is called about every second. `kill` is called with the rank to replace and the reason."""
 
     def __init__(self, patience: float, kill: Callable[[int, str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """`patience` is how long ranks may wait for another one at least, in seconds; 0: as long as it takes."""
+        """Args:
+        patience: minimum number of seconds that ranks wait for another one. 0: no limit.
+        kill: replaces a rank, for the given reason.
+        """
         self._patience, self._kill, self._clock = patience, kill, clock
         self._progress: dict[int, Progress] = {}
         self._moved = self._looked = clock()
         self._longest = 0.0
         self._stopped: dict[int, float] = {}
         self._blamed: set[tuple[int, int]] = set()
-        """Ranks and the steps in which they were: a second time they are left alone, since it is the script's doing."""
+        """Ranks that were replaced, with their steps. A second time they are left alone, because the script is the cause."""
 
     def look(self, progress: Mapping[int, Progress]) -> None:
-        """Of all ranks, while they train."""
+        """Compares the progress of all ranks, while they train."""
         now = self._clock()
         if now - self._looked > ASLEEP_SECONDS:
             self.rest()
@@ -90,11 +96,15 @@ class Watch:
             self._blame(quiet)
 
     def rest(self) -> None:
-        """Training does not go on just now, or is begun anew."""
+        """Resets the comparison, because training does not go on just now, or begins again."""
         self._progress, self._moved = {}, self._clock()
 
     def look_at_stopped(self, ranks: frozenset[int]) -> None:
-        """Ranks whose processes are stopped now."""
+        """Kills ranks whose processes have been stopped for too long.
+
+        Args:
+            ranks: ranks whose processes are stopped now.
+        """
         now = self._clock()
         self._stopped = {rank: self._stopped.get(rank, now) for rank in ranks}
         for rank, since in list(self._stopped.items()):

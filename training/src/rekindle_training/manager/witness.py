@@ -1,6 +1,6 @@
-"""What the launchers of a job see, where a control plane decides: a process that ended, or that holds training up, is lost.
+"""Detects losses through the launchers of a job with a control plane: a process that ended, or that holds training up, is lost.
 
-The conductor reports it. Without a launcher that speaks, a process is lost when it is silent.
+The conductor reports it. Without a connected launcher, a process is lost when it is silent.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from rekindle_wire.training_pb2 import ProcessState
 log = logging.getLogger(__name__)
 
 MEET_SECONDS = 2.0
-"""In which a manager that follows another one meets all that live; they try every 0.5 s."""
+"""Seconds in which a manager that follows another one meets all live ranks. They reconnect every 0.5 s."""
 
 
 class Witness:
-    """Of one job."""
+    """Loss detection for one job with a control plane."""
 
     def __init__(self, roster: Roster, pods: Pods, patience: float, break_off: Callable[[], None]) -> None:
         """Args:
         patience: as of `Watch`.
-        break_off: ends what goes on between the ranks, so that all say where they stand.
+        break_off: stops all ranks, so that all report where they stand.
         """
         self._roster, self._pods = roster, pods
         self._watch = Watch(patience, self._lose)
@@ -39,7 +39,7 @@ class Witness:
         pods.on_change = self._look_at_ends
 
     async def watch(self) -> None:
-        """Never returns."""
+        """Watches the ranks. Never returns."""
         await watch.keep(self._watch, self._ends, self._left_out, self._roster, self._pods)
 
     def _look_at_ends(self) -> None:
@@ -49,19 +49,22 @@ class Witness:
                 self._look_at_stranger(process)
 
     def _look_at_stranger(self, process: ProcessState) -> None:
-        """One that has never trained: its script fails before it begins, or it is a backup's."""
+        """Handles an ended process that has never trained: its script failed before it began, or it belongs to a backup."""
         if process.ended and not self._roster.has_trained(process.process) and process.process not in self._useless:
             self._useless.add(process.process)
             later = 0 if self._roster.generation and not self._roster.took_over else MEET_SECONDS
             asyncio.get_running_loop().call_later(later, self._release, process)
 
     def _release(self, process: ProcessState) -> None:
-        """Its pod, as long as nobody waits for such a process."""
+        """Releases the pod of this process, unless training waits for a process of its rank."""
         if not self._roster.generation or process.rank not in self._roster.vacant:
             self._pods.release(f"rank {process.rank} ended with {process.ended} and did not train", process.process)
 
     def _lose(self, rank: int, reason: str) -> None:
-        """A rank without a member may have a process that was to take it, and is stopped before it has said so."""
+        """Kills the process of a rank that holds training up.
+
+        A rank without a member may have a process that was to take it, and was stopped before it said hello.
+        """
         member = self._roster.members.get(rank)
         if member is not None and not member.lost:
             found = [member.identity]

@@ -1,8 +1,8 @@
-"""The step boundary, where the training loop meets the manager's wishes. The loop crosses it, the processor's thread shuts it.
+"""Step boundary, where the training loop gets the manager's requests. The loop crosses it, the processor's thread shuts it.
 
-Two threads, one lock. A planned pause takes two phases: `hold` freezes the loop's way ahead and says where it stands,
-`pause_at` lets it run up to the step on which all ranks agreed. So no rank is ever caught inside a collective. Where something
-has failed the gate is broken: nothing begins before the next generation.
+Two threads use it, with one lock. A planned pause takes two phases: `hold` stops the loop at the end of its step and returns
+its position, `pause_at` lets it run up to the step on which all ranks agreed. So no rank is stopped inside a collective. If a
+step has failed, the gate is broken: no step begins before the next generation.
 """
 
 import threading
@@ -13,22 +13,22 @@ from rekindle_wire.training_pb2 import Leave, Rebuild, StressTest
 
 @dataclass(frozen=True)
 class Go:
-    """The next step may begin."""
+    """Request: the next step may begin."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """The loop stands where it was asked to; said once a pause."""
+    """Request: the loop stands at the requested step, and is to report that. Made once for each pause."""
 
 
 @dataclass(frozen=True)
 class Stand:
-    """Say where you stand: something has failed, here or elsewhere."""
+    """Request to report where the rank stands, because a step has failed, here or on another rank."""
 
 
 @dataclass(frozen=True)
 class Join:
-    """Become a member of this generation."""
+    """Request to become a member of this generation."""
 
     generation: int
     rebuild: Rebuild
@@ -36,14 +36,14 @@ class Join:
 
 @dataclass(frozen=True)
 class Switch:
-    """See whether collectives can use the other link, or the first one."""
+    """Request to check whether collectives can use the backup link, or the first one."""
 
     backup: bool
 
 
 @dataclass(frozen=True)
 class Check:
-    """Begin this check where you stand."""
+    """Request to begin this check at the boundary."""
 
     order: StressTest
 
@@ -52,7 +52,7 @@ Wish = Go | Pause | Stand | Join | Switch | Check | Leave
 
 
 class Gate:
-    """Shut at first: a process belongs to no generation until the manager says so."""
+    """Step boundary of one rank. It is shut at first: a process belongs to no generation until the manager says so."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -79,7 +79,9 @@ class Gate:
             return wish
 
     def complete(self, step: int) -> None:
-        """The loop has reached the boundary behind `step`, by executing it or because a replica or a checkpoint stood there."""
+        """Notes that the loop has reached the boundary after `step`, by executing it, or by taking the state of a replica or
+        checkpoint.
+        """
         with self._changed:
             self._begun = self._completed = step
 
@@ -93,7 +95,7 @@ class Gate:
             self._changed.notify_all()
 
     def enter(self, generation: int) -> None:
-        """What has failed in an earlier generation is over."""
+        """Enters a generation. Failures of earlier generations no longer count."""
         with self._changed:
             self._generation = generation
             self._stand = self.broken
@@ -105,17 +107,17 @@ class Gate:
 
     @property
     def begun(self) -> int:
-        """The step that is being executed, or the last completed one at a boundary."""
+        """Current step, or the last completed one at a boundary."""
         return self._begun
 
     @property
     def total(self) -> int:
-        """The last step of the loop; 0 when no loop has said it."""
+        """Last step of the loop. 0: it is not known yet."""
         return self._total
 
     @property
     def is_asked_to_join(self) -> bool:
-        """A generation that the loop has not turned to yet."""
+        """True if the loop was asked to join a generation and has not turned to it yet."""
         return self._join is not None
 
     @property
@@ -123,22 +125,22 @@ class Gate:
         return self._broken_in >= self._generation
 
     def broken_by(self, generation: int) -> bool:
-        """Somebody has found by now that this generation failed."""
+        """Returns whether this generation is known to have failed."""
         return self._broken_in >= generation
 
     @property
     def broken_in(self) -> int:
-        """The generation of the failure of which the loop speaks."""
+        """Returns the generation of the failure about which the loop reports."""
         return self._broken_in
 
     def break_off(self, generation: int) -> None:
-        """Nothing begins any more in this generation, and the loop says where it stands."""
+        """Ends this generation: no step begins in it any more, and the loop reports where it stands."""
         self.stand(max(generation, self._broken_in))
 
     # The manager's side.
 
     def hold(self) -> tuple[int, int]:
-        """No step begins after the one that is being executed, which is returned together with the loop's last one."""
+        """Lets no step begin after the current one. Returns the current step and the last step of the loop."""
         with self._changed:
             self._limit = self._begun
             self._pause_at = None
@@ -150,7 +152,7 @@ class Gate:
             self._changed.notify_all()
 
     def stand(self, generation: int) -> None:
-        """As `break_off`; the manager knows best which generation it asks about."""
+        """Ends the generation about which the manager asks, as `break_off` does. An earlier generation is ignored."""
         with self._changed:
             if generation >= self._generation:
                 self._broken_in, self._stand = generation, True
@@ -167,7 +169,7 @@ class Gate:
             self._changed.notify_all()
 
     def check(self, check: Check) -> None:
-        """Of who is not held nothing is checked."""
+        """Requests a check of the rank's device. Ignored if the loop is not held at a boundary."""
         with self._changed:
             if self._limit is not None:
                 self._check = check

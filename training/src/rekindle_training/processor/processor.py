@@ -1,7 +1,7 @@
-"""One rank's conversation with the manager, in a thread of its own. Started by the adapter's session, one in each process.
+"""Connection of one rank to the manager, in a thread of its own. Started by the adapter's session, one in each process.
 
-The stream may break and the manager may be another one afterwards: the processor comes back by itself, says hello and
-repeats its latest statement, and training does not notice.
+The stream may break, and the manager may be another one afterwards. The processor reconnects by itself, says hello and
+repeats its latest statement. Training does not notice.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.2
 GOODBYE_SECONDS = 10.0
-"""How long an ending rank tries to tell the manager; a manager that is away longer learns it from the cluster."""
+"""Seconds that an ending rank tries to send its goodbye. A manager that is away longer learns of the end from the cluster."""
 LEAVE_SECONDS = 2.0
-"""How long a process that was told to leave may take to reach a step boundary before it is ended where it is."""
+"""Seconds that a process which was told to leave has to reach a step boundary. After that it is ended immediately."""
 
 REFUSED = 78
-"""Exit code of a process that speaks another protocol than its manager: EX_CONFIG of sysexits.h."""
+"""Exit code of a process whose protocol differs from its manager's: EX_CONFIG of sysexits.h."""
 
 _Outbox = queue.SimpleQueue[RankMessage | None]
 
@@ -64,15 +64,18 @@ class _Communicator(Protocol):
         """Ends what the loop waits for in it."""
 
     def counted(self) -> dict[str, int]:
-        """Collectives that were begun, by their group; votes and exchanges by the empty name."""
+        """Number of collectives that were begun, by group name. Votes and exchanges are counted under the empty name."""
 
     @property
     def votes(self) -> bool:
-        """This rank waits in a vote."""
+        """True while this rank waits in a vote."""
 
 
 class Processor:
-    """Speaks for one rank; `gate` is where the training loop listens, `communicator` what its collectives go through."""
+    """Sends and receives messages for one rank.
+
+    `gate` passes the manager's requests to the training loop. `communicator` runs the collectives of the rank.
+    """
 
     def __init__(self, environment: RankEnvironment, gate: Gate, communicator: _Communicator) -> None:
         self._environment = environment
@@ -82,11 +85,11 @@ class Processor:
         self._lock = threading.Lock()
         self._statement: RankMessage | None = None
         self._leaving: Leaving | None = None
-        """What was said in this generation at the end of the loop."""
+        """Message sent in this generation at the end of the loop. None: the loop has not ended."""
         self._steps_lost = 0
         self._owes_step = True
         self._maintenance: str | None = None
-        """Of the latest pause."""
+        """Attempt of the maintenance of the latest pause. None: the pause was not for a maintenance."""
         self._ended = threading.Event()
         self._silence = wire.Silence(f"{environment.master_addr}:{environment.master_port}")
         self.generation = 0
@@ -97,7 +100,7 @@ class Processor:
         self._thread.start()
 
     def leave(self) -> None:
-        """Says that the loop is over, before this rank meets the others for the last time: some may not come."""
+        """Reports the end of the loop before the last meeting with the other ranks, because some of them may not come."""
         with self._lock:
             gate = self._gate
             begun = sum(self._communicator.counted().values())
@@ -105,7 +108,7 @@ class Processor:
             self._outbox.put(RankMessage(generation=self.generation, leaving=self._leaving))
 
     def end(self) -> None:
-        """Says goodbye and waits until the manager has heard it."""
+        """Sends the goodbye and waits until the manager has received it."""
         self._state(RankMessage(goodbye=Goodbye(step=self._gate.completed, total=self._gate.total)))
         self._ended.wait(GOODBYE_SECONDS)
 
@@ -125,11 +128,11 @@ class Processor:
         self._outbox.put(RankMessage(generation=self.generation, link_switched=switched))
 
     def failed(self, reason: str, generation: int) -> None:
-        """`generation` is the one that could not be joined."""
+        """Reports that this rank could not join `generation`."""
         self._state(RankMessage(generation=generation, failed=Failed(reason=reason)))
 
     def standing(self, standing: Standing, generation: int) -> None:
-        """`generation` is the one that has failed."""
+        """Reports where this rank stands after `generation` has failed."""
         self._outbox.put(self._heartbeat())
         self._state(RankMessage(generation=generation, standing=standing))
 
@@ -137,17 +140,17 @@ class Processor:
         self._steps_lost = count
 
     def stepped(self, step: int) -> None:
-        """Called after every step; says so only where the manager waits for one."""
+        """Called after every step. Reports the step only if the manager waits for one."""
         if self._owes_step:
             self._owes_step = False
             self._state(RankMessage(stepped=Stepped(step=step, steps_lost=self._steps_lost)))
 
     def tested(self, tested: StressTested) -> None:
-        """What it stated before still stands: it is asked again by who has not heard this."""
+        """Sends the result of a check. The latest statement stays valid: a manager that missed this result asks again."""
         self._outbox.put(RankMessage(generation=self.generation, stress_tested=tested))
 
     def _state(self, message: RankMessage) -> None:
-        """A statement stands until the next one: a new stream begins by repeating it."""
+        """Sends a statement. It holds until the next one and is repeated at the start of each new stream."""
         with self._lock:
             message.generation = message.generation or self.generation
             self._statement = message
@@ -280,7 +283,10 @@ class Processor:
 
 
 def _end_here() -> None:
-    """The loop did not come to a boundary in time: it may be waiting in a collective for ranks that have left already."""
+    """Ends the process of a loop that did not reach a boundary in time.
+
+    It may be waiting in a collective for ranks that have left.
+    """
     with contextlib.suppress(OSError):
         os.fsync(2)
     os._exit(0)

@@ -1,7 +1,7 @@
-"""Runs one check after the other beside the training loop, which stands at a boundary meanwhile. Made by the session.
+"""Runs device checks one after the other beside the training loop, which waits at a boundary meanwhile. Made by the session.
 
-A check has a thread of its own: whatever becomes of it, this rank can be told to go on, to stand for a recovery, or to leave. It
-draws no random number, changes no setting of torch, and joins no group of training's.
+A check has a thread of its own. So this rank can be told to go on, to stand for a recovery, or to leave, whatever the check
+does. A check draws no random number, changes no setting of torch, and joins no process group of training.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Checks:
-    """Of one rank. The training loop calls `begin` and `stop`."""
+    """Device checks of one rank. The training loop calls `begin` and `stop`."""
 
     def __init__(self, environment: RankEnvironment, accelerator: str | None, tell: Callable[[StressTested], None]) -> None:
         self._environment = environment
@@ -34,10 +34,10 @@ class Checks:
         self._id = ""
         self._turn: Turn | None = None
         self._told: StressTested | None = None
-        """The answer to that one; None: it goes on."""
+        """Answer to the order `_id`. None: its check is still running."""
 
     def begin(self, order: StressTest) -> None:
-        """An order that is repeated is answered again; the next one takes the place of the one before."""
+        """Starts a check. A repeated order gets the same answer again; a new order replaces the current one."""
         if order.id == self._id:
             if self._told is not None:
                 self._tell(self._told)
@@ -48,12 +48,12 @@ class Checks:
         threading.Thread(target=work, name="rekindle-checks", daemon=True).start()
 
     def stop(self) -> None:
-        """It ends at its next look, and nobody hears of it."""
+        """Stops the current check. It ends the next time it looks at its `Turn`, and its result is not sent."""
         if self._turn is not None:
             self._turn.stop()
 
     def _device(self) -> torch.device:
-        """The one that the training loop has chosen: in another thread it would be the first."""
+        """Returns the device that the training loop has chosen. In another thread torch would choose the first one."""
         if self._accelerator is None:
             return torch.device("cpu")
         return torch.device(self._accelerator, getattr(torch, self._accelerator).current_device())

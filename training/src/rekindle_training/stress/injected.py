@@ -1,4 +1,4 @@
-"""What `REKINDLE_INJECT` does to the checks of the ranks on a node."""
+"""Faults that `REKINDLE_INJECT` adds to the checks of the ranks on a node."""
 
 import threading
 
@@ -24,7 +24,7 @@ def leave(_: torch.Tensor) -> None:
 
 
 def flip(tensor: torch.Tensor) -> None:
-    """One bit of it."""
+    """Flips one bit of the tensor."""
     tensor.view(-1)[-1:].view(torch.uint8)[0] ^= 1
 
 

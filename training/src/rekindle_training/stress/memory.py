@@ -1,4 +1,4 @@
-"""Operation 2: patterns that are written over a share of the free memory, all of it, and then read back."""
+"""Operation 2: writes patterns over a share of the free memory and then reads all of it back."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,27 +12,34 @@ from rekindle_training.stress.codes import NOT_RUN
 from rekindle_training.stress.verdict import Disturb, Turn, Verdict, found
 
 BLOCK = 64 * 2**20
-"""Bytes that are asked for at a time: free memory may lie in pieces."""
+"""Bytes of one allocation. Free memory may be fragmented."""
 WORDS = 2**20
-"""Written at a time, of eight bytes each."""
+"""Number of words of eight bytes that are written at a time."""
 SHARE_OF_HOST, MOST_OF_HOST = 4, 2**30
-"""One of so many parts of what is free, and bytes at most: others live there, and who takes too much is killed."""
+"""Divisor that gives the used part of the free host memory, and the limit of that part in bytes.
+
+Other processes use that memory too, and a process that takes too much is killed.
+"""
 SHARE_OF_DEVICE = 2
 TAKING = 0.2
-"""Of the time, for taking memory."""
+"""Share of the check's time in which memory is allocated."""
 
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-"""Where the limit of a container's memory is said, and what it uses: in version 2 of control groups, and in version 1."""
+"""Files with the limit and the usage of a container's memory, for version 2 and then version 1 of control groups."""
 
 Pattern = Callable[[int], torch.Tensor]
-"""The words that belong behind so many others."""
+"""Returns a chunk of the pattern: the words that follow after the given number of words."""
 
 
 def check(device: torch.device, ranks: int, turn: Turn, disturb: Disturb) -> Verdict:
-    """`ranks`: so many share the host's memory, and are checked at once."""
+    """Checks the memory of the device.
+
+    Args:
+        ranks: ranks that share the host's memory and are checked at the same time.
+    """
     free = free_bytes(device)
     wanted, share = free // SHARE_OF_DEVICE, SHARE_OF_DEVICE
     if device.type == "cpu":
@@ -68,7 +75,7 @@ def _checked(blocks: list[torch.Tensor], turn: Turn, disturb: Disturb) -> Verdic
 
 
 def _patterns(device: torch.device) -> Iterator[Pattern]:
-    """Each word's own address, then the same inverted, then a single bit that walks through every word."""
+    """Yields the patterns: each word's own address, then the same inverted, then a single bit that moves through every word."""
     words = torch.arange(WORDS, dtype=torch.int64)
     here = words.to(device)
     yield lambda behind: here + behind
@@ -80,14 +87,17 @@ def _patterns(device: torch.device) -> Iterator[Pattern]:
 
 
 def _chunks(blocks: list[torch.Tensor], turn: Turn) -> Iterator[tuple[int, torch.Tensor]]:
-    """Numbered, as long as somebody wants to know."""
+    """Yields the numbered chunks of the blocks, until the check is stopped."""
     numbered = enumerate(chunk for block in blocks for chunk in block.split(WORDS))
     return takewhile(lambda _: not turn.stopped, numbered)
 
 
 def _blocks(device: torch.device, count: int, leaves: int, turn: Turn) -> list[torch.Tensor]:
-    """As many as can be written in a part of the time, so that there is time for several patterns; and no more when others, such
-    as ranks of another pod of this node, have left no more than so many bytes."""
+    """Allocates blocks for part of the check's time, so that enough time is left for several patterns.
+
+    It stops early if the free memory falls to `leaves` bytes, because others, such as ranks of another pod of this node, allocate
+    memory too.
+    """
     blocks: list[torch.Tensor] = []
     with contextlib.suppress(torch.OutOfMemoryError):  # another process took some meanwhile
         while not blocks or (len(blocks) < count and turn.left(TAKING) > 0 and free_bytes(device) > leaves):

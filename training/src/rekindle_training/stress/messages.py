@@ -1,8 +1,8 @@
-"""Operation 1: messages between pairs of ranks, of known content, and how fast they come.
+"""Operation 1: exchanges messages of known content between pairs of ranks, and measures how fast they arrive.
 
-Each pair has a group of its own for it, over the interface that training's has; training's is left alone, whatever becomes of it.
-A rank meets those in its pod first, then those in other pods (`meetings.py`); each pair for a part of the time that all know, so
-that one rank that does not come delays nobody beyond that part.
+Each pair has a process group of its own, over the network interface that training uses. Training's process group is not touched.
+A rank exchanges messages with the ranks of its pod first, then with those of other pods (`meetings.py`). All ranks know the time
+of each pair, so a rank that is missing delays nobody beyond that time.
 """
 
 import time
@@ -20,38 +20,42 @@ from rekindle_training.stress.meetings import partners
 from rekindle_training.stress.verdict import Disturb, Turn, Verdict
 
 WORDS = 2**17
-"""Of eight bytes each, of one message."""
+"""Words of eight bytes in one message on the CPU."""
 WORDS_OF_DEVICE = 2**23
 MOST = 16
-"""Messages of one rank to another."""
+"""Maximum number of messages that a rank sends to another one."""
 SENDING = 0.25
-"""Of the time of a pair, in which one of them may begin another message; on a slow link they are fewer."""
+"""Share of a pair's time in which a further message may be started. On a slow link there are fewer messages."""
 LOOK_SECONDS = 0.001
 LAST = -1
 
 
 class Silent(Exception):
-    """The other one did not come, or nothing came of it."""
+    """The other rank did not take part, or nothing arrived from it."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What all ranks that exchange messages know."""
+    """Values that all ranks which exchange messages share."""
 
     ranks: tuple[int, ...]
-    """Ascending."""
+    """Ranks that take part, in ascending order."""
     rank: int
     store: dist.Store
-    """Of this test."""
+    """Store of this test."""
 
     def partners(self) -> list[int | None]:
-        """This rank's, one behind the other; None: it has none then."""
+        """Returns this rank's partners in their order. None: it has no partner in that round."""
         others = partners(self.ranks.index(self.rank), len(self.ranks))
         return [None if other is None else self.ranks[other] for other in others]
 
 
 def check(device: torch.device, meeting: Meeting, turn: Turn, disturb: Disturb) -> Verdict:
-    """Raises OutOfMemoryError where there is no room for messages: no other rank is guilty of that."""
+    """Exchanges messages with each partner.
+
+    Raises:
+        OutOfMemoryError: there is no memory for messages, which is no fault of another rank.
+    """
     others = meeting.partners()
     if not others:
         return Verdict(NOT_RUN, "no other rank is tested with which messages could be exchanged")
@@ -85,11 +89,11 @@ def _line(wrong: dict[int, int], silent: list[int], rates: list[float], turn: Tu
 class _Pair:
     backend: Any
     me: int
-    """0 or 1; the other one is 1 or 0."""
+    """Number of this rank in the pair: 0 or 1."""
     ends: float
 
     def wait(self, work: Any) -> None:
-        """Raises Silent when the time of this pair is over."""
+        """Waits for `work`. Raises Silent when the time of this pair is over."""
         if (left := self.ends - time.monotonic()) <= 0:
             raise Silent
         if isinstance(self.backend, dist.ProcessGroupGloo):
@@ -110,10 +114,10 @@ class _Received:
 
 @contextmanager
 def _pair(device: torch.device, meeting: Meeting, partner: int, seconds: float) -> Iterator[_Pair]:
-    """Neither leaves before the other one has all that was sent.
+    """Connects a pair of ranks. No rank leaves before the other one has received all messages.
 
     Raises:
-        Silent or RuntimeError: the other one does not come.
+        Silent or RuntimeError: the other rank does not come.
     """
     ends = time.monotonic() + seconds
     low, high = sorted((meeting.rank, partner))
@@ -148,7 +152,10 @@ def _backend(device: torch.device, store: dist.Store, me: int, ends: float) -> A
 
 
 def _exchange(pair: _Pair, device: torch.device, disturb: Disturb) -> _Received:
-    """One sends and the other receives, and then the other way round: who both send first wait for each other."""
+    """Exchanges messages in turns: one rank sends while the other receives.
+
+    If both sent first, they would wait for each other.
+    """
     if pair.me == 0:
         _send(pair, device, disturb)
     received = _receive(pair, device)
@@ -185,6 +192,6 @@ def _receive(pair: _Pair, device: torch.device) -> _Received:
 
 
 def _words(device: torch.device) -> torch.Tensor:
-    """Of which each message adds its number: none is like the one before."""
+    """Returns the words to which each message adds its number, so that no message is like the one before."""
     count = WORDS if device.type == "cpu" else WORDS_OF_DEVICE
     return torch.arange(count, dtype=torch.int64).to(device) * 2654435761

@@ -1,5 +1,7 @@
-"""Operation 0: one product of matrices, again and again. A device that computes right gives the same bits each time, and the ones
-that its host finds by multiplying whole numbers."""
+"""Operation 0: computes one matrix product again and again.
+
+A healthy device returns the same bits each time. They match the product of whole numbers that the host computes.
+"""
 
 from dataclasses import dataclass
 
@@ -9,10 +11,13 @@ from rekindle_training.stress.verdict import Disturb, Turn, Verdict, found
 
 INNER = 256
 LARGEST = 255
-"""Of the whole numbers. 255 * 255 * 256 < 2**24: 32 bits hold every sum exactly, in whatever order it is added up; and 8 bits of
-a significand, as bfloat16 has them, hold every factor."""
+"""Largest absolute value of the whole numbers in the matrices.
+
+255 * 255 * 256 < 2**24: 32 bits hold every sum exactly, in whatever order it is added up; and 8 bits of a significand, as
+bfloat16 has them, hold every factor.
+"""
 TILES = 8
-"""In each direction, on an accelerator: as many times as large, and still the same sums."""
+"""Factor by which each dimension of the product grows on an accelerator. The matrices are repeated, so the sums stay the same."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,11 @@ class _Product:
         return cls(left, right, exact, first)
 
     def wrong(self, product: torch.Tensor) -> int:
-        """Elements that are another number than the exact one, but for the rounding of a result with fewer bits than 32; or that
-        have not the bits of the first time."""
+        """Returns the number of wrong elements.
+
+        An element is wrong if it is not the exact number, except for the rounding of a result with fewer bits than 32.
+        It is also wrong if its bits differ from those of the first product.
+        """
         slack = 0.0 if product.dtype is torch.float32 else torch.finfo(product.dtype).eps
         near = (product.float() - self.exact).abs() <= self.exact.abs() * slack
         bits = torch.int32 if product.dtype is torch.float32 else torch.int16
@@ -61,6 +69,6 @@ def check(device: torch.device, turn: Turn, disturb: Disturb) -> Verdict:
 
 
 def _numbers(stride: int) -> torch.Tensor:
-    """As good as any, and the same everywhere: no random number of training is drawn."""
+    """Returns a fixed matrix of whole numbers, the same everywhere. It draws no random number of training."""
     numbers = torch.arange(INNER * INNER, dtype=torch.int64) * stride % (2 * LARGEST + 1) - LARGEST
     return numbers.view(INNER, INNER)

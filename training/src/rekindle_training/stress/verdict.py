@@ -1,4 +1,4 @@
-"""What a check finds of this rank's device, and how long it may go on."""
+"""Result of a check of this rank's device, and the time limit of the check."""
 
 import threading
 import time
@@ -10,27 +10,27 @@ import torch
 from rekindle_training.stress.codes import FAULT, OK
 
 Disturb = Callable[[torch.Tensor], None]
-"""What a tensor goes through before it is looked at: nothing, or an injected fault."""
+"""Function that is applied to a tensor before it is compared: it does nothing, or injects a fault."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     code: str
     result: str
-    """One line, with figures and units."""
+    """Result in one line, with figures and units."""
     wrong: tuple[int, ...] = ()
-    """Ranks of which messages came wrong."""
+    """Ranks whose messages arrived with wrong content."""
     silent: tuple[int, ...] = ()
-    """Ranks of which none came."""
+    """Ranks from which no message arrived."""
 
 
 def found(wrong: int, result: str) -> Verdict:
-    """`wrong`: how many elements are."""
+    """Returns the verdict FAULT if `wrong`, the number of wrong elements, is not 0. Otherwise returns OK."""
     return Verdict(FAULT if wrong else OK, result)
 
 
 class Turn:
-    """Of one check: it looks here between two pieces of its work, none of which takes long."""
+    """Time limit of one check. The check looks at it between two pieces of its work, none of which takes long."""
 
     def __init__(self, seconds: float) -> None:
         self._began = time.monotonic()
@@ -38,7 +38,7 @@ class Turn:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """From any thread: nobody wants to know any more."""
+        """Stops the check. Can be called from any thread; the result is not needed any more."""
         self._stopped.set()
 
     @property
@@ -50,7 +50,7 @@ class Turn:
         return self.stopped or self.left() <= 0
 
     def left(self, share: float = 1) -> float:
-        """Seconds until this share of the time is used."""
+        """Returns the seconds that are left of this share of the time."""
         return self._seconds * share - self.spent
 
     @property
