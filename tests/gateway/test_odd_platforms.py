@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from temporalio import workflow
+from temporalio.common import SearchAttributePair, TypedSearchAttributes
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -16,8 +17,10 @@ from rekindle import ids
 from rekindle.model.fault import Sighting
 from rekindle.policy.platforms import DeviceFaults, Level, NodeFaults, View
 from rekindle.settings import Settings
+from rekindle.temporal import Attributes
 from rekindle_wire import fault_pb2_grpc, job_pb2_grpc
 from tests.gateway.test_platforms import asking, registered
+from tests.support.harness import a_mindio_job
 from tests.support.platform_peer import Heard, Platform, platform
 from workers.gateway import fault_service, job_service, job_workflows, watch
 from workers.gateway.fault_service import FaultService
@@ -101,6 +104,25 @@ async def test_a_job_that_answers_again_is_told_again(temporal: WorkflowEnvironm
         await world.control.start()
         await world.tell(ids.Updates.SIGHTING, RUNS)
         await heard.next(lambda one: (one.jobId, one.jobStatus) == (world.job.id, "running"))
+
+
+async def test_a_job_of_the_same_name_that_does_not_answer_keeps_nobody_from_switching_tracing(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Another tenant has it, in another namespace."""
+    async with asking(temporal, a_mindio_job()) as (world, peer):
+        name = f"mute-{world.job.id}"
+        named = TypedSearchAttributes([SearchAttributePair(Attributes.JOB, world.job.name)])
+        handle = await world.client.start_workflow(
+            Strange.run, id=ids.job_workflow(name), task_queue=name, search_attributes=named
+        )
+        async with asyncio.timeout(30):
+            while len([run async for run in world.client.list_workflows(f"RekindleJob = '{world.job.name}'")]) < 2:
+                await asyncio.sleep(0.05)
+        async with asyncio.timeout(job_workflows.PATIENCE):
+            assert (await peer.switch_tracing(f"default/{world.job.name}", Step="on")).code == 200
+            assert (await peer.tracing(f"default/{world.job.name}")).profilingSwitch.Step == "on"
+        await handle.terminate("the test is over")
 
 
 class Told:

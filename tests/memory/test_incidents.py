@@ -221,6 +221,13 @@ def test_recoveries_of_processes_are_counted() -> None:
     assert state.repairs == (NOW,) * MOST_REPAIRS
 
 
+def test_a_step_that_a_failed_operation_had_repeated_is_no_recovery_of_processes() -> None:
+    """Nothing was faulty."""
+    failed = a_verdict(Mode.LINK_SWITCH, Outcome.ESCALATE, next_mode=Mode.ONLINE_RETRY)
+    after = concluded(told(STATE, a_fault()), failed, a_verdict(Mode.ONLINE_RETRY, went_on_at=NOW))
+    assert after.repairs == ()
+
+
 @given(st.integers(0, 12), st.integers(0, 120))
 def test_five_restarts_an_hour_are_enough(restarts: int, minutes: int) -> None:
     """The sixth within an hour is one too many; older ones do not count, and neither do incidents without a restart."""

@@ -108,6 +108,13 @@ def test_memory_whose_faults_come_back_is_not_retried_for_ever() -> None:
     assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=longer_ago), None) == ()
 
 
+def test_steps_that_operations_had_repeated_are_no_faults_that_come_back() -> None:
+    """A stress test without results leaves MindIO paused, and it repeats its step: nothing was faulty."""
+    failed = Verdict(mode=Mode.STRESS_TEST, outcome=Outcome.ESCALATE, reason="nothing was tested", next_mode=Mode.ONLINE_RETRY)
+    tests = [one.model_copy(update={"ladder": (failed, *one.ladder)}) for one in map(_retried, range(10))]
+    assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=tuple(tests)), None) == ()
+
+
 def test_processes_that_end_again_and_again_are_not_recovered_for_ever() -> None:
     """Fifty times within an hour; then the whole job starts again, which has its own bound."""
     state, allows = faulty_job(mindio(allows="retry,recover-in-place,recover"), 3, kind=FaultType.MEMORY), eligibility
