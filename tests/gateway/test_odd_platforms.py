@@ -122,6 +122,7 @@ async def test_a_job_of_the_same_name_that_does_not_answer_keeps_nobody_from_swi
         async with asyncio.timeout(job_workflows.PATIENCE):
             assert (await peer.switch_tracing(f"default/{world.job.name}", Step="on")).code == 200
             assert (await peer.tracing(f"default/{world.job.name}")).profilingSwitch.Step == "on"
+            assert (await peer.tracing("default/no such name")).code == 404
         await handle.terminate("the test is over")
 
 

@@ -94,7 +94,7 @@ class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
         namespace, _, name = named.partition("/")
         if not namespace or not name or "/" in name or len(named) > 2 * LONGEST_NAME:
             raise BadInput(f"jobNsName: {named[:80]!r} is not accepted: namespace/name, such as default/gpt")
-        rows = await self._rekindle.jobs(name=name)
+        rows = [row for row in await self._rekindle.jobs(name=name) if row.name == name]  # of an odd name it lists all
         asking = [asyncio.create_task(self._state(row.id)) for row in rows]  # one that does not answer keeps no other waiting
         silent: Unavailable | None = None
         try:
