@@ -30,7 +30,7 @@ from rekindle.model.state import (
 )
 from rekindle.policy import drains, links, nodes
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
-from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
+from rekindle.policy.eligibility import MOST_REPAIRS, is_behind_an_operation, recovery_is_on
 from rekindle.policy.modes import LAST, MODES, About, row_of
 from rekindle.policy.pod_ranks import count_problem, is_of_count
 from workflows import again, attachments, faults
@@ -378,7 +378,8 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
     begun = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at and not _made_no_pods(verdict)]
     last = incident.ladder[-1]
-    repairs = [incident.started_at] if last.went_on_at and row_of(last.mode).about is About.RANKS else []
+    is_repair = last.went_on_at and row_of(last.mode).about is About.RANKS and not is_behind_an_operation(incident.ladder)
+    repairs = [incident.started_at] if is_repair else []
     is_wait = drains.waits(state.job, case, incident.ladder[-1])
     repeated = drains.waited(state.history, case) if is_wait else None
     state = state.with_(

@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
+from cyclopts.completion.detect import ShellDetectionError
 
 from rekindle import __version__
 from rekindle.cli import drain_demo, exits, stress_demo
@@ -60,10 +62,26 @@ demo_app.command(stress_demo.stress_test, name="stress-test")
 demo_app.command(drain_demo.drain, name="drain")
 
 
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 @app.command(name="--install-completion")
-def install_completion() -> None:
-    """Write the file with completions of commands and options, and say how the shell reads it. No other file is changed."""
-    file = app.install_completion(add_to_startup=False)
+def install_completion(*, shell: Shell | None = None) -> None:
+    """Write the file with completions of commands and options, and say how the shell reads it. No other file is changed.
+
+    Args:
+        shell: the one that completes; by default the one from which this is called.
+    """
+    try:
+        file = app.install_completion(shell=shell.value if shell else None, add_to_startup=False)
+    except ShellDetectionError as error:
+        accepted = ", ".join(Shell)
+        raise BadInput(f"--shell: which shell completes is not known, accepted are {accepted} (SHELL): {error}") from error
+    except OSError as error:
+        raise BadInput(f"HOME: completions cannot be written: {error}") from error
     console.print(f"completions are in {file}", soft_wrap=True, highlight=False)
     console.print(f"if your shell does not read them by itself, add to its start-up file: source {file}", soft_wrap=True)
 

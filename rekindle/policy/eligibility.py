@@ -1,6 +1,6 @@
 """Decides whether a mode may be tried. The reasons against it are part of the verdict."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
@@ -8,7 +8,7 @@ from rekindle.model.bounds import numbered
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide, Trait
 from rekindle.model.keys import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
-from rekindle.model.recovery import FaultRank, Mode, Strategy
+from rekindle.model.recovery import FaultRank, Mode, Strategy, Training, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import faulty
 
@@ -183,8 +183,17 @@ def repeated_step(state: JobState) -> tuple[str, ...]:
 
 def _comes_back(state: JobState) -> bool:
     """Returns whether the present faults follow many that an online retry has repaired."""
-    retried = [one.started_at for one in state.history if one.ladder[-1].mode is Mode.ONLINE_RETRY]
+    retried = [
+        one.started_at
+        for one in state.history
+        if one.ladder[-1].mode is Mode.ONLINE_RETRY and not is_behind_an_operation(one.ladder)
+    ]
     return _lately(state, retried) >= MOST_RETRIES
+
+
+def is_behind_an_operation(ladder: Sequence[Verdict]) -> bool:
+    """Returns whether training repeated its step because an operation had failed: nothing of the job was faulty."""
+    return len(ladder) > 1 and ladder[-2].training is Training.WHOLE
 
 
 def _lately(state: JobState, moments: Iterable[datetime]) -> int:

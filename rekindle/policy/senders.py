@@ -47,6 +47,8 @@ def claims_of(token: str) -> Claims:
             str(where.get("namespace", "")),
             str(pod.get("name", "")),
         )
+        if not "".join((*claims.audiences, claims.pod, claims.namespace, claims.name)).isprintable():
+            raise ValueError("what it says cannot be repeated")
     except MALFORMED as error:
         raise BadInput("the token is none that Kubernetes makes for a pod") from error
     if TOKEN_AUDIENCE not in claims.audiences:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+import tomllib
 from datetime import timedelta
 from pathlib import Path
 
@@ -81,9 +83,9 @@ def test_an_age_is_a_number_and_a_unit(time: float, words: str) -> None:
     assert age(timedelta(seconds=time)) == words
 
 
-def command(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    body = "import sys; from rekindle.cli import app; sys.argv = ['rekindle', *sys.argv[1:]]; app.main()"
-    environment = {"HOME": str(home), "SHELL": "/bin/bash", "PATH": "/usr/bin:/bin"}
+def command(*arguments: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    body = "import sys; from rekindle.cli import start; sys.argv = ['rekindle', *sys.argv[1:]]; start.main()"
+    environment = {"HOME": str(home), "SHELL": "/bin/bash", "PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(
         [sys.executable, "-c", body, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -96,6 +98,58 @@ async def test_completions_are_installed_without_a_word_in_the_shells_own_files(
     assert process.returncode == 0, process.stderr
     assert (tmp_path / ".bashrc").read_text() == "# mine\n"
     assert "source " in process.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "shell", "home", "problem"),
+    [
+        ((), "/bin/tcsh", "", "--shell: which shell completes is not known, accepted are bash, zsh, fish"),
+        (("--shell", "bash"), "/bin/tcsh", "/proc/self", "HOME: completions cannot be written"),
+        (("--shell", "zsh"), "/bin/tcsh", "", ""),
+    ],
+    ids=["another shell", "a home that takes nothing", "a shell that is named"],
+)
+def test_completions_for_a_shell_that_is_not_known_are_no_bug_of_ours(
+    tmp_path: Path, words: tuple[str, ...], shell: str, home: str, problem: str
+) -> None:
+    """Containers have no `SHELL`; the shell may be named."""
+    process = command("--install-completion", *words, home=Path(home) if home else tmp_path, SHELL=shell)
+    assert (process.returncode, problem in process.stderr, "Traceback" in process.stderr) == (2 if problem else 0, True, False)
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "abc"])
+def test_a_terminal_without_a_width_is_printed_to(tmp_path: Path, columns: str) -> None:
+    """Terminals that do not know theirs say 0."""
+    process = command("jobs", "--help", home=tmp_path, COLUMNS=columns)
+    assert (process.returncode, "Usage" in process.stdout) == (0, True)
+
+
+LOADING = """
+import os, signal, sys
+sys.dont_write_bytecode = True
+
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == "rekindle.client":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Pressed())
+sys.argv = ["rekindle", "jobs"]
+from rekindle.cli.start import main
+main()
+"""
+
+
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_word() -> None:
+    """A shell reads its end as 130."""
+    process = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_the_command_is_the_entry_point_that_bears_ctrl_c() -> None:
+    """As the wheel has it."""
+    entries = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert entries == {"rekindle": "rekindle.cli.start:main"}
 
 
 @pytest.mark.parametrize(("words", "code"), [(("help",), 0), (("help", "nodes", "mark"), 0), (("help", "nodes", "marc"), 2)])

@@ -19,6 +19,7 @@ from rekindle.model.recovery import (
     Phase,
     PodRef,
     Switched,
+    Training,
     Verdict,
     VerdictChanges,
 )
@@ -219,6 +220,13 @@ def test_recoveries_of_processes_are_counted() -> None:
         state = concluded(told(state, a_fault()), a_verdict(mode, went_on_at=NOW), number=number)
         state = concluded(told(state, a_fault()), a_verdict(mode, Outcome.GIVEN_UP), number=number).with_(faults=())
     assert state.repairs == (NOW,) * MOST_REPAIRS
+
+
+def test_a_step_that_a_failed_operation_had_repeated_is_no_recovery_of_processes() -> None:
+    """Nothing was faulty."""
+    failed = a_verdict(Mode.LINK_SWITCH, Outcome.ESCALATE, training=Training.WHOLE)
+    after = concluded(told(STATE, a_fault()), failed, a_verdict(Mode.ONLINE_RETRY, went_on_at=NOW))
+    assert after.repairs == ()
 
 
 @given(st.integers(0, 12), st.integers(0, 120))

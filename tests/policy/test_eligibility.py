@@ -7,7 +7,7 @@ import pytest
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.job import Job, JobId, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
-from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from rekindle.model.recovery import Incident, Mode, Outcome, Training, Verdict
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import eligibility, faulty
 
@@ -106,6 +106,13 @@ def test_memory_whose_faults_come_back_is_not_retried_for_ever() -> None:
     assert why == "its step was repeated 10 times within an hour, and its faults come back"
     longer_ago = (*often[:9], _retried(61))
     assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=longer_ago), None) == ()
+
+
+def test_steps_that_operations_had_repeated_are_no_faults_that_come_back() -> None:
+    """A stress test without results leaves MindIO paused, and it repeats its step: nothing was faulty."""
+    failed = Verdict(mode=Mode.STRESS_TEST, outcome=Outcome.ESCALATE, reason="nothing was tested", training=Training.WHOLE)
+    tests = [one.model_copy(update={"ladder": (failed, *one.ladder)}) for one in map(_retried, range(10))]
+    assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=tuple(tests)), None) == ()
 
 
 def test_processes_that_end_again_and_again_are_not_recovered_for_ever() -> None:

@@ -36,12 +36,16 @@ def test_a_token_says_its_pod_and_for_whom_it_is() -> None:
         claims_of_pod("uid") | {"kubernetes.io": {"pod": "uid"}},
         claims_of_pod("uid") | {"kubernetes.io": {"serviceaccount": {"name": "default"}}},
         claims_of_pod("uid", audience="https://kubernetes.default.svc"),
+        claims_of_pod("uid", audience="half of a letter: \ud800"),
+        claims_of_pod("uid", audience="two\nlines of a log"),
+        claims_of_pod("\ud800"),
     ],
 )
 def test_a_token_of_another_shape_is_named_so(claims: object) -> None:
-    """Whatever lies in it."""
-    with pytest.raises(BadInput, match="the token is"):
+    """Whatever lies in it. The words can be sent and logged."""
+    with pytest.raises(BadInput, match="the token is") as refused:
         claims_of(unsigned(claims))
+    assert str(refused.value).isprintable()
 
 
 @given(st.text(max_size=200) | st.text("abcdefgh.-_=", max_size=200))

@@ -5,7 +5,9 @@ What is told is what stands in the jobs' states. A node without a registered job
 
 import logging
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 
 import grpc
 
@@ -18,7 +20,7 @@ from workers.gateway.desk import INVALID_PARAMETER, OK, Context
 from workers.gateway.job_workflows import Rejected
 from workers.gateway.limits import Bucket
 from workers.gateway.platforms import Platforms
-from workers.gateway.watch import ALL, Subscriber, Watch
+from workers.gateway.watch import ALL, Ended, Subscriber, Watch
 
 FOUND, TOO_MANY = 200, 429
 CLUSTER = "-1"
@@ -31,7 +33,7 @@ RATE, BURST, QUEUE = 10.0, 10, 50
 """Questions a second and at once, and those that wait. Source: ClusterD."""
 
 MOST = 10_000
-"""Registrations. Source: ClusterD's MaxServeJobs."""
+"""Clients that are remembered, those with a stream and the last ones that registered. Source: ClusterD's MaxServeJobs."""
 
 LONGEST_ROLE = 128
 
@@ -41,8 +43,8 @@ logger = logging.getLogger("gateway")
 class FaultService(fault_pb2_grpc.FaultServicer):
     def __init__(self, watch: Watch, platforms: Platforms) -> None:
         self._watch, self._platforms = watch, platforms
-        self._registered: dict[tuple[str, str], Subscriber | None] = {}
-        """Registrations by job and role; with the stream, when there is one."""
+        self._registered: OrderedDict[tuple[str, str], Subscriber | None] = OrderedDict()
+        """Registrations by job and role, the newest last; with the stream, when there is one."""
         self._questions = Bucket(RATE, BURST, QUEUE)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:
@@ -55,12 +57,21 @@ class FaultService(fault_pb2_grpc.FaultServicer):
             await context.abort(grpc.StatusCode.UNKNOWN, str(error))
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        if len(self._registered) >= MOST and (job_id, role) not in self._registered:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST} clients have registered, which is the most")
-        if older := self._registered.get((job_id, role)):
+        if not self._has_room((job_id, role)):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST} clients have subscribed, which is the most")
+        if older := self._registered.pop((job_id, role), None):
             older.end("another client has registered for this job and role")
         self._registered[job_id, role] = None
         return wire.Status(code=OK, info="register success")
+
+    def _has_room(self, key: tuple[str, str]) -> bool:
+        """Who registered long ago and does not subscribe makes room: nobody says that such a client is gone."""
+        if key in self._registered or len(self._registered) < MOST:
+            return True
+        idle = next((name for name, stream in self._registered.items() if stream is None), None)
+        if idle is not None:
+            del self._registered[idle]
+        return idle is not None
 
     async def SubscribeFaultMsgSignal(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
         """The faults that stand, and then each change. Behind its end a client registers again."""
@@ -75,7 +86,8 @@ class FaultService(fault_pb2_grpc.FaultServicer):
                 self._registered[key] = subscriber
                 await context.send_initial_metadata(())
                 try:
-                    await self._push(subscriber, context)
+                    with suppress(Ended):
+                        await self._push(subscriber, context)
                 finally:
                     if self._registered.get(key) is subscriber:
                         del self._registered[key]
@@ -93,7 +105,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
         last: tuple[NodeFaults, ...] | None = None
         if subscriber.job_id == ALL and not subscriber.has_news:
             last = ()
-            await context.write(_signal(ALL, last))
+            await subscriber.write(context, _signal(ALL, last))
         while news := await subscriber.news():
             known |= {view.id: view.nodes for view in news}
             for view in news:
@@ -102,7 +114,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
             now = merged(known.values())
             if now != last:
                 last = now
-                await context.write(_signal(subscriber.job_id, now))
+                await subscriber.write(context, _signal(subscriber.job_id, now))
 
     async def GetFaultMsgSignal(self, request: wire.ClientInfo, context: Context) -> wire.FaultQueryResult:
         await self._platforms.admit(context)

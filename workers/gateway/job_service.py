@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import grpc
@@ -20,7 +20,7 @@ from rekindle_wire import job_pb2_grpc
 from workers.gateway.desk import Context
 from workers.gateway.limits import Bucket
 from workers.gateway.platforms import Platforms
-from workers.gateway.watch import ALL, Subscriber, Watch
+from workers.gateway.watch import ALL, Ended, Subscriber, Watch
 
 REGISTERED = 200
 ROLES = ("CCAgent", "DefaultUser1", "DefaultUser2", "FdAgent")
@@ -75,16 +75,16 @@ class JobService(job_pb2_grpc.JobServicer):
         async with self._subscription(request, context) as subscriber:
             while news := await subscriber.news():
                 for view in news:
-                    await context.write(_signal(view))
+                    await subscriber.write(context, _signal(view))
 
     async def SubscribeJobSummarySignalList(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
         """All jobs in as few messages as may be, and then those that change."""
         async with self._subscription(request, context) as subscriber:
             if not subscriber.has_news:
-                await context.write(_list([], 0))
+                await subscriber.write(context, _list([], 0))
             while news := await subscriber.news():
                 for batch in _batches(news):
-                    await context.write(_list(batch, len(news)))
+                    await subscriber.write(context, _list(batch, len(news)))
 
     @asynccontextmanager
     async def _subscription(self, request: wire.ClientInfo, context: Context) -> AsyncIterator[Subscriber]:
@@ -99,7 +99,8 @@ class JobService(job_pb2_grpc.JobServicer):
                 client.subscriber = subscriber
                 await context.send_initial_metadata(())
                 try:
-                    yield subscriber
+                    with suppress(Ended):
+                        yield subscriber
                 finally:
                     if client.subscriber is subscriber:
                         self._clients.pop(request.clientId, None)

@@ -63,6 +63,9 @@ AGAIN = (
     RPCStatusCode.ABORTED,  # the workflow closed, or continued as new, before it looked at the update
 )
 
+UNREADABLE = (ValueError, TypeError, LookupError, RuntimeError)
+"""What Temporal's client raises where a payload is none of ours."""
+
 Answer = TypeVar("Answer")
 
 logger = logging.getLogger("gateway")
@@ -121,12 +124,15 @@ class Jobs:
             raise unknown(job_id)
         return contact
 
-    async def status(self, job_id: str) -> JobStatus:
+    async def status(self, job_id: str, patience: float = PATIENCE) -> JobStatus:
         """The whole state of a job, also of one that has ended; not where its workflow was terminated.
+
+        Args:
+            patience: seconds within which a question without an answer is repeated.
 
         Raises what `contact` does.
         """
-        return await self._query(job_id, Queries.STATUS, JobStatus, QueryRejectCondition.NOT_COMPLETED_CLEANLY)
+        return await self._query(job_id, Queries.STATUS, JobStatus, QueryRejectCondition.NOT_COMPLETED_CLEANLY, patience)
 
     async def rows(self) -> dict[str, Row]:
         """The jobs that live, by id, as Temporal lists them: a moment late.
@@ -145,7 +151,9 @@ class Jobs:
             raise Unavailable(f"Temporal does not list the jobs: {in_words(error)}") from error
         return found
 
-    async def _query(self, job_id: str, query: str, kind: type[Answer], reject: QueryRejectCondition) -> Answer:
+    async def _query(
+        self, job_id: str, query: str, kind: type[Answer], reject: QueryRejectCondition, patience: float = PATIENCE
+    ) -> Answer:
         handle = self._client.get_workflow_handle(job_workflow(job_id))
 
         async def ask() -> Answer:
@@ -153,13 +161,11 @@ class Jobs:
             return answer
 
         try:
-            return await self._answered(ask, job_id)
+            return await self._answered(ask, job_id, kind, patience)
         except WorkflowQueryRejectedError as error:
             raise unknown(job_id) from error
         except WorkflowQueryFailedError as error:
             raise Unavailable(f"the workflow of job {job_id} cannot be asked: {error}") from error
-        except ValidationError as error:
-            raise Unavailable(f"what the workflow of job {job_id} says cannot be read: {error.title}") from error
 
     async def report(self, job_id: str, report: Report, recovery: str, report_id: str, *, is_here: bool = False) -> Receipt:
         """A report to the recovery that waits for it; at most one of a job is in flight, so that their order is kept.
@@ -269,7 +275,7 @@ class Jobs:
             return receipt
 
         try:
-            return await self._answered(ask, job_id)
+            return await self._answered(ask, job_id, Receipt)
         except WorkflowUpdateFailedError as error:
             if not isinstance(error.cause, ApplicationError):
                 raise Rejected("", str(error.cause)) from error
@@ -277,12 +283,20 @@ class Jobs:
                 return Receipt(info="received in the last moment of a mode")
             raise Rejected(error.cause.type or "", error.cause.message) from error
 
-    async def _answered(self, ask: Callable[[], Awaitable[Answer]], job_id: str) -> Answer:
-        """Repeats a call until Temporal answers it."""
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+    async def _answered(
+        self, ask: Callable[[], Awaitable[Answer]], job_id: str, kind: type[Answer], patience: float = PATIENCE
+    ) -> Answer:
+        """Repeats a call until Temporal answers it. What was started under the name of ours by others may answer anything."""
+        deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:
-                return await ask()
+                answer: object = await ask()
+                if isinstance(answer, kind):
+                    return answer
+                raise TypeError(f"{type(answer).__name__} is no {kind.__name__}")
+            except UNREADABLE as error:
+                words = error.title if isinstance(error, ValidationError) else error
+                raise Unavailable(f"what the workflow of job {job_id} says cannot be read: {words}") from error
             except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
                 self._raise_if_cancelled()  # the SDK turns a cancellation of ours into an error of the call
                 self._raise_if_refused(error, job_id)

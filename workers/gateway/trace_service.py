@@ -3,6 +3,7 @@
 The job's workflow keeps the switch, and tells it on the stream on which the job's manager waits for it.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -87,15 +88,37 @@ class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
             raise
 
     async def _job(self, named: str) -> JobState:
-        """Raises NotFound: no job of this namespace and name lives."""
+        """Raises:
+        NotFound: no job of this namespace and name lives. Unavailable: one that does not answer may be it.
+        """
         namespace, _, name = named.partition("/")
         if not namespace or not name or "/" in name or len(named) > 2 * LONGEST_NAME:
             raise BadInput(f"jobNsName: {named[:80]!r} is not accepted: namespace/name, such as default/gpt")
-        for row in await self._rekindle.jobs(name=name):
-            state = (await self._jobs.status(row.id)).state
-            if (state.job.namespace, state.job.name) == (namespace, name) and not state.ended:
-                return state
+        rows = [row for row in await self._rekindle.jobs(name=name) if row.name == name]  # of an odd name it lists all
+        asking = [asyncio.create_task(self._state(row.id)) for row in rows]  # one that does not answer keeps no other waiting
+        silent: Unavailable | None = None
+        try:
+            for answer in asyncio.as_completed(asking):
+                state = await answer
+                if isinstance(state, Unavailable):
+                    silent = state
+                elif state and (state.job.namespace, state.job.name) == (namespace, name) and not state.ended:
+                    return state
+        finally:
+            for task in asking:
+                task.cancel()
+        if silent:
+            raise silent
         raise NotFound(f"no job {named} is registered")
+
+    async def _state(self, job_id: str) -> JobState | Unavailable | None:
+        """State of a job, or why it is not known; None: there is no such job any more."""
+        try:
+            return (await self._jobs.status(job_id)).state
+        except Unavailable as error:
+            return error
+        except Rejected:
+            return None
 
 
 def _read(request: wire.DataTypeReq) -> Trace:

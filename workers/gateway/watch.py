@@ -2,18 +2,22 @@
 
 A job that a platform watches is asked every second. Of all jobs those come first whose row in Temporal's list has changed; the
 others are asked by turns, so that a change that no list shows is seen within a round: a second with twenty jobs, minutes with
-thousands. Who reads slowly gets the newest of each job.
+thousands. A job that does not answer is asked beside the others, which it must not hold up. Who reads slowly gets the newest of
+each job.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from google.protobuf.message import Message
+
 from rekindle.errors import Unavailable
 from rekindle.policy.platforms import View, view_of
+from workers.gateway.desk import Context
 from workers.gateway.job_workflows import Jobs, Rejected, Row, unknown
 
 LOOK = 1.0
@@ -40,6 +44,10 @@ ALL = ""
 logger = logging.getLogger("gateway")
 
 
+class Ended(Exception):
+    """The gateway has ended a stream whose client does not read."""
+
+
 @dataclass(eq=False)
 class Subscriber:
     """Listener of a job, or of all of them."""
@@ -50,6 +58,7 @@ class Subscriber:
     _news: dict[str, View] = field(default_factory=dict)
     """News by job that were not read yet: as many as there are jobs, however slowly it reads."""
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self, view: View) -> None:
         if self.job_id in (ALL, view.id):
@@ -59,6 +68,23 @@ class Subscriber:
     def end(self, reason: str) -> None:
         self.ended = self.ended or reason
         self._woken.set()
+        self._is_ended.set()
+
+    async def write(self, context: Context, message: Message) -> None:
+        """Writes to the client, which may not read.
+
+        Raises:
+            Ended: meanwhile the gateway ended the stream. What it says then waits behind the message.
+        """
+        writing, ended = asyncio.ensure_future(context.write(message)), asyncio.ensure_future(self._is_ended.wait())
+        writing.add_done_callback(lambda written: written.cancelled() or written.exception())
+        try:
+            await asyncio.wait((writing, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        if not writing.done():
+            raise Ended
+        await writing
 
     @property
     def has_news(self) -> bool:
@@ -81,6 +107,8 @@ class Watch:
         self._since: dict[str, datetime] = {}
         self._rows: dict[str, Row] = {}
         self._turns: list[str] = []
+        self._mute: set[str] = set()
+        """Jobs that did not answer when they were asked last."""
         self._all_until, self._waiting = float("-inf"), 0
         self._rounds = 0
         self._is_wanted, self._is_whole = asyncio.Event(), asyncio.Event()
@@ -157,12 +185,20 @@ class Watch:
 
     async def keep(self) -> None:
         """Looks again and again while somebody wants to hear of it, until it is cancelled."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._regularly(self._round))
+            both.create_task(self._regularly(lambda: self._ask(self._mute)))
+
+    async def _regularly(self, look: Callable[[], Awaitable[None]]) -> None:
+        """What nobody thought of must not end the news of all jobs."""
         while True:
             await self._is_wanted.wait()
             try:
-                await self._round()
+                await look()
             except (Rejected, Unavailable) as error:
                 logger.info("jobs not watched", extra={"error": str(error)})
+            except Exception:
+                logger.exception("jobs not watched, trying again")
             await asyncio.sleep(LOOK)
 
     async def _round(self) -> None:
@@ -172,16 +208,17 @@ class Watch:
             self._all_until = now + LINGERS
         if now >= self._all_until:
             self._forget_others(named)
-            await self._ask(named)
+            await self._ask(named - self._mute)
             return
         changed = await self._listed()
-        await self._ask(named | changed | set(self._next_turns(BY_TURNS)))
+        await self._ask((named | changed | set(self._next_turns(BY_TURNS))) - self._mute)
         self._rounds += 1
         if not (self._rows.keys() - self._views.keys()):
             self._is_whole.set()
 
     def _forget_others(self, named: set[str]) -> None:
-        self._rows, self._turns = {}, []
+        self._rows, self._turns, self._since = {}, [], {}
+        self._mute &= named
         self._views = {job_id: view for job_id, view in self._views.items() if job_id in named}
         self._is_whole.clear()
         if not named:
@@ -193,9 +230,9 @@ class Watch:
             return set()
         rows = await self._jobs.rows()
         changed = {job_id for job_id, row in rows.items() if row != self._rows.get(job_id)}
-        for job_id, row in rows.items():
-            self._since.setdefault(job_id, row.since)
+        self._since = {job_id: self._since.get(job_id, row.since) for job_id, row in rows.items()}
         gone = self._views.keys() - rows.keys()
+        self._mute &= rows.keys() | {one.job_id for one in self._subscribers}
         self._rows = rows
         return changed | gone
 
@@ -206,24 +243,26 @@ class Watch:
 
     async def _ask(self, job_ids: Iterable[str]) -> None:
         few = asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(self._ask_one(job_id, few) for job_id in job_ids))
+        await asyncio.gather(*(self._ask_one(job_id, few) for job_id in tuple(job_ids)))
 
     async def _ask_one(self, job_id: str, few: asyncio.Semaphore) -> None:
         """A job whose workflow does not answer stays as it was seen last, and is asked again."""
         async with few:
             try:
-                view = await self.ask(job_id)
+                view = view_of((await self._jobs.status(job_id, patience=0)).state)
             except Unavailable as error:
                 self._rows.pop(job_id, None)
+                self._mute.add(job_id)
                 logger.info("job not asked", extra={"job": job_id, "error": str(error)})
                 return
             except Rejected:
                 view = self._views.get(job_id, View(id=job_id)).model_copy(update={"is_over": True, "nodes": ()})
+        self._mute.discard(job_id)
         self._seen(view)
 
     def _seen(self, view: View) -> None:
         before = self._views.get(view.id)
-        view = view.model_copy(update={"since": self._since.get(view.id)})
+        view = view.model_copy(update={"since": self._since.get(view.id, before.since if before else None)})
         if view.is_over:
             for known in (self._views, self._rows, self._since):
                 known.pop(view.id, None)
