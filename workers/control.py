@@ -1,4 +1,4 @@
-"""The control worker: workflows, and the activities over the cluster. `python -P -m workers.control`; any number may run."""
+"""The control worker: runs workflows and the activities over the cluster. `python -P -m workers.control`; any number may run."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
-"""For activities in flight when the process is told to stop; below a pod's usual grace period."""
+"""Time for activities in flight when the process is told to stop; below a pod's usual grace period."""
 
 SLOTS = 5_000
 """Activities at once. Most of them wait for pods, for minutes, and cost a coroutine and a watch: with few slots they would keep
@@ -57,11 +57,11 @@ logger = logging.getLogger("control")
 
 
 MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workflow) for row in ROWS)
-"""The procedure of every mode."""
+"""Workflow classes of all modes."""
 
 
 def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., Any]]:
-    """Every activity of the control worker."""
+    """Returns every activity of the control worker."""
     pods, journal, jobs = PodActivities(cluster), JournalActivities(cluster), JobActivities(client)
     plans, nodes, admission = PlanActivities(client, cluster), NodeActivities(cluster), AdmissionActivities(cluster)
     return (
@@ -113,7 +113,7 @@ def control_worker(
     version: WorkerDeploymentConfig | None = None,
     modes: tuple[type, ...] = MODES,
 ) -> Worker:
-    """The worker over one cluster.
+    """Returns the control worker for one cluster.
 
     Args:
         version: by default it has none, and takes the tasks of workflows that have none.

@@ -1,4 +1,4 @@
-"""Tells the workflows of jobs which streams are here: of each job in order, a few jobs at a time, and again from time to time.
+"""Tells the workflows of jobs which streams this gateway holds: a few jobs at a time, and again in regular rounds.
 
 Clients of a gateway that died come back all at once, and Temporal bears some hundred updates a second: what is more waits here.
 Reports and faults do not pass here, and are never behind it. A `TrainingJob` that was lost and registered again hears of its
@@ -25,7 +25,7 @@ IN_FLIGHT = 32
 quicker."""
 
 PATIENCE = 60.0
-"""Seconds that a client waits for its turn. It would begin again behind all others."""
+"""Seconds that a client waits for its turn. A client that gives up earlier joins the end of the queue again."""
 
 ROUND = 10.0
 """Seconds in which every attachment is offered again, where there are few of them."""
@@ -52,7 +52,7 @@ class Attachments:
 
     @asynccontextmanager
     async def stream(self, job_id: str, client: str) -> AsyncIterator[Stream]:
-        """A stream of which the job's workflow knows, until the block ends; an older one of the job is ended.
+        """Opens a stream, attaches it to the job's workflow, and yields it. An older stream of the job is ended.
 
         Args:
             client: its address.
@@ -98,7 +98,7 @@ class Attachments:
                 await self._offer_again(stream)
 
     def stop(self) -> None:
-        """Nobody waits for a turn any more; what was sent is told to its end."""
+        """Cancels attachments that wait for their turn. Those that were already sent to Temporal are completed."""
         self._stopping = True
         for task, stream in self._waiting.items():
             if not stream.told:
@@ -118,7 +118,7 @@ class Attachments:
             raise
 
     async def _detached(self, stream: Stream) -> None:
-        """The stream has ended. When the gateway stops all end at once and come back elsewhere: their jobs need not be told."""
+        """Detaches a stream that has ended. On shutdown nothing is sent: the clients reconnect to another gateway."""
         if not stream.told:
             return
         logger.info("detached", extra={"job": stream.job_id, "session": stream.session, "reason": stream.ended})
@@ -167,7 +167,7 @@ class Attachments:
                 raise
 
     async def _offer_again(self, stream: Stream) -> None:
-        """A stream that the job's workflow has given up ends: its client comes back with a new one."""
+        """Offers an attachment again. Ends the stream if the workflow has given it up: its client then opens a new one."""
         async with self._lanes.of(stream.job_id):
             if not stream.told or stream.ended:
                 return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Bucket:
-    """Tokens that come back by and by."""
+    """Token bucket: tokens are refilled at a constant rate."""
 
     rate: float
     """Tokens a second."""
@@ -22,7 +22,7 @@ class Bucket:
     _waiting: int = 0
 
     async def take(self) -> bool:
-        """Tells whether the caller has a token, perhaps after others who wait for one; False: too many wait already."""
+        """Takes a token, after a wait if allowed. Returns False if too many callers wait already."""
         if self._turn.locked() or self._count() < 1:
             if self._waiting >= self.queue:
                 return False

@@ -120,7 +120,7 @@ class Gateway:
         )
 
     def _serve_platforms(self, jobs: Jobs, introductions: Introductions, platforms: Platforms) -> None:
-        """Services for what platforms hear and switch besides recoveries."""
+        """Adds the services with which platforms observe jobs and switch tracing."""
         server, self._watch = self._server, Watch(jobs)
         fault_pb2_grpc.add_FaultServicer_to_server(FaultService(self._watch, platforms), server)
         job_pb2_grpc.add_JobServicer_to_server(JobService(self._watch, platforms), server)
@@ -129,7 +129,7 @@ class Gateway:
         profiling_pb2_grpc.add_TrainingDataTraceServicer_to_server(trace, server)
 
     async def start(self) -> int:
-        """Serves; answers the port.
+        """Starts to serve, and returns the port.
 
         Raises:
             Unavailable: the port is taken; the message names it.
@@ -145,7 +145,7 @@ class Gateway:
         return bound
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Carries out orders until told to stop; then clients are sent away, and calls in flight end."""
+        """Carries out orders until `stop` is set; then disconnects the clients and waits for calls in flight."""
         works = [self._streams.keep_alive(), self._attachments.keep_told(), self._watch.keep()]
         if self._settings.gateways > 1:
             works.append(CutOff(self._client, self._streams, self._watch, self._health).watch())
