@@ -36,13 +36,13 @@ SECONDS = 600
 """Limit of one job."""
 DRILLED = "exception,kill,kill-rank-0,stop,switch,restart"
 HINT = 160
-"""Characters of what a failed job printed last."""
+"""Longest part of a failed job's last output line, in characters."""
 
 OK, FAILED, NOT_RUN = "ok", "FAILED", "not run"
 
 
 class JobFailed(Exception):
-    """A job ended otherwise than it should; the message says how."""
+    """A job did not end as expected; the message says how it ended."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Row:
 class Machine:
     device: str
     shares: bool
-    """All ranks have the same device."""
+    """True if all ranks share one device."""
     ranks: int
 
     def in_words(self) -> str:
@@ -70,7 +70,7 @@ class Machine:
 
 
 class Jobs:
-    """Runs jobs on one machine, each in a folder of its own."""
+    """Runs jobs on one machine, each in its own folder."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -130,7 +130,8 @@ def digests(found: dict[int, Any]) -> list[str]:
 
 
 def _struck(kind: str, jobs: Jobs) -> Row:
-    """The other ranks wait in a collective of the backward pass meanwhile, which has to be ended."""
+    """Injects a fault into the last rank. Meanwhile the others wait in a collective of the backward pass, which has to be
+    aborted."""
     found = jobs.run([_fault(kind, STRUCK)])
     seconds = found[0]["ends"][str(STRUCK)] - found[-1][STRUCK]
     equal = digests(found) == digests(jobs.undisturbed())
@@ -188,13 +189,14 @@ def _cost(jobs: Jobs) -> Row:
 
 
 def _median(found: list[dict[str, Any]]) -> float:
-    """Median of a step of rank 0, in microseconds."""
+    """Returns the median duration of a step of rank 0, in microseconds."""
     (ends,) = [list(line["ends"].values())[WARM:] for line in found if line["rank"] == 0]
     return float(median(end - begin for begin, end in pairwise(ends))) * 1e6
 
 
 def _tolerance(jobs: Jobs) -> Row:
-    """Gradients of the same batch, without deterministic kernels, have to be alike for the rehearsal, and of others not."""
+    """Checks the tolerance of the rehearsal without deterministic kernels: it accepts gradients of the same batch, not of
+    another."""
     with tempfile.TemporaryDirectory(prefix="rekindle-accelerator-") as folder:
         (found,) = jobs.left(["python", "-P"], folder, (), "--tolerance")
     fits = found["same"] <= TOLERANCE < found["another"]
@@ -214,7 +216,7 @@ ROWS: dict[str, Callable[[Jobs], Row]] = {
     "tolerance": _tolerance,
 }
 ALONE = ("cost", "deterministic", "tolerance")
-"""Rows that one rank can do."""
+"""Rows that need only one rank."""
 
 
 def machine_for(device: str) -> Machine:

@@ -1,4 +1,4 @@
-"""How long it takes to hand a gibibyte of state over, verified and in place, beside the same bytes sent as they are.
+"""Measures the transfer of a gibibyte of state, verified and in place, compared with the same bytes sent without checks.
 
     python -P -m benchmarks.state_copy [--gibibytes 1] [--rounds 5]
 
