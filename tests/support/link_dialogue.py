@@ -70,7 +70,7 @@ class LinkDialogue:
     # ---- its own stream
 
     async def listen_for_links(self) -> None:
-        """Comes back for ever."""
+        """Subscribes to link switches, and reconnects until it is cancelled."""
         while True:
             try:
                 async with grpc.aio.insecure_channel(self.address) as channel:
