@@ -1,4 +1,5 @@
-"""`make accelerator`: what becomes of training on an accelerator when ranks are lost, beside an undisturbed run.
+"""`make accelerator`: measures what happens to training on an accelerator when ranks are lost, and compares it with an
+undisturbed run.
 
     python -P -m benchmarks.accelerator [--device cpu] [--only kill,memory] [--output FILE]
 
@@ -31,9 +32,9 @@ RANKS = 2
 STEPS, STRUCK = 12, 6
 RECOVERIES = 10
 MEASURED, WARM = 200, 50
-"""Steps whose cost is measured, and steps before them."""
+"""Number of steps whose cost is measured, and of steps before them."""
 SECONDS = 600
-"""Limit of one job."""
+"""Time limit of one job in seconds."""
 DRILLED = "exception,kill,kill-rank-0,stop,switch,restart"
 HINT = 160
 """Longest part of a failed job's last output line, in characters."""
@@ -77,7 +78,8 @@ class Jobs:
         self.undisturbed = cache(partial(self.run, ()))
 
     def run(self, faults: Sequence[dict[str, Any]], *flags: str, steps: int = STEPS) -> dict[int, Any]:
-        """Returns what each rank left at its end, and under -1 when each fault struck, by step.
+        """Runs one job. Returns the results of each rank by rank, and under -1 the time at which each fault was injected, by
+        step.
 
         Raises:
             JobFailed: the exit code is not 0, or a fault did not strike.
@@ -97,7 +99,7 @@ class Jobs:
         return {**{line["rank"]: line for line in found}, -1: struck}
 
     def left(self, launch: list[str], folder: str, faults: Sequence[dict[str, Any]], *flags: str) -> list[dict[str, Any]]:
-        """Returns what each process of the job left in its folder."""
+        """Runs one job, and returns the results that its processes left in its folder."""
         self.output(launch, folder, faults, *flags)
         return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
 
@@ -166,7 +168,7 @@ def _repeats(jobs: Jobs) -> Row:
 
 
 def _memory(jobs: Jobs) -> Row:
-    """Recovers ten times from errors and kills of the last rank, and looks at the first one, whose process stays."""
+    """Recovers ten times from exceptions and kills of the last rank, and measures the memory of rank 0, whose process stays."""
     faults = [_fault(("exception", "kill")[number % 2], 4 + 2 * number) for number in range(RECOVERIES)]
     used = jobs.run(faults, steps=8 + 2 * RECOVERIES)[0]["memory"]
     first, last = used["7"], used[str(8 + 2 * RECOVERIES - 1)]  # after two recoveries, one of each kind, and at the end

@@ -1,7 +1,7 @@
-"""The training job of `benchmarks.accelerator`: a small network with DistributedDataParallel on one device for each rank.
+"""Training job of `benchmarks.accelerator`: a small network with DistributedDataParallel on one device for each rank.
 
-Its steps have what depends on a device: random numbers of the device, statistics of BatchNorm that each rank has for itself,
-autocast, sums whose order kernels choose, and, with `--streams`, a stream of the script's own.
+Its steps contain what depends on a device: its random numbers, statistics of BatchNorm per rank, autocast, sums in an order that
+kernels choose, and, with `--streams`, a separate stream.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _leave(name: str, found: dict[str, Any]) -> None:
-    """Leaves a result in the folder of the job: what ranks print at the same time may be mixed."""
+    """Writes a result into the folder of the job, since simultaneous output of ranks may be mixed."""
     (Path(os.environ["REKINDLE_JOB_DIR"]) / f"{name}.json").write_text(json.dumps(found))
 
 
@@ -147,8 +147,7 @@ def memory(device: torch.device) -> dict[str, int]:
 
 def tolerance(kind: str, width: int) -> dict[str, float]:
     """Returns the distance of the gradients of two passes over the same batch, and over two batches, as the rehearsal measures
-    it:
-    the largest share of all parameters."""
+    it: the largest share of all parameters."""
     device = torch.device(kind)
     torch.manual_seed(0)
     model = Network(width).to(device)

@@ -330,8 +330,7 @@ def written(things: Iterable[Keyed], at_once: int = AT_ONCE) -> Iterator[bytes]:
     """Yields transactions for these objects.
 
     Changes that a watch has to show are written one by one, as an API server does. Objects of one transaction have the same
-    resource
-    version, and a watch that begins in the middle of them misses the rest.
+    resource version, and a watch that begins in the middle of them misses the rest.
     """
     for batch in _batches(things, at_once):
         puts = [{"requestPut": {"key": _encoded(key), "value": _encoded(json.dumps(one))}} for key, one in batch]

@@ -2,9 +2,8 @@
 
 Temporal is real, on a database file, and so are the gateway and the control worker, whose pods answer at once. All training sides
 run in this process. It registers and attaches the jobs and measures them idle. It reports faults one by one and many at once,
-lets
-many jobs lose a process at once, and kills the gateway, the control worker and Temporal. It prints a table in Markdown with the
-targets. It uses loopback only, and ends within `--limit`.
+lets many jobs lose a process at once, and kills the gateway, the control worker and Temporal. It prints a table in Markdown with
+the targets. It uses loopback only, and ends within `--limit`.
 """
 
 import argparse

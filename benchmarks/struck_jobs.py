@@ -33,7 +33,7 @@ SLOW_MS = 1000.0
 PATIENCE = 120.0
 """Time limit in seconds for one event; a row in which it does not happen is aborted."""
 TAIL = 4096
-"""Bytes at the end of a step log that are read for its last line."""
+"""Number of bytes at the end of a step log that are read for its last line."""
 
 
 class JobOptions(Options):
@@ -48,7 +48,7 @@ class JobOptions(Options):
 
     @property
     def spares(self) -> int:
-        """Loaded processes that wait for a rank in each pod."""
+        """Number of loaded processes that wait for a rank in each pod."""
         return self.row_spares
 
     @property

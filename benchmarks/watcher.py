@@ -1,9 +1,9 @@
 """Measures the cost and latency of the watcher on a large cluster: `python -P -m benchmarks.watcher`.
 
 The API server and etcd are real, without controllers, with 10,000 pods of 1,000 jobs and 5,000 nodes
-(`benchmarks.large_cluster`).
-The watcher is a process of its own, as in an installation, under its own account. Its updates are acknowledged at once, so that
-Temporal is not measured. The lower bound is a process that sends the same requests, parses every answer, and keeps nothing.
+(`benchmarks.large_cluster`). The watcher is a process of its own, as in an installation, under its own account. Its updates are
+acknowledged at once, so that Temporal is not measured. The lower bound is a process that sends the same requests, parses every
+answer, and keeps nothing.
 """
 
 import argparse

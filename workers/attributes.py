@@ -32,7 +32,7 @@ class SearchAttributesKept:
         """Time from which a missing attribute may be sent again, by name: each part of the server caches the list for a while."""
 
     async def keep(self) -> None:
-        """Registers what is missing, until it is cancelled."""
+        """Registers missing attributes at intervals, until it is cancelled."""
         while True:
             await asyncio.sleep(LOOKED_AGAIN)
             await self.look()

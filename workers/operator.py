@@ -1,8 +1,8 @@
 """The controller of our own jobs on Kubernetes: `python -P -m workers.operator`, one for each cluster.
 
-A TrainingJob object becomes a Service for its manager and its first pods; its pods become its phase. Workers that fail stay:
-recoveries replace them. Nothing is remembered: everything follows from the objects as they are. What one job raises, whatever
-its object says, is that job's affair and keeps no other one waiting.
+It creates a Service for the manager of a TrainingJob, and its first pods, and derives the job's phase from its pods. Failed
+workers stay: recoveries replace them. It keeps no state of its own: everything follows from the current objects. An exception
+that one job causes, whatever its object says, does not delay other jobs.
 """
 
 import asyncio
@@ -273,9 +273,8 @@ class Operator:
     async def _ensure_manager(self, job: Workload, pods: Sequence[Object]) -> None:
         """Keeps one manager while workers train, whatever happened to the last one: nothing is lost with a manager.
 
-        A failed manager is deleted first, and its name is free when its end is seen. Recoveries that stop a job end its
-        workers before
-        its manager, so that a job that is being stopped does not get a new one.
+        A failed manager is deleted first, and its name is free when its end is seen. Recoveries that stop a job end its workers
+        before its manager, so that a job that is being stopped does not get a new one.
         """
         training = [pod for pod in pods if not (is_manager(pod) or is_standby(pod)) and _is_active(pod)]
         managers = [pod for pod in pods if is_manager(pod)]
@@ -294,8 +293,7 @@ class Operator:
         """Creates a manager of the same generation as a worker's pod.
 
         The nodes that the worker avoids are only less preferred: what was cordoned when the worker was created may be the only
-        place
-        for pods now, and training waits for its manager.
+        place for pods now, and training waits for its manager.
         """
         generation = worker["metadata"]["labels"].get(keys.GENERATION, FIRST)
         wanted = pods_of_training_job(job, generation, Places(), self._settings.gateway_address)

@@ -67,11 +67,11 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
 
 
 class Process:
-    """One process on a cluster, from its first moment to its last: `async with Process(settings) as process`.
+    """Process on a cluster, from its start to its end: `async with Process(settings) as process`.
 
-    `/healthz` is 200 as long as the event loop turns, whatever is away: recoveries survive a wait for Temporal, and a restart
-    shortens none. `/readyz` is 200 from `ready` on until the process is told to stop; otherwise it is 503, with the reason.
-    A process that is told to stop before it is ready ends at once.
+    `/healthz` is 200 as long as the event loop runs, whatever else is away: recoveries survive a wait for Temporal, and a restart
+    shortens none. `/readyz` is 200 from `ready` on until the process is told to stop; otherwise it is 503, with the reason. A
+    process that is told to stop before it is ready ends at once.
 
     Raises:
         Unavailable: the port is taken; the message names it.

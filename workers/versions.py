@@ -80,8 +80,7 @@ def deployment_config(build_id: str) -> WorkerDeploymentConfig:
 
 class Silences:
     """Detects versions that have lost their workers. The server forgets its pollers when it restarts, so that a version counts
-    only
-    after it was without workers for a while."""
+    only after it was without workers for a while."""
 
     def __init__(self) -> None:
         self._since: dict[str, datetime] = {}
@@ -95,10 +94,10 @@ class Silences:
 
 
 class Upgrades:
-    """One control worker's part in upgrades.
+    """Tasks of one control worker in upgrades.
 
     Args:
-        alone: no other control worker serves this namespace: other versions have no worker, whatever Temporal remembers.
+        alone: no other control worker serves this namespace, so that other versions have no workers, even if Temporal lists some.
     """
 
     def __init__(self, client: Client, build_id: str, *, alone: bool = False) -> None:
@@ -178,7 +177,7 @@ class Upgrades:
         words = {"workflow": workflow.id, "from": other.build_id}
         try:
             await deployment.move(self._client, workflow, self._build_id)
-        except RPCError as error:  # the others are moved none the less, and this one at the next look
+        except RPCError as error:  # the others are still moved, and this one at the next check
             logger.warning("not moved", extra={**words, "error": error.message})
         else:
             logger.warning("moved, its version has no worker", extra=words)
@@ -197,8 +196,7 @@ class Upgrades:
 
     async def drain(self) -> None:
         """Returns when our workers are not needed. That is at once if ours is the current and only version with workers, since
-        another
-        worker of it goes on; otherwise when nothing runs on it any more."""
+        another worker of it goes on; otherwise when nothing runs on it any more."""
         unanswered_since: datetime | None = None
         while True:
             try:

@@ -1,9 +1,8 @@
 """Scripted simulation of the Ascend Operator: a controller over the real API server, for the jobs of one namespace.
 
-It creates PodGroups and pods, and does its part of a hot switch including its weak points. It creates a backup pod in one
-write and
-stores its name in another, and it acts on the end of a pod only if it sees the event. Keys are spelled out again here, so that a
-misspelling of ours is noticed. Source: Ascend Operator.
+It creates PodGroups and pods, and does its part of a hot switch including its weak points. It creates a backup pod in one write
+and stores its name in another, and it acts on the end of a pod only if it sees the event. Keys are spelled out again here, so
+that a misspelling of ours is noticed. Source: Ascend Operator.
 """
 
 import contextlib
@@ -79,7 +78,7 @@ class AscendOperator(Controller):
 
     def __init__(self, namespace: Namespace, server_ip: str = "127.0.0.1") -> None:
         """Args:
-        server_ip: where its jobs find the gateway.
+        server_ip: address at which its jobs find the gateway.
         """
         self._jobs, self._groups, self._pods = jobs_path(namespace.name), groups_path(namespace.name), namespace.path("pods")
         super().__init__(namespace, self._jobs, self._groups, self._pods)

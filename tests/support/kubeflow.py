@@ -1,11 +1,10 @@
 """Simulated controllers of JobSets, PyTorchJobs and TrainJobs over the real API server, for the jobs of one namespace.
 
 A JobSet's child Jobs are real ones, and the real controller creates their pods. Keys are spelled out again here, so that a
-misspelling of ours is noticed. What their webhooks would refuse fails at once. Not simulated: policies for failure and
-startup, and
-restarts of failed replicas. Sources: jobset (`jobset_controller.go`, `jobset_webhook.go`), training-operator (`common/job.go`,
-`common/pod.go`, `pytorchjob_controller.go`, `pytorch/envvar.go`, `webhooks/pytorch`), trainer (`plugins/torch/torch.go`,
-`plugins/jobset/{jobset,builder}.go`).
+misspelling of ours is noticed. What their webhooks would refuse fails at once. Not simulated: policies for failure and startup,
+and restarts of failed replicas. Sources: jobset (`jobset_controller.go`, `jobset_webhook.go`), training-operator
+(`common/job.go`, `common/pod.go`, `pytorchjob_controller.go`, `pytorch/envvar.go`, `webhooks/pytorch`), trainer
+(`plugins/torch/torch.go`, `plugins/jobset/{jobset,builder}.go`).
 """
 
 from abc import abstractmethod
@@ -240,8 +239,7 @@ def _children_of(job: Object) -> Iterator[Object]:
 
 class PyTorchJobs(JobController):
     """Creates the pods of PyTorchJobs. It counts pods by labels alone, regardless of their owner. Two pods of one index are
-    reported
-    and left alone."""
+    reported and left alone."""
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(namespace, pytorch_jobs_path(namespace.name), namespace.path("pods"))

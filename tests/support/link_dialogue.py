@@ -1,8 +1,7 @@
 """Training side whose links are switched: all ranks pause, switch to the links that they are told, and continue.
 
 It is as strict as the real ones: a list of ranks or a `continue` that arrives while training runs is a broken rule. Both
-simulated
-peers inherit from this class.
+simulated peers inherit from this class.
 """
 
 import asyncio

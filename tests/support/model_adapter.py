@@ -393,8 +393,7 @@ def is_of_strangers(run: Run, introduced: Collection[str]) -> bool:
     """Returns whether its faults are only of sessions that were never introduced to the entity.
 
     A late message of an old life is taken for one of the new life, see the known weaknesses. Sessions that the entity has
-    forgotten do
-    not count as strangers.
+    forgotten do not count as strangers.
     """
     faults = run.argument(RecoveryContext, 1).situation.faults
     return bool(faults) and not any(fault.session in ("", *introduced) for fault in faults)

@@ -16,8 +16,7 @@ TICK = 0.2
 @dataclass(frozen=True)
 class Message:
     """Message of the training side. Kinds: attach, detach, pause, resumed, fault, first step; in a recovery of processes:
-    stopped,
-    offers, status; in an operation: stood, switched, tested, went on."""
+    stopped, offers, status; in an operation: stood, switched, tested, went on."""
 
     kind: str
     session: str = ""

@@ -1,8 +1,7 @@
 """Our own training side of the model in operations: it pauses with its state, carries out orders, and continues.
 
 There is one object for each life of a manager, and a `Pause` for each attempt, as in `manager/maintenance.py` of the training
-side,
-but without ranks. If no order comes, training continues by itself.
+side, but without ranks. If no order comes, training continues by itself.
 """
 
 from collections import deque

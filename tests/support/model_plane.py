@@ -148,8 +148,7 @@ class ControlPlane:
         """Checks that the restart of a training job has a reason.
 
         Reasons are: a person requested it, a mode before failed, one was lost or cut off, or it cannot be known that the job
-        trains again,
-        since a manager that recovered by itself does not report that.
+        trains again, since a manager that recovered by itself does not report that.
         """
         recovery = next(iter(self.recoveries()), None)
         if recovery is None or not self.world.trains_undisturbed():

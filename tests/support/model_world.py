@@ -1,8 +1,7 @@
 """Simulated job with its pods and training side, for the model of the entity. It knows nothing of the control plane.
 
 Pods have holders, generations and nodes. The training side answers orders with messages, and is as strict as the real ones.
-Events
-have names (`moment`), to which a script ties its disturbances.
+Events have names (`moment`), to which a script ties its disturbances.
 """
 
 import itertools
@@ -32,11 +31,11 @@ class Clock(Protocol):
 
 
 class Refused(Exception):
-    """The cluster refuses, and a repeated call would not help."""
+    """The cluster refuses a call, and a repetition would not help."""
 
 
 class Missing(Refused):
-    """There is no such pod."""
+    """The pod does not exist."""
 
 
 class Away(Exception):
@@ -110,8 +109,7 @@ class Knobs:
     """Continuation after an operation: yes; no: it fails."""
     lost: str = ""
     """Kind of message of which the first one is lost with its gateway; empty: none. Our training side repeats it, and it is
-    stored
-    late. `order`: the first order that a receipt contains."""
+    stored late. `order`: the first order that a receipt contains."""
     doubled: bool = False
     """True if each report is sent twice."""
     allows: str = "exit"

@@ -85,8 +85,7 @@ class OpensInPlace(_OpensForReal):
 @workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
 class OpensFirst(_Opens):
     """Mode for a sub-health. It opens a recovery when a real fault is reported, and hands over to the next mode when the test
-    signals
-    it. If a retry is offered, it first orders one."""
+    signals it. If a retry is offered, it first orders one."""
 
     MODE = Mode.HOT_SWITCH
     OUTCOME = Outcome.ESCALATE

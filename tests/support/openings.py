@@ -23,9 +23,8 @@ ALLOWED = {RECOVER_STRATEGY: "retry"}
 
 
 def mindio(**limits: timedelta) -> Job:
-    """Returns a MindIO job without settling time, so that tests do not wait. Its owner allows a retry; for other faults the
-    last mode
-    opens."""
+    """Returns a MindIO job without settling time, so that tests do not wait. Its owner allows a retry; for other faults the last
+    mode opens."""
     quick = {"settle": timedelta(0), "release": timedelta(0), "report_lost": SHORT, **limits}
     return a_mindio_job(limits=Limits(**quick), annotations=ALLOWED)
 

@@ -1,12 +1,9 @@
 """Scripted training sides, written from `recover.proto` alone: ours, and TaskD with MindIO.
 
 They are as strict as the real ones. They leave on an unexpected order, and on one that comes too late. Repeated orders are
-ignored by
-the rules of the real client. A report is sent on its own new connection, once unless the script says otherwise, and a failing
-call is
-given up within milliseconds. `MindioPeer` also polls its orders and keeps only the newest one, and its new manager never meets
-the
-ranks of the one before.
+ignored by the rules of the real client. A report is sent on its own new connection, once unless the script says otherwise, and a
+failing call is given up within milliseconds. `MindioPeer` also polls its orders and keeps only the newest one, and its new
+manager never meets the ranks of the one before.
 """
 
 import asyncio
@@ -169,8 +166,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
     # ---- the script of the network
 
     async def attach(self) -> None:
-        """Connects or reconnects, and waits until its stream is open. A real client reconnects after a second, and has read
-        its last order."""
+        """Connects, and waits until its stream is open. A real client reconnects after a second, and has read its last order."""
         self._arrived_at = float("-inf")
         self.start()
         await asyncio.wait_for(self.attached.wait(), 20)
@@ -264,8 +260,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
             self._spawn(self._carry_out(name, signal))
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
-        """Returns whether an order is a repetition. Our manager carries out each order of an attempt once, in any order of
-        repetition."""
+        """Returns whether an order is a repetition: our manager carries out each order of an attempt once."""
         order = (signal.uuid, name_of(signal))
         repeated = order in self._carried
         self._carried.add(order)
@@ -359,8 +354,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
             return int((await stub.ReportProgress(message)).code)
 
     async def _report(self, kind: str, call: Call) -> int:
-        """Sends a report as the Go client does: on a new connection, up to four times on gRPC errors. Answers are recorded and
-        ignored."""
+        """Sends a report as the Go client does: on a new connection, up to four times on gRPC errors. Answers are recorded."""
         if kind in self.script.loses:
             return -1
         code = -1
@@ -441,8 +435,7 @@ class MindioPeer(ScriptedPeer):
         """Returns whether an order is a repetition by TaskD's rules.
 
         Its hot switch compares signal and actions of the last order only, its recovery uuid and strategy. There is one
-        announcement for each
-        uuid.
+        announcement for each uuid.
         """
         if signal.signalType == "globalFault":
             before, self._last_announced = self._last_announced, signal.uuid
@@ -470,8 +463,7 @@ class MindioPeer(ScriptedPeer):
         await super().answer(order, signal)
 
     def end_agents(self, signal: wire.ProcessManageSignal) -> None:
-        """Ends the agents that an order names. Naming one twice is a broken rule, as that would end the next agent of its
-        rank."""
+        """Ends the agents that an order names. Naming one twice is a broken rule: that would end the next agent of its rank."""
         pods = {int(pod) for pod in signal.nodeRankIds} if _ends_agents(signal) else set()
         self.broken_rules += [f"pod rank {pod} was told to leave twice" for pod in sorted(pods & self._left)]
         for pod in sorted(pods - self._left):

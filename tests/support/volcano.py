@@ -1,10 +1,9 @@
 """Scripted simulation of Volcano's rescheduling: which pods are faulty, and which are deleted because of it.
 
 It runs a session after every change instead of each second, and lists everything for each, so that writes are seen in their
-order.
-Scheduling is the real scheduler's; Volcano adds an affinity, and opens a gate. Not simulated: cards (a node's condition
-`SubHealthy`
-stands for them), super pods, escalation by waiting, and everything that needs the time of day. Source: Volcano plugin.
+order. Scheduling is the real scheduler's; Volcano adds an affinity, and opens a gate. Not simulated: cards (a node's condition
+`SubHealthy` stands for them), super pods, escalation by waiting, and everything that needs the time of day. Source: Volcano
+plugin.
 """
 
 import contextlib

@@ -21,17 +21,17 @@ from workers.gateway.lanes import Admission, Lanes
 from workers.gateway.streams import Stream, Streams
 
 IN_FLIGHT = 32
-"""Attachments that Temporal is told of at once. Source: tried with 1,000 jobs on two cores: with more, many time out and none is
-quicker."""
+"""Largest number of attachments that are sent to Temporal concurrently. Source: tried with 1,000 jobs on two cores: with more,
+many time out and none is quicker."""
 
 PATIENCE = 60.0
 """Seconds that a client waits for its turn. A client that gives up earlier joins the end of the queue again."""
 
 ROUND = 10.0
-"""Seconds in which every attachment is offered again, where there are few of them."""
+"""Seconds of a round in which every attachment is offered again, if there are few of them."""
 
 OFFERS = 20
-"""Attachments that are offered again in a second, at most."""
+"""Largest number of attachments that are offered again per second."""
 
 SHUTDOWN = "the gateway shuts down"
 OVER = "another subscriber took over"
@@ -73,15 +73,15 @@ class Attachments:
             await self._detached(stream)
 
     def want(self, job_id: str) -> None:
-        """A recovery of the job waits for its stream: it comes before others."""
+        """Records that a recovery of the job waits for its stream: it comes before others."""
         self._streams.wanted.add(job_id)
 
     def here(self, job_id: str) -> Stream | None:
-        """The job's stream at this gateway."""
+        """Returns the job's stream at this gateway; None: it is not here."""
         return self._streams.of(job_id)
 
     async def tell(self, stream: Stream) -> None:
-        """Offers an attachment out of its turn: the job's workflow misses it. One that has ended meanwhile is told to have."""
+        """Offers an attachment immediately, because the job's workflow misses it. Does nothing if the stream has ended."""
         async with self._lanes.of(stream.job_id):
             if stream.told and not stream.ended:
                 await self._offer(stream)
@@ -105,8 +105,10 @@ class Attachments:
                 task.cancel()
 
     async def _attached(self, stream: Stream) -> None:
-        """Returns when the job's workflow knows of the stream. A caller that is cancelled leaves nothing half told: what was sent
-        already is told to its end, what was not is not."""
+        """Returns when the job's workflow knows of the stream.
+
+        If the caller is cancelled, an attachment that was already sent to Temporal is completed, and one that was not is dropped.
+        """
         task = self._begin(stream, self._attach(stream))
         try:
             await asyncio.shield(task)

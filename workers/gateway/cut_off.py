@@ -19,7 +19,7 @@ LOOK_SECONDS = 2.0
 """Seconds between two checks, and the time limit of each."""
 
 LONG_SECONDS = 10.0
-"""Seconds without an answer, after which clients are sent away. Source: the wire contract, outages: all clients bear 10 s."""
+"""Seconds without an answer after which clients are disconnected. Source: the wire contract, outages: all clients bear 10 s."""
 
 WORDS = "this gateway cannot reach Temporal; another one may"
 

@@ -47,11 +47,11 @@ class Desk:
         self._senders = senders
 
     async def admit(self, context: Context, job_id: str) -> None:
-        """Returns when the caller may speak for the job.
+        """Returns if the caller may speak for the job; aborts the call otherwise.
 
         A stranger gets a gRPC error and no code: managers in Go ignore the code of a report, 403 ends the older Python client,
-        and any other would be untrue. It may be a pod of the job all the same, whose address the cluster does not know yet; its
-        client comes back after a gRPC error, as it does when a gateway is away.
+        and any other would be untrue. It may still be a pod of the job whose address the cluster does not know yet. Its client
+        retries after a gRPC error, as when a gateway is away.
 
         Raises:
             BadInput: no job has such an id.

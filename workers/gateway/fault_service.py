@@ -22,10 +22,10 @@ from workers.gateway.watch import ALL, Subscriber, Watch
 
 FOUND, TOO_MANY = 200, 429
 CLUSTER = "-1"
-"""Word in place of a job's id: all jobs. Source: ClusterD."""
+"""Value in place of a job's id: all jobs. Source: ClusterD."""
 
 NODE = "-1"
-"""Word in place of a device's id: the node itself. Source: ClusterD."""
+"""Value in place of a device's id: the node itself. Source: ClusterD."""
 
 RATE, BURST, QUEUE = 10.0, 10, 50
 """Queries per second, largest burst, and number of queries that may wait. Source: ClusterD."""
@@ -42,7 +42,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
     def __init__(self, watch: Watch, platforms: Platforms) -> None:
         self._watch, self._platforms = watch, platforms
         self._registered: dict[tuple[str, str], Subscriber | None] = {}
-        """Registrations by job and role; with the stream, when there is one."""
+        """Registrations by job and role, with the stream; None: not subscribed yet."""
         self._questions = Bucket(RATE, BURST, QUEUE)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:

@@ -62,7 +62,7 @@ class Introductions:
             known.contact, known.asked, known.listed = Contact(recovery_on=True, introduced=True), now, True
 
     async def complete(self, job_id: str) -> None:
-        """Asks for what the list of jobs did not say; there is time for it when the job's stream is here.
+        """Queries the job's workflow for what the list of jobs does not contain. Called when the job's stream is here.
 
         Raises:
             Rejected: there is no such job. Unavailable: Temporal did not answer.
@@ -79,7 +79,7 @@ class Introductions:
         """
         known, contact = await self._ask(job_id)
         if not contact.recovery_on:
-            self.forget(job_id)  # an owner who turns it on is not kept waiting
+            self.forget(job_id)  # so that a change by the owner takes effect at once
             raise Rejected(ErrorTypes.RECOVERY_OFF, RECOVERY_OFF)
         known.initialized = True
         return Receipt(info=f"job(uid={job_id}) init success")
@@ -108,7 +108,7 @@ class Introductions:
         return contact
 
     async def trace(self, job_id: str) -> Trace | None:
-        """Returns what the ranks of a job are to measure now; None: nobody has said, or nobody answers."""
+        """Returns the tracing settings of a job; None: nobody has set any, or the workflow does not answer."""
         try:
             async with self._questions.place(job_id):
                 return (await self._jobs.contact(job_id)).trace

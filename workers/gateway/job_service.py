@@ -28,13 +28,13 @@ MOST_OF_A_ROLE = 20
 """Largest number of streams of one role. Source, also of the roles: ClusterD."""
 
 RATE, BURST = 20.0, 20
-"""Subscriptions a second. Source: ClusterD."""
+"""Largest number of subscriptions per second, and largest burst. Source: ClusterD."""
 
 MOST = 10_000
 """Largest number of clients in memory; the least recent registrations are dropped."""
 
 BATCH = 1_000
-"""Jobs in one message: some 300 bytes each, of the 8 MiB that a message may have."""
+"""Number of jobs in one message: some 300 bytes each, of the 8 MiB that a message may have."""
 
 logger = logging.getLogger("gateway")
 
@@ -50,7 +50,7 @@ class JobService(job_pb2_grpc.JobServicer):
         self._watch, self._platforms = watch, platforms
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._streams: Counter[str] = Counter()
-        """Registrations by role."""
+        """Number of open streams by role."""
         self._subscriptions = Bucket(RATE, BURST)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:

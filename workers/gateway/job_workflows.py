@@ -33,10 +33,10 @@ from workers.gateway.lanes import Lanes
 
 RPC_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 25.0
-"""Seconds that a client is kept waiting while Temporal does not answer: the call may still be carried out, so it is repeated."""
+"""Seconds for which a call is repeated while Temporal does not answer, since it may still be carried out; the client waits."""
 
 LISTING = 3.0
-"""Seconds for the list of jobs with which a gateway starts: its clients wait meanwhile."""
+"""Time limit in seconds for the list of jobs when a gateway starts, for which its clients wait."""
 
 TRAINING = (
     f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND RekindlePhase STARTS_WITH '{phases.TRAINING}'"
@@ -69,7 +69,7 @@ logger = logging.getLogger("gateway")
 
 
 class Rejected(Exception):
-    """A workflow refused the update, or there is no such workflow."""
+    """A workflow refused the update, or the workflow does not exist."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -101,7 +101,7 @@ class Jobs:
         return await self._kept(self._update(job_workflow(job_id), job_id, update, argument, uuid.uuid4().hex))
 
     async def training(self) -> list[str]:
-        """Ids of the jobs that train, as Temporal lists them; what is not answered in time is not known."""
+        """Returns the ids of the jobs that train, as Temporal lists them; jobs that are not listed in time are missing."""
         found: list[str] = []
         try:
             async with asyncio.timeout(LISTING):
@@ -190,7 +190,7 @@ class Jobs:
         return await self._kept(self._report_faults(job_id, report, attach, report_id or uuid.uuid4().hex))
 
     async def settle(self, within: float) -> None:
-        """Waits for messages that are being stored; ends those that are not stored in time."""
+        """Waits for messages that are being stored, and cancels those that are not stored in time."""
         storing = set(self._storing)
         if storing:
             _, late = await asyncio.wait(storing, timeout=within)

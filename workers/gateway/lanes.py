@@ -32,8 +32,8 @@ class Admission:
 
     def __init__(self, places: int, patience: float, wanted: Collection[str]) -> None:
         """Args:
-        patience: seconds that somebody waits for a place.
-        wanted: few jobs, which may change while others wait.
+        patience: seconds that a caller waits for a place.
+        wanted: ids of a few jobs that come first; they may change while others wait.
         """
         self._free, self._patience, self._wanted = places, patience, wanted
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}

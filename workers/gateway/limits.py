@@ -1,4 +1,4 @@
-"""Limits for how often something may be asked for. Used by the services of platforms."""
+"""Rate limits. Used by the services of platforms."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ class Bucket:
     """Token bucket: tokens are refilled at a constant rate."""
 
     rate: float
-    """Tokens a second."""
+    """Tokens per second."""
 
     burst: float
     queue: int = 0
-    """Callers that may wait for a token."""
+    """Number of callers that may wait for a token."""
 
     _left: float | None = None
-    """Tokens that are left; None: nobody has asked yet."""
+    """Tokens that are left; None: no token was requested yet."""
     _counted: float = 0.0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _waiting: int = 0

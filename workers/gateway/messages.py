@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 MAX_ID = 128
 MAX_RANKS = MOST_RANKS
-"""Ranks in one message: no job has more."""
+"""Largest number of ranks in one message: no job has more."""
 
 MAX_INFO = 1_000
-"""Characters of free text that are kept."""
+"""Number of characters of free text that are kept."""
 
 NOT_SWITCHED = 1
 """Code of a report that links were not switched; the contract has a boolean instead."""
 
 MAX_NODE, MAX_DEVICE = 253, 16
-"""Characters of the name of a node, and of the id of a device."""
+"""Longest name of a node, and longest id of a device, in characters."""
 
 SWITCHES = {
     "CommunicationOperator": "communication",

@@ -136,7 +136,7 @@ class Senders:
             self._tell(job_id, caller.address, str(error))
             raise Refused(f"jobId={job_id}: {error}") from error
         except Unavailable as error:
-            if not self._held[job_id, peer]:  # a stream that was admitted proves its connection, whatever token comes on it
+            if not self._held[job_id, peer]:  # an admitted stream proves its connection, whatever the token
                 raise Unavailable(f"jobId={job_id}: whether {caller.address} is one of its pods is not known: {error}") from error
 
     async def job_of(self, peer: str, token: str) -> str:

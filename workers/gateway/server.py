@@ -1,7 +1,7 @@
-"""Puts the gateway together: the gRPC server, its streams, and the worker of its orders. Started by `workers.gateway`.
+"""The gateway: assembles the gRPC server, its streams, and the worker for its orders. Started by `workers.gateway`.
 
-Reports become updates of the job's workflows, stored before they are acknowledged; orders arrive as activities on this gateway's
-own task queue. It keeps no table of jobs: it asks `job/{jobId}`.
+Reports become updates of the job's workflows, stored before they are acknowledged. Orders arrive as activities on this gateway's
+own task queue. It keeps no table of jobs: it queries `job/{jobId}`.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ from workers.gateway.trace_service import TraceService
 from workers.gateway.watch import Watch
 
 MAX_STREAMS = 10_000
-"""Jobs that may be attached to one gateway. Source: ClusterD's MaxServeJobs."""
+"""Largest number of jobs attached to one gateway. Source: ClusterD's MaxServeJobs."""
 
 SERVED = (recover_pb2, training_pb2, pubfault_pb2, fault_pb2, job_pb2, config_pb2, profiling_pb2)
 
 GRACE = 3.0
-"""Seconds for calls in flight at shutdown."""
+"""Grace period in seconds for calls in flight at shutdown."""
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
@@ -84,8 +84,8 @@ class Gateway:
         offer_again: float = ROUND,
     ) -> None:
         """Args:
-        senders: who may speak for a job; None: everybody.
-        offer_again: seconds in which each job's workflow is told of its stream again.
+        senders: checks who may speak for a job; None: every caller may.
+        offer_again: seconds of a round in which each stream is offered again to its job's workflow.
         """
         desk = Desk(senders)
         self._sides = SideStreams(desk)

@@ -1,4 +1,4 @@
-"""The streams that a gateway holds: at most one a job, the newest. Orders go onto them one by one."""
+"""Streams of a gateway: at most one for each job, the newest. Orders are written onto them one by one."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 @dataclass(eq=False)
 class Stream:
-    """One subscription of one job."""
+    """Subscription of one job."""
 
     job_id: str
     session: str

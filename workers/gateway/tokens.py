@@ -23,7 +23,7 @@ PACE = 0.005
 ASKED_AT_ONCE = 16
 
 MAX_PODS = 10_000
-"""Pods whose newest token is remembered. Source: ClusterD's MaxServeJobs."""
+"""Number of pods whose newest token is cached. Source: ClusterD's MaxServeJobs."""
 
 MAX_DENIED = 10_000
 
@@ -91,7 +91,7 @@ class Tokens:
             return
         try:
             async with asyncio.timeout(self._times.patience), self._lines.setdefault(line, asyncio.Lock()):
-                if not self._is_good(digest, claims):  # who came before with the same token has asked
+                if not self._is_good(digest, claims):  # an earlier caller may have asked with the same token
                     await self._ask(token, digest, claims, line)
         except Refused:
             raise
@@ -99,7 +99,7 @@ class Tokens:
             known = self._confirmed.get(claims.pod)
             if known is None or known.digest != digest:
                 raise Unavailable(f"whose token it is, is not known: {error or 'too many ask at once'}") from error
-            known.until = _now() + self._times.rest  # nothing is known to have changed: no pod ends while the API server is away
+            known.until = _now() + self._times.rest  # no pod is deleted while the API server is away
 
     def _is_good(self, digest: bytes, claims: Claims) -> bool:
         until, why = self._denied.get(digest, (0.0, ""))

@@ -42,7 +42,7 @@ logger = logging.getLogger("gateway")
 
 @dataclass(eq=False)
 class Subscriber:
-    """Listener of a job, or of all of them."""
+    """Subscriber to one job, or to all jobs."""
 
     job_id: str
     ended: str = ""

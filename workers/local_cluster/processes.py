@@ -154,7 +154,7 @@ def _peek() -> int | None:
 
 
 def _settle(parent: int, network: int | None) -> None:
-    """Runs in the child before its program starts."""
+    """Prepares the child process before its program starts."""
     if network is not None:
         namespaces.enter(network)
     os.nice(NICE)

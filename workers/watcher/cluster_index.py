@@ -40,7 +40,7 @@ class ClusterIndex:
         self._pods: dict[str, dict[str, Pod]] = {}
         self._nodes: dict[str, Node] = {}
         self._wrong: set[str] = set()
-        """Names of the nodes that something is wrong with."""
+        """Names of the nodes on which a rule finds something wrong."""
         self._jobs_on: dict[str, Counter[str]] = {}
         """Number of pods of each job, by node name and job."""
         everything: list[JobObject | Pod | Node] = [*jobs, *pods, *nodes]

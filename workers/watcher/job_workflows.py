@@ -33,7 +33,7 @@ thousand at once most would wait in Temporal for longer than `RPC_TIMEOUT`, and 
 
 
 class JobUnknown(Exception):
-    """No workflow runs for this job."""
+    """The job has no running workflow."""
 
 
 class JobWorkflows(Protocol):
@@ -73,7 +73,7 @@ class JobWorkflows(Protocol):
 
 
 class TemporalJobWorkflows:
-    """Implements `JobWorkflows`."""
+    """Implementation of `JobWorkflows` with a Temporal client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -149,7 +149,7 @@ class TemporalJobWorkflows:
 
 
 async def register(client: Client, registration: Registration, update_id: str) -> None:
-    """Starts the job's workflow where there is none, and registers the job with it, in one request."""
+    """Starts the job's workflow if it does not run, and registers the job with it, in one request."""
     job = registration.job
     start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         Workflows.TRAINING_JOB,

@@ -45,8 +45,8 @@ class Reconciler:
 
     def __init__(self, job_id: str, look: Callable[[], Shown], workflows: JobWorkflows, refuse: Callable[[str], None]) -> None:
         """Args:
-        look: what the cluster shows of the job now.
-        refuse: says on the job, where its owner looks, why it cannot be registered.
+        look: returns what the cluster shows of the job now.
+        refuse: records on the job, where its owner looks, why it cannot be registered.
         """
         self._job_id, self._look, self._workflows, self._refuse = job_id, look, workflows, refuse
         self.acknowledged = Acknowledged()

@@ -72,7 +72,7 @@ class Watcher:
         self._budgets = Budgets(cluster, limits, self._job, workflows.has_trained, Drains(self._is_drained, DRAIN_HELD))
         self._doubts = Doubts(cluster)
         self._busy: set[str] = set()
-        """Jobs whose reconciler runs."""
+        """Jobs whose reconciler is running."""
         self._recording = asyncio.Semaphore(AT_ONCE)
         self._tasks = asyncio.TaskGroup()
         self._listed = asyncio.Event()
@@ -85,7 +85,7 @@ class Watcher:
         """Time from which the watch has been open so long that its end does not point to a server in trouble."""
 
     def hold_drains_for(self, longest: timedelta) -> None:
-        """Bounds how long a job may hold a drain of its nodes."""
+        """Sets the longest time for which a job may hold a drain of its nodes."""
         self._budgets.drain = Drains(self._is_drained, longest)
 
     def _is_drained(self, job_id: str) -> bool:
