@@ -1,10 +1,9 @@
-"""`make accelerator`: measures what happens to training on an accelerator when ranks are lost, and compares it with an
-undisturbed run.
+"""`make accelerator`: measures what happens to training on an accelerator when ranks are lost, against an undisturbed run.
 
     python -P -m benchmarks.accelerator [--device cpu] [--only kill,memory] [--output FILE]
 
-On CUDA with NCCL, each rank has a device; where there is one device, ranks share it, if NCCL lets them. Without one it says so
-and ends with 0; `--device cpu` runs the same on processors and gloo. It ends with 1 where a row fails.
+On CUDA with NCCL, each rank has a device. If there is only one device, ranks share it, if NCCL allows that. Without a device it
+says so and exits with 0; `--device cpu` runs the same on processors and gloo. It exits with 1 if a row fails.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """`make faults`: kills and disturbs ranks of jobs without a control plane in every way, and measures how the jobs end.
 
 Each run is a job of four gloo ranks with real processes. Its script has DDP, gradients of two batches, dropout, running
-statistics, autocast and a scaler, an average of the model, a schedule, data with a position and an evaluation every few steps. A
-fault is injected, or two, and what each rank ends with is compared bit for bit with an undisturbed run.
+statistics, autocast and a scaler. It also has an average of the model, a schedule, data with a position, and an evaluation every
+few steps. One or two faults are injected, and the final state of each rank is compared bit for bit with that of an undisturbed
+run.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Lower bound of the pause of a hot switch: rebuilds the communicator and copies the state, without a control plane.
 
-Four gloo ranks; two of them are new and take the state of the others, as in a hot switch of one of two pods. Run in processes of
-its own by `benchmarks.__main__`; prints one JSON list of seconds.
+Of four gloo ranks two are new and receive the state of the others, as in a hot switch of one of two pods. `benchmarks.__main__`
+runs it in separate processes. It prints one JSON list of seconds.
 """
 
 import json

@@ -2,10 +2,11 @@
 
     python -P -m benchmarks.process_recovery [--rounds 10] [--peers] [--only NAME]
 
-One machine, one run, one clock: four gloo ranks train the small GPT of the examples with DDP, on data that is decided by step and
-rank. Rank 1 writes down the time and strikes between the forward and the backward pass, in which the others wait for it.
-Each system has a script in its idiom in `benchmarks/peers/`, and the settings with which it is fast. The peers are installed on
-first use, in pinned versions, into a virtual environment under ~/.cache/rekindle; nothing of Rekindle needs them.
+All rows use one machine, one run and one clock. Four gloo ranks train the small GPT of the examples with DDP, on data that
+depends on step and rank only. Rank 1 records the time and injects the fault between the forward and the backward pass, while the
+others wait for it. Each system has a script in its idiom in `benchmarks/peers/`, and the settings with which it is fast. The
+peers are installed on first use, in pinned versions, into a virtual environment under ~/.cache/rekindle; nothing of Rekindle
+needs them.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python -P -m benchmarks.recoveries [--rounds 20] [--only NAME] [--peers]
 
-One machine, one clock, one stack for all rows but those of links: Temporal server on a database file, control worker, gateway,
-watcher and local cluster, beside four gloo ranks in two pods which train the small GPT of the examples. Each row is one long job
-that is struck again and again, and that ends with the parameters of an undisturbed run, or not. With `--peers` the table of
-`benchmarks.process_recovery` follows, of systems without a control plane and of the floors.
+All rows share one machine and one clock, and all but those of links one stack: Temporal server on a database file, control
+worker, gateway, watcher and local cluster. Four gloo ranks in two pods train the small GPT of the examples. Each row is one long job with repeated
+faults; its final parameters are compared with those of an undisturbed run. With `--peers` the table of
+`benchmarks.process_recovery` follows, of systems without a control plane and of the lower bounds.
 """
 
 import argparse

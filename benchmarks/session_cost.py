@@ -1,7 +1,7 @@
 """`python -P -m benchmarks.session_cost`: measures a step of an empty loop, with and without the session, in microseconds.
 
-One rank, so that the vote of a step waits for nobody; `python -P -m benchmarks.vote` measures that. One collective of one element
-is there for comparison.
+It uses one rank, so that the vote of a step waits for no other rank; `python -P -m benchmarks.vote` measures that. One collective
+of one element is measured for comparison.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -P -m benchmarks.state_copy [--gibibytes 1] [--rounds 5]
 
-Two gloo ranks on one machine. The state is that of a model of 16 bits whose optimizer keeps a master and two moments of 32. Both
-are timed in turn, between two barriers, on the rank that receives.
+Two gloo ranks run on one machine. The state is that of a 16-bit model whose optimizer keeps a 32-bit master and two 32-bit
+moments. Both transfers are timed in turn, between two barriers, on the rank that receives.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Scripted simulation of the Ascend Operator: a controller over the real API server, for the jobs of one namespace.
 
 It creates PodGroups and pods, and does its part of a hot switch including its weak points. It creates a backup pod in one write
-and stores its name in another, and it acts on the end of a pod only if it sees the event. Keys are spelled out again here, so
-that a misspelling of ours is noticed. Source: Ascend Operator.
+and stores its name in another. It acts on the end of a pod only if it sees the event. Keys are spelled out again here, so that a
+misspelling of ours is noticed. Source: Ascend Operator.
 """
 
 import contextlib

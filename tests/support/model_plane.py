@@ -147,7 +147,7 @@ class ControlPlane:
     def _restarting(self) -> None:
         """Checks that the restart of a training job has a reason.
 
-        Reasons are: a person requested it, a mode before failed, one was lost or cut off, or it cannot be known that the job
+        Reasons are: a person requested it, a mode before failed, or one was lost or cut off. It may also be unknown that the job
         trains again, since a manager that recovered by itself does not report that.
         """
         recovery = next(iter(self.recoveries()), None)

@@ -2,11 +2,11 @@
 
 A line is a message, in the order in which they were recorded:
 
-    > a report                         < an order, which is ours too
-    - an order that we do not give     + one that we give in its place, or that has no like
-    * a report that was not recorded, since the original's dialogue had come to its end
+    > a report                         < an order that ours gives too
+    - an order that ours does not give + an order that ours gives in its place, or in addition
+    * a report that was not recorded, since the original dialogue had ended
 
-An order is its signal, actions, faulty ranks with their types, and the rest. Keep-alives, uuids and times are left out.
+An order consists of its signal, actions, faulty ranks with their types, and the rest. Keep-alives, uuids and times are left out.
 """
 
 from dataclasses import dataclass

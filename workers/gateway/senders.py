@@ -70,7 +70,7 @@ class Times:
 
     patience: float = 5.0
     """Time that an unknown caller waits until it is refused. A kubelet reports the address of a new pod a moment after its
-    processes have started, some clients never repeat a refused Init, and others repeat a call without a pause."""
+    processes have started. Some clients never repeat a refused Init, and others repeat a call without a pause."""
 
     fresh: float = 60.0
     """Time after which the data of a job is looked up again, in the background of a call. An address that a pod has released may
