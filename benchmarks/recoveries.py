@@ -3,8 +3,8 @@
     python -P -m benchmarks.recoveries [--rounds 20] [--only NAME] [--peers]
 
 All rows share one machine and one clock, and all but those of links one stack: Temporal server on a database file, control
-worker, gateway, watcher and local cluster. Four gloo ranks in two pods train the small GPT of the examples. Each row is one long job with repeated
-faults; its final parameters are compared with those of an undisturbed run. With `--peers` the table of
+worker, gateway, watcher and local cluster. Four gloo ranks in two pods train the small GPT of the examples. Each row is one long
+job with repeated faults; its final parameters are compared with those of an undisturbed run. With `--peers` the table of
 `benchmarks.process_recovery` follows, of systems without a control plane and of the lower bounds.
 """
 
