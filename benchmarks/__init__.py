@@ -1,1 +1,1 @@
-"""Figures of recoveries on this machine, with the machine's floor measured in the same run. `make bench`."""
+"""Measurements of recoveries on this machine, with the machine's lower bound measured in the same run. `make bench`."""

@@ -21,7 +21,7 @@ console = Console(width=110)
 
 
 def floor(rounds: int) -> list[float]:
-    """Communicator rebuild and state copy without a control plane, seconds."""
+    """Returns the seconds of a communicator rebuild and state copy without a control plane."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.floor", str(rounds)], check=True, capture_output=True, text=True, timeout=300
     )

@@ -1,9 +1,9 @@
-"""`make accelerator`: what becomes of training on an accelerator when ranks are lost, beside an undisturbed run.
+"""`make accelerator`: measures what happens to training on an accelerator when ranks are lost, against an undisturbed run.
 
     python -P -m benchmarks.accelerator [--device cpu] [--only kill,memory] [--output FILE]
 
-On CUDA with NCCL, each rank has a device; where there is one device, ranks share it, if NCCL lets them. Without one it says so
-and ends with 0; `--device cpu` runs the same on processors and gloo. It ends with 1 where a row fails.
+On CUDA with NCCL, each rank has a device. If there is only one device, ranks share it, if NCCL allows that. Without a device it
+says so and exits with 0; `--device cpu` runs the same on processors and gloo. It exits with 1 if a row fails.
 """
 
 import argparse
@@ -31,18 +31,18 @@ RANKS = 2
 STEPS, STRUCK = 12, 6
 RECOVERIES = 10
 MEASURED, WARM = 200, 50
-"""Steps whose cost is measured, and steps before them."""
+"""Number of steps whose cost is measured, and of steps before them."""
 SECONDS = 600
-"""Limit of one job."""
+"""Time limit of one job in seconds."""
 DRILLED = "exception,kill,kill-rank-0,stop,switch,restart"
 HINT = 160
-"""Characters of what a failed job printed last."""
+"""Longest part of a failed job's last output line, in characters."""
 
 OK, FAILED, NOT_RUN = "ok", "FAILED", "not run"
 
 
 class JobFailed(Exception):
-    """A job ended otherwise than it should; the message says how."""
+    """A job did not end as expected; the message says how it ended."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Row:
 class Machine:
     device: str
     shares: bool
-    """All ranks have the same device."""
+    """True if all ranks share one device."""
     ranks: int
 
     def in_words(self) -> str:
@@ -70,14 +70,15 @@ class Machine:
 
 
 class Jobs:
-    """Runs jobs on one machine, each in a folder of its own."""
+    """Runs jobs on one machine, each in its own folder."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.undisturbed = cache(partial(self.run, ()))
 
     def run(self, faults: Sequence[dict[str, Any]], *flags: str, steps: int = STEPS) -> dict[int, Any]:
-        """Returns what each rank left at its end, and under -1 when each fault struck, by step.
+        """Runs one job. Returns the results of each rank by rank, and under -1 the time at which each fault was injected, by
+        step.
 
         Raises:
             JobFailed: the exit code is not 0, or a fault did not strike.
@@ -97,7 +98,7 @@ class Jobs:
         return {**{line["rank"]: line for line in found}, -1: struck}
 
     def left(self, launch: list[str], folder: str, faults: Sequence[dict[str, Any]], *flags: str) -> list[dict[str, Any]]:
-        """Returns what each process of the job left in its folder."""
+        """Runs one job, and returns the results that its processes left in its folder."""
         self.output(launch, folder, faults, *flags)
         return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
 
@@ -130,7 +131,8 @@ def digests(found: dict[int, Any]) -> list[str]:
 
 
 def _struck(kind: str, jobs: Jobs) -> Row:
-    """The other ranks wait in a collective of the backward pass meanwhile, which has to be ended."""
+    """Injects a fault into the last rank. Meanwhile the others wait in a collective of the backward pass, which has to be
+    aborted."""
     found = jobs.run([_fault(kind, STRUCK)])
     seconds = found[0]["ends"][str(STRUCK)] - found[-1][STRUCK]
     equal = digests(found) == digests(jobs.undisturbed())
@@ -165,7 +167,7 @@ def _repeats(jobs: Jobs) -> Row:
 
 
 def _memory(jobs: Jobs) -> Row:
-    """Recovers ten times from errors and kills of the last rank, and looks at the first one, whose process stays."""
+    """Recovers ten times from exceptions and kills of the last rank, and measures the memory of rank 0, whose process stays."""
     faults = [_fault(("exception", "kill")[number % 2], 4 + 2 * number) for number in range(RECOVERIES)]
     used = jobs.run(faults, steps=8 + 2 * RECOVERIES)[0]["memory"]
     first, last = used["7"], used[str(8 + 2 * RECOVERIES - 1)]  # after two recoveries, one of each kind, and at the end
@@ -188,13 +190,14 @@ def _cost(jobs: Jobs) -> Row:
 
 
 def _median(found: list[dict[str, Any]]) -> float:
-    """Median of a step of rank 0, in microseconds."""
+    """Returns the median duration of a step of rank 0, in microseconds."""
     (ends,) = [list(line["ends"].values())[WARM:] for line in found if line["rank"] == 0]
     return float(median(end - begin for begin, end in pairwise(ends))) * 1e6
 
 
 def _tolerance(jobs: Jobs) -> Row:
-    """Gradients of the same batch, without deterministic kernels, have to be alike for the rehearsal, and of others not."""
+    """Checks the tolerance of the rehearsal without deterministic kernels: it accepts gradients of the same batch, not of
+    another."""
     with tempfile.TemporaryDirectory(prefix="rekindle-accelerator-") as folder:
         (found,) = jobs.left(["python", "-P"], folder, (), "--tolerance")
     fits = found["same"] <= TOLERANCE < found["another"]
@@ -214,7 +217,7 @@ ROWS: dict[str, Callable[[Jobs], Row]] = {
     "tolerance": _tolerance,
 }
 ALONE = ("cost", "deterministic", "tolerance")
-"""Rows that one rank can do."""
+"""Rows that need only one rank."""
 
 
 def machine_for(device: str) -> Machine:

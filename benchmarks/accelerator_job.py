@@ -1,7 +1,7 @@
-"""The training job of `benchmarks.accelerator`: a small network with DistributedDataParallel on one device for each rank.
+"""Training job of `benchmarks.accelerator`: a small network with DistributedDataParallel on one device for each rank.
 
-Its steps have what depends on a device: random numbers of the device, statistics of BatchNorm that each rank has for itself,
-autocast, sums whose order kernels choose, and, with `--streams`, a stream of the script's own.
+Its steps contain what depends on a device: its random numbers, statistics of BatchNorm per rank, autocast, sums in an order that
+kernels choose, and, with `--streams`, a separate stream.
 """
 
 import argparse
@@ -25,7 +25,7 @@ BATCH, LENGTH, WORDS, WIDTH = 16, 32, 50, 64
 
 
 class Network(nn.Module):
-    """Layers whose gradients kernels of an accelerator sum in an order of their own."""
+    """Network with layers whose gradients an accelerator's kernels sum in their own order."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _leave(name: str, found: dict[str, Any]) -> None:
-    """Leaves a result in the folder of the job: what ranks print at the same time may be mixed."""
+    """Writes a result into the folder of the job, since simultaneous output of ranks may be mixed."""
     (Path(os.environ["REKINDLE_JOB_DIR"]) / f"{name}.json").write_text(json.dumps(found))
 
 
@@ -121,7 +121,7 @@ def train_plainly(
 def train_step(wrapped: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     loss_of(wrapped, device).backward()
     if device.type == "cuda":
-        torch.cuda.current_stream().synchronize()  # as the logging of a loss does; so both ways of training wait alike
+        torch.cuda.current_stream().synchronize()  # as logging a loss would do, so that both ways of training wait alike
     optimizer.step()
     optimizer.zero_grad()
 
@@ -134,7 +134,7 @@ def loss_of(model: nn.Module, device: torch.device) -> torch.Tensor:
 
 
 def memory(device: torch.device) -> dict[str, int]:
-    """Returns bytes that torch has on the device, those that it keeps for later, and those that all processes have there."""
+    """Returns the bytes that torch has allocated and reserved on the device, and the bytes that all processes use there."""
     if device.type == "cpu":
         return {}
     free, total = torch.cuda.mem_get_info()
@@ -146,8 +146,8 @@ def memory(device: torch.device) -> dict[str, int]:
 
 
 def tolerance(kind: str, width: int) -> dict[str, float]:
-    """Returns how far the gradients of two passes over the same batch are apart, and those of two batches, as the rehearsal
-    compares them: the largest share of all parameters."""
+    """Returns the distance of the gradients of two passes over the same batch, and over two batches, as the rehearsal measures
+    it: the largest share of all parameters."""
     device = torch.device(kind)
     torch.manual_seed(0)
     model = Network(width).to(device)

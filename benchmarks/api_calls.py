@@ -1,7 +1,7 @@
-"""What a recovery asks of a Kubernetes API server, by the size of the job: `python -P -m benchmarks.api_calls`.
+"""Counts the requests of a recovery to a Kubernetes API server, by the size of the job: `python -P -m benchmarks.api_calls`.
 
-The activities of a hot switch and of a restart of the whole job after the loss of a node, in their order, over a real control
-plane whose kubelets are played; without a training side, so that nothing but pods is waited for.
+Runs the activities of a hot switch, and of a restart of the whole job after the loss of a node, in their order. The control plane
+is real, with simulated kubelets. There is no training side, so that only pods are waited for.
 """
 
 import argparse
@@ -52,7 +52,7 @@ console = Console(width=110)
 
 
 class CountingApi(Api):
-    """Counts every request, each page of a list too."""
+    """API client that counts every request, including each page of a list."""
 
     def __init__(self, kubeconfig: Path) -> None:
         super().__init__(kubeconfig)
@@ -67,7 +67,7 @@ class CountingApi(Api):
 
 @asynccontextmanager
 async def kubernetes(pods: int) -> AsyncIterator[Path]:
-    """The kubeconfig of an administrator."""
+    """Runs a Kubernetes on this machine, and yields the kubeconfig of an administrator."""
     with tempfile.TemporaryDirectory(prefix="rekindle-bench-") as directory:
         command = [sys.executable, "-P", "-m", "workers.local_kubernetes", f"--state-dir={directory}"]
         command.append(f"--accelerators-per-node={pods}")
@@ -91,7 +91,7 @@ async def submit(api: Api, pods: int) -> str:
 
 
 class Recoveries:
-    """The activities of the control worker, on one job."""
+    """Runs the activities of the control worker on one job."""
 
     def __init__(self, api: CountingApi, cluster: KubernetesCluster, job_id: str) -> None:
         self._api, self._cluster, self._job_id = api, cluster, job_id

@@ -1,7 +1,7 @@
-"""How long it takes from a change of an object until the fault is told, by set of rules: `python -P -m benchmarks.detection`.
+"""Measures the time from a change of an object to the report of the fault, by set of rules: `python -P -m benchmarks.detection`.
 
-On the real control plane of the tests, with the real watcher, and a peer that acknowledges at once in the place of Temporal. Each
-fault comes and goes; both ways are measured, from before the request to the server. `--write` puts the table into
+The control plane is that of the tests, the watcher is the real one, and a peer that acknowledges at once replaces Temporal. Each
+fault appears and disappears; both are measured, from before the request to the server. `--write` updates the table in
 docs/detection.md.
 """
 
@@ -40,18 +40,18 @@ CLUSTER = "/api/v1/namespaces/cluster-system/configmaps"
 EVENTS = "/api/v1/namespaces/default/events"
 
 APART = 1.2 * max(QUIET, WHILE / MANY)
-"""Seconds between two changes: what comes at once is gathered, and so is what a job is told more often."""
+"""Seconds between two changes: changes in quick succession would be gathered into one update."""
 
 Change = Callable[[], Awaitable[Any]]
 
 
 class World:
-    """One node and a job of one pod on it."""
+    """Cluster with one node and a job of one pod on it."""
 
     def __init__(self, api: Api, gateway: str) -> None:
         self.api, self.gateway = api, gateway
         self.told = 0
-        """Public faults, each of which is another one."""
+        """Number of public faults that were sent, from which each fault gets its own id."""
 
     async def node(self, **changes: Any) -> None:
         await self.api.patch(f"/api/v1/nodes/{NODE}", changes)
@@ -81,7 +81,7 @@ def labelled(thing: Object, label: str) -> Mapping[str, Any]:
 
 
 def changes(world: World) -> Mapping[str, Sequence[tuple[str, str, Change, Change]]]:
-    """By set of rules: what is changed, the rule that decides, and how it comes and goes."""
+    """Returns for each set of rules: what is changed, the rule that decides, and the calls that make and undo the change."""
     node, condition, put, drop = world.node, world.condition, world.put, world.drop
     taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
     xid = "ErrorCode:79 PCI:0000:ef:00 GPU_UUID:GPU-b5f21324-f1f9-f1a4-1a37-1166234f6e4f Recommended Action=RESTART_BM;"
@@ -149,7 +149,7 @@ async def a_world(api: Api) -> AsyncIterator[World]:
     metadata = {"name": "demo-0", "labels": labels, "annotations": {keys.RANK_INDEX: "0", keys.PODS: "1"}}
     spec = {"containers": [{"name": "main", "image": "none", "command": ["train"]}], "nodeName": NODE}
     await api.create("/api/v1/namespaces/training/pods", {"metadata": metadata, "spec": spec})
-    behind = time.time() - 6  # so that a recovery counts at once
+    behind = time.time() - 6  # so that the end of a fault counts at once
     clock = time.monotonic()
     async with served(PublicFaults(api, lambda: behind + time.monotonic() - clock)) as gateway:  # type: ignore[arg-type]
         yield World(api, gateway)
@@ -160,7 +160,7 @@ async def until_told(peer: Peer, rule: str, *, shown: bool) -> None:
 
 
 async def measured(peer: Peer, rule: str, comes: Change, goes: Change, rounds: int) -> tuple[list[float], list[float]]:
-    """Milliseconds until it is told, and until it is told that it is over."""
+    """Returns the milliseconds until the fault is reported, and until its end is reported, for each round."""
     there: list[float] = []
     over: list[float] = []
     for number in range(rounds + 1):
@@ -169,7 +169,7 @@ async def measured(peer: Peer, rule: str, comes: Change, goes: Change, rounds: i
             began = time.perf_counter()
             await change()
             await until_told(peer, rule, shown=shown)
-            if number:  # the first one reads what is read once
+            if number:  # the first round also reads what is read only once
                 found.append(1000 * (time.perf_counter() - began))
     return there, over
 

@@ -1,8 +1,9 @@
-"""`make faults`: jobs without a control plane lose ranks in every way; how they end, and how long it takes.
+"""`make faults`: kills and disturbs ranks of jobs without a control plane in every way, and measures how the jobs end.
 
 Each run is a job of four gloo ranks with real processes. Its script has DDP, gradients of two batches, dropout, running
-statistics, autocast and a scaler, an average of the model, a schedule, data with a position and an evaluation every few steps. A
-fault is injected, or two, and what each rank ends with is compared bit for bit with an undisturbed run.
+statistics, autocast and a scaler. It also has an average of the model, a schedule, data with a position, and an evaluation every
+few steps. One or two faults are injected, and the final state of each rank is compared bit for bit with that of an undisturbed
+run.
 """
 
 import argparse
@@ -32,11 +33,11 @@ PAGE = ROOT / "docs" / "evidence" / "faults.md"
 REPAIRED, SHARDED = (str(ROOT / "tests" / "training" / name) for name in ("repaired.py", "sharded.py"))
 WORLD = 4
 STEPS = 6
-"""So many are left at least when all ranks have completed one."""
+"""Steps that are left at least when all ranks have completed one."""
 LIMIT = 90.0
-"""Seconds of one job. One that takes longer hangs, which is a failure."""
+"""Time limit of one job in seconds. A job that takes longer hangs, which is a failure."""
 PACE = 0.025
-"""Seconds of a step, where the fault comes from outside at some moment."""
+"""Duration of a step in seconds, for faults that come from outside at a random moment."""
 
 HEAD = """# Faults
 
@@ -58,7 +59,7 @@ console = Console(width=130)
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    """Raises TimeoutError where a job does not come to it: it has failed, and nobody waits for ever."""
+    """Waits for a condition. Raises TimeoutError if the job does not reach it."""
     latest = time.monotonic() + LIMIT
     while not condition():
         if time.monotonic() > latest:
@@ -68,7 +69,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """A running job, as a fault from outside sees it."""
+    """Running job, as seen by a fault that is injected from outside."""
 
     folder: Path
     launcher: int
@@ -84,7 +85,7 @@ class Job:
         return self._children()[0]
 
     def spare(self) -> int:
-        """The one that waits or loads: the last process that was started."""
+        """Returns the process id of the spare that waits or loads: the last process that was started."""
         return self._children()[-1]
 
     def _children(self) -> list[int]:
@@ -92,12 +93,12 @@ class Job:
         return _children(zygote)
 
     def some_moment(self, draw: random.Random) -> None:
-        """Returns at some moment in which training is under way."""
+        """Returns at a random moment while training is under way."""
         _wait_for(lambda: all(self.steps(rank) for rank in range(WORLD)))
         time.sleep(draw.uniform(0, PACE * STEPS))
 
     def struck(self) -> None:
-        """Returns when the script has struck."""
+        """Returns when the script has injected its fault."""
         _wait_for(lambda: any(self.folder.glob("struck-*")))
 
 
@@ -106,17 +107,17 @@ Strike = Callable[[Job, random.Random], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """One row."""
+    """Row of the table: a kind of fault."""
 
     name: str
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the script: where it strikes itself."""
+    """Environment of the script, which says where it injects a fault into itself."""
     strike: Strike | None = None
-    """From outside."""
+    """Function that injects a fault from outside; None: there is none."""
     flags: tuple[str, ...] = ("--spares=1", "--start-method=fork")
     script: str = REPAIRED
     restarts: bool = False
-    """Nobody is left to go on from."""
+    """True if no rank survives, so that the job restarts."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,12 @@ class Found:
     final: list[str]
     went_on: bool
     seconds: float | None
-    """None: no generation followed."""
+    """Seconds from the fault to the first common step after it; None: no generation followed."""
     printed: str
 
 
 def _signal(number: int, *ranks: int) -> Strike:
-    """To these ranks, or to some one, at some moment."""
+    """Returns a fault that sends a signal at a random moment to these ranks, or to a random one if none is given."""
 
     def strike(job: Job, draw: random.Random) -> None:
         job.some_moment(draw)
@@ -165,7 +166,7 @@ def _rank_and_survivor(job: Job, draw: random.Random) -> None:
 
 
 def kinds() -> Iterator[Kind]:
-    """In the order of the table."""
+    """Yields all kinds of faults in the order of the table."""
     wrapped = {"WRAP": ""}
     kill, paced = {**wrapped, "KIND": "kill"}, {**wrapped, "PACE_MS": f"{PACE * 1000:g}"}
     some = _signal(signal.SIGKILL)
@@ -213,7 +214,8 @@ def kinds() -> Iterator[Kind]:
 
 
 def run(kind: Kind, folder: Path, draw: random.Random, zygote: Zygote) -> Found:
-    """One job. Its launcher is a fork of a process that has loaded torch; processes that it starts cold are."""
+    """Runs one job. Its launcher is a fork of a process that has loaded torch; processes that the launcher starts cold are
+    not."""
     folder.mkdir()
     arguments = ["--standalone", f"--nproc-per-node={WORLD}", *kind.flags, kind.script]
     variables = {**kind.variables, "REKINDLE_JOB_DIR": str(folder), "PYTHONPATH": f"{ROOT}:{ROOT / 'training' / 'src'}"}
@@ -248,7 +250,7 @@ def _seconds(job: Job, fault: float | None) -> float | None:
 
 
 def measure(kind: Kind, runs: int, seed: int, keep: Path) -> tuple[str, bool]:
-    """The row, and whether all is as it should be. Logs of jobs that are not equal are kept."""
+    """Returns the row, and whether all jobs ended as they should. Logs of jobs that are not equal are kept."""
     with tempfile.TemporaryDirectory(prefix="rekindle-faults-") as scratch, closing(Zygote()) as zygote:
         quiet = Kind("undisturbed", {**kind.variables, "FAULTS": "", "PACE_MS": "0"}, script=kind.script)
         expected = run(quiet, Path(scratch) / "undisturbed", random.Random(seed), zygote).final

@@ -1,7 +1,7 @@
-"""The floor of a hot switch's pause: rebuild the communicator and copy the state, with no control plane at all.
+"""Lower bound of the pause of a hot switch: rebuilds the communicator and copies the state, without a control plane.
 
-Four gloo ranks; two of them are new and take the state of the others, as in a hot switch of one of two pods. Run in processes of
-its own by `benchmarks.__main__`; prints one JSON list of seconds.
+Of four gloo ranks two are new and receive the state of the others, as in a hot switch of one of two pods. `benchmarks.__main__`
+runs it in separate processes. It prints one JSON list of seconds.
 """
 
 import json
@@ -57,7 +57,7 @@ def _join(store: dist.Store, generation: int, rank: int) -> None:
 
 
 def _copy(model: torch.nn.Module, rank: int) -> None:
-    """Parameters three times: what AdamW's state comes to."""
+    """Copies all parameters three times, which is the size of AdamW's state."""
     for _ in range(3):
         for parameter in model.parameters():
             if rank < RANKS // 2:

@@ -1,4 +1,4 @@
-"""Hot switches of one job, one after the other, on the real stack. Measured from the ranks' step logs and the histories."""
+"""Measures consecutive hot switches of one job on the real stack, from the ranks' step logs and the workflow histories."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,20 +26,20 @@ PATIENCE = 120.0
 
 
 class Sample(Value):
-    """One hot switch; all in seconds."""
+    """Measurement of one hot switch; all values are in seconds."""
 
     pause: float
-    """Largest gap between two completed steps around the switch, less the median gap before the fault."""
+    """Largest gap between two completed steps around the switch, minus the median gap before the fault."""
     first_order: float
-    """Fault seen by the watcher to the first order on the stream."""
+    """Time from the moment when the watcher saw the fault to the first order on the stream."""
     control_plane: float
-    """Inside the pause: from the accepted report of the pause to the delivered order `migration`."""
+    """Time of the control plane inside the pause: from the accepted report of the pause to the delivered order `migration`."""
     total: float
-    """First decision to verdict; most of it is the backup's loading."""
+    """Time from the first decision to the verdict; most of it is the loading of the backup."""
 
 
 async def measure_switches(stack: Stack, directory: Path, count: int, tell: Callable[[str], None]) -> list[Sample]:
-    """Switches pod rank 1 to and fro `count` times."""
+    """Switches pod rank 1 back and forth `count` times."""
     rekindle = await Rekindle.connect(stack.addresses.temporal)
     async with ClusterClient(Path(stack.addresses.socket)) as cluster:
         job = await cluster.submit(parse(manifest(SubHealth(steps=1_000_000))))
@@ -70,7 +70,7 @@ async def _more_steps(job_directory: Path) -> None:
 async def _incident(rekindle: Rekindle, job_id: str, number: int) -> Incident:
     async with asyncio.timeout(PATIENCE):
         while True:
-            await asyncio.sleep(1)  # a question is work for the worker that is being measured: the first order is out by then
+            await asyncio.sleep(1)  # a query would load the worker that is measured: by then the first order is sent
             for incident in (await rekindle.status(job_id)).state.history:
                 if incident.number == number:
                     assert incident.verdict is Outcome.RECOVERED, incident
@@ -94,7 +94,7 @@ async def _sample(rekindle: Rekindle, job_id: str, incident: Incident, records: 
 
 
 def _orders(events: Any) -> list[datetime]:
-    """When each order was delivered, in their order."""
+    """Returns the times at which the orders were delivered, in their order."""
     scheduled = {
         event.event_id for event in events if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order"
     }

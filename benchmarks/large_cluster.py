@@ -1,7 +1,7 @@
-"""The objects of a large cluster, of realistic size, and the way of 16,000 of them into etcd. Used by `benchmarks.watcher`.
+"""Objects of a large cluster, of realistic size, and a writer that puts 16,000 of them into etcd. Used by `benchmarks.watcher`.
 
-They are written into etcd as JSON, which the API server reads there as it reads its own: through the API server itself it would
-be 26,000 requests (objects, and the status of each), which take minutes, and say nothing of the watcher.
+They are written into etcd as JSON, which the API server can read. Through the API server it would be 26,000 requests (objects,
+and the status of each), which take minutes and do not concern the watcher.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ NAMESPACE = "training"
 DEVICE = "nvidia.com/gpu"
 MOMENT = "2026-11-20T08:00:00Z"
 MANAGED_FIELDS, OF_A_NODE = 40, 20
-"""Entries that say whose the fields of an object are."""
+"""Number of `managedFields` entries of an object, and of a node."""
 
 IMAGES = 50
-"""That a node has: what the kubelet tells by default."""
+"""Number of images in a node's status: the default of the kubelet."""
 
 AT_ONCE = 50
-"""Objects of one transaction of etcd, which takes 1.5 MiB."""
+"""Objects in one transaction of etcd, which accepts 1.5 MiB."""
 
 WRITERS = 8
 
 Keyed = tuple[str, Object]
-"""A key of etcd, and what lies there."""
+"""Key in etcd and the object to store there."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Size:
     jobs: int
     nodes: int
     largest: int
-    """Pods of the first job; the others share the rest."""
+    """Number of pods of the first job; the others share the rest."""
 
     def pods_of(self, job: int) -> int:
         if job == 0:
@@ -53,7 +53,7 @@ class Size:
 
 
 def everything(size: Size) -> Iterator[Keyed]:
-    """Namespace, jobs, pods and nodes. Every second job is a TrainingJob, the others are Jobs of batch/v1."""
+    """Yields the namespace, jobs, pods and nodes. Every second job is a Job of batch/v1, the others are TrainingJobs."""
     yield f"/registry/namespaces/{NAMESPACE}", _namespace()
     for number in range(size.nodes):
         yield node_key(number), node(number)
@@ -146,7 +146,7 @@ def job(number: int, pods: int) -> Object:
 
 
 def pod(job: int, rank: int, place: int, *, failed: bool = False) -> Object:
-    """Of a job, on the node of this number."""
+    """Returns a pod of a job, on the node with the number `place`."""
     name, batch, uid = _job_name(job), _is_batch(job), job_uid(job)
     labels = {
         keys.GENERATION: "0",
@@ -260,7 +260,7 @@ def _pod_status(job: int, rank: int, *, failed: bool) -> Object:
 
 
 def node(number: int) -> Object:
-    """As its kubelet and the usual daemons tell it."""
+    """Returns a node as its kubelet and the usual daemons would write it."""
     name = _node_name(number)
     amounts = {"cpu": "192", "memory": "2113428468Ki", "pods": "250", "ephemeral-storage": "7000000Mi", DEVICE: "8"}
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "topology.kubernetes.io/zone": f"zone-{number % 4}"}
@@ -323,25 +323,28 @@ def _now() -> str:
 
 
 Written = Sequence[bytes]
-"""Transactions that are ready to be sent."""
+"""Transactions that are ready to be sent to etcd."""
 
 
 def written(things: Iterable[Keyed], at_once: int = AT_ONCE) -> Iterator[bytes]:
-    """As transactions. What a watch is to show is written object by object, as an API server does it: those of one transaction
-    have the same resource version, and a watch that begins in the middle of them misses the rest."""
+    """Yields transactions for these objects.
+
+    Changes that a watch has to show are written one by one, as an API server does. Objects of one transaction have the same
+    resource version, and a watch that begins in the middle of them misses the rest.
+    """
     for batch in _batches(things, at_once):
         puts = [{"requestPut": {"key": _encoded(key), "value": _encoded(json.dumps(one))}} for key, one in batch]
         yield json.dumps({"success": puts}).encode()
 
 
 class Etcd:
-    """Its JSON gateway."""
+    """Client of etcd's JSON gateway."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     async def put(self, transactions: Iterable[bytes]) -> None:
-        """A few at a time."""
+        """Sends all transactions, a few at a time."""
         waiting = iter(transactions)
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as writers:
             for _ in range(WRITERS):

@@ -1,9 +1,9 @@
-"""What an installation bears: `python -P -m benchmarks.load --jobs 1000 --faults 100`.
+"""Measures the load that an installation bears: `python -P -m benchmarks.load --jobs 1000 --faults 100`.
 
-Real Temporal on a database file, the real control worker over pods that answer at once, the real gateway; all training sides in
-this process. Registers and attaches the jobs, looks at them idle, lets some fall ill one by one and many at once, lets many lose
-a process at once, and kills the gateway, the control worker and Temporal. Prints a table in Markdown, beside what is to be
-reached. Only on loopback; ends within `--limit`.
+Temporal is real, on a database file, and so are the gateway and the control worker, whose pods answer at once. All training sides
+run in this process. It registers and attaches the jobs and measures them idle. It reports faults one by one and many at once,
+lets many jobs lose a process at once, and kills the gateway, the control worker and Temporal. It prints a table in Markdown with
+the targets. It uses loopback only, and ends within `--limit`.
 """
 
 import argparse
@@ -34,13 +34,13 @@ from rekindle.model.state import JobState, Registration
 from rekindle.temporal import TASK_TIMEOUT, connect
 
 SINGLES = 5
-"""Faults one by one; also those that come while all clients come back."""
+"""Number of faults that are reported one by one, and of those while all clients reconnect."""
 
 AT_ONCE = 32
-"""Registrations in flight."""
+"""Number of concurrent registrations."""
 
 VERDICTS = 300.0
-"""Seconds for the verdicts of one burst."""
+"""Time limit in seconds for the verdicts of one burst."""
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -71,7 +71,7 @@ class Load:
     clients: list[ScriptedClient]
     table: Table
     ill: int = 0
-    """Jobs that had their fault, from the first one on."""
+    """Number of jobs that already had their fault, counted from the first job."""
 
     @property
     def jobs(self) -> int:
@@ -119,7 +119,7 @@ class Load:
             self.table.add(f"idle: {name}", f"{(cpu - before[name]) / took:.0%} of a core, {memory:.0f} MB")
 
     def _usage(self, name: str) -> tuple[float, float]:
-        """CPU seconds and resident megabytes of a process."""
+        """Returns the CPU seconds and resident megabytes of a process."""
         process = self.stack.members[name].process
         assert process
         stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -129,7 +129,7 @@ class Load:
     # ---- faults
 
     async def singles(self) -> list[float]:
-        """One fault after the other, each on a job of its own."""
+        """Reports one fault after the other, each on another job, and returns the seconds to the first orders."""
         seconds = [await self._fault(client) for client in self._healthy(SINGLES)]
         await self._verdicts()
         self.table.add(f"1 fault to its first order, {len(seconds)} times", spread(seconds), "60 ms, p95 100 ms")
@@ -144,7 +144,7 @@ class Load:
         self.table.add(f"{count} faults at once to first orders", f"{spread(seconds)}; {verdicts}", reach)
 
     async def processes(self, count: int) -> None:
-        """Reports of lost processes on as many streams in the same moment."""
+        """Reports lost processes on `count` streams at the same moment."""
         began = time.monotonic()
         seconds = await asyncio.gather(*(self._process_fault(client) for client in self._healthy(count)))
         await self._verdicts()
@@ -152,7 +152,7 @@ class Load:
         self.table.add(f"{count} process faults at once to first orders", f"{spread(seconds)}; {verdicts}", "p95 5 s")
 
     async def _process_fault(self, client: ScriptedClient) -> float:
-        """Seconds from the report, as a manager makes it, to the first order at the client."""
+        """Reports a fault as a manager does. Returns the seconds from the report to the first order at the client."""
         began = time.monotonic()
         telling = asyncio.create_task(client.report_fault())
         await self._ordered(client)
@@ -173,7 +173,7 @@ class Load:
         return chosen
 
     async def _fault(self, client: ScriptedClient) -> float:
-        """Seconds from the moment in which a watcher would tell of it to the first order at the client."""
+        """Reports a fault as the watcher does. Returns the seconds from the report to the first order at the client."""
         began = time.monotonic()
         job = self.temporal.get_workflow_handle(ids.job_workflow(client.job_id))
         report = FaultReport(faults=(sub_health(client.job_id),))
@@ -186,7 +186,7 @@ class Load:
         return client.first_order_at - began
 
     async def _verdicts(self) -> None:
-        """Waits until each fault had its recovery."""
+        """Waits until each fault has a completed recovery."""
         kinds = f"'{ids.Workflows.HOT_SWITCH}', '{ids.Workflows.IN_PLACE}'"
         query = f"WorkflowType IN ({kinds}) AND ExecutionStatus = 'Completed'"
         async with asyncio.timeout(VERDICTS):
@@ -219,7 +219,7 @@ class Load:
         return sum(client.sent_away for client in self.clients)
 
     async def _faults_meanwhile(self) -> list[float]:
-        """Each on a job that is back already, while others come."""
+        """Reports faults on jobs that have reconnected while others still do. Returns the seconds to the first orders."""
         seconds = []
         for client in self._healthy(SINGLES):
             await client.attached.wait()
@@ -227,7 +227,7 @@ class Load:
         return seconds
 
     async def dies(self, name: str) -> None:
-        """Kills a process, and lets a job fall ill in the same moment."""
+        """Kills a process, and reports a fault at the same moment."""
         self._kill(name)
         (client,) = self._healthy(1)
         seconds = await self._fault(client)
@@ -241,7 +241,8 @@ class Load:
 
 
 async def persistently(ask: Callable[[], Coroutine[Any, Any, Any]], patience: float = 60.0) -> Any:
-    """What a process of ours does while Temporal is away: it asks again."""
+    """Retries a call until it succeeds, as our processes do while Temporal is away. After `patience` seconds the error is
+    raised."""
     until = time.monotonic() + patience
     while True:
         try:
@@ -295,7 +296,7 @@ def spread(seconds: Sequence[float]) -> str:
 
 @asynccontextmanager
 async def installation(directory: Path) -> AsyncIterator[Stack]:
-    """Temporal, control worker and gateway, until the block ends; who is killed is started again."""
+    """Runs Temporal, control worker and gateway until the block ends; processes that are killed are restarted."""
     temporal, ui, gateway = free_ports(3)
     addresses = Addresses(
         temporal=f"127.0.0.1:{temporal}",

@@ -1,4 +1,4 @@
-"""Training sides of many jobs in one process, each with a connection of its own. For `benchmarks.load`."""
+"""Training sides of many jobs in one process, each with its own connection. For `benchmarks.load`."""
 
 import asyncio
 import random
@@ -19,28 +19,29 @@ OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
-"""As our own manager has them (`rekindle_training.wire`)."""
+"""gRPC options, equal to those of our own manager (`rekindle_training.wire`)."""
 
 FULL = "too many come at once"
-"""What a gateway says that cannot admit a client in time."""
+"""Message of a gateway that cannot admit a client in time."""
 
 LONGEST_RETRY = 1.0
 CALL_SECONDS = 60.0
 
 
 class ScriptedClient:
-    """One manager: it comes back with jitter, and carries out at once what it is told of a hot switch or a recovery in place."""
+    """Manager of one job. It reconnects with jitter, and carries out the orders of a hot switch or an in-place recovery at
+    once."""
 
     def __init__(self, address: str, job_id: str) -> None:
         self.job_id = job_id
         self.attached = asyncio.Event()
         self.sent_away = 0
-        """How often the gateway had no place for it, or no good word."""
+        """Number of times that the gateway refused the client, because it was full or with an error code."""
         self.first_order_at: float | None = None
         self._address = address
         self._me = wire.ClientInfo(jobId=job_id, role="taskd")
         self._stub: Any = None
-        """Of its connection, while it lives."""
+        """Stub of the current connection; None: not connected yet."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class ScriptedClient:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _live(self) -> None:
-        """Until it is cancelled."""
+        """Subscribes and reconnects until it is cancelled."""
         async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
             stub: Any = RecoverStub(channel)
             self._stub = stub
@@ -90,7 +91,7 @@ class ScriptedClient:
                 await stub.ReportRecoverStatus(wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=done))
 
     async def report_fault(self) -> None:
-        """Of the process of rank 2, whose others it has stopped."""
+        """Reports the loss of the process of rank 2, after which a manager has stopped the other ranks."""
         fault = wire.FaultRank(rankId="2", faultType="1")
         request = wire.ProcessFaultRequest(jobId=self.job_id, faultRanks=[fault])
         status = await self._stub.ReportProcessFault(request, timeout=CALL_SECONDS)

@@ -1,6 +1,6 @@
-"""The control worker over a cluster in memory that answers at once, whatever the job: `python -P -m benchmarks.load_control`.
+"""Control worker over a cluster in memory that answers at once for every job: `python -P -m benchmarks.load_control`.
 
-Started by `benchmarks.load`; all but the cluster is the worker as it runs.
+Started by `benchmarks.load`. Only the cluster differs from the real worker.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
 
 PODS, RANKS_PER_POD = 2, 2
-"""Of each job."""
+"""Number of pods of each job, and of ranks of each pod."""
 
 
 class ManyJobs:
-    """Behind the port `Cluster`: each job that is named has two pods that run, and room for another."""
+    """Implementation of the port `Cluster`: each job that is named has two running pods and room for another one."""
 
     def __init__(self) -> None:
         self.rules = plain()
@@ -55,7 +55,7 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client, cluster = await connect(), ManyJobs()
     await ensure_search_attributes(client)
-    scripted: Cluster = cluster  # most of its methods are made when they are asked for
+    scripted: Cluster = cluster  # most of its methods are created on demand
     async with control_worker(client, scripted, UnsandboxedWorkflowRunner()):
         print("ready control", flush=True)
         await stop.wait()

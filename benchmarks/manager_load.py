@@ -1,7 +1,7 @@
-"""`python -P -m benchmarks.manager_load`: one manager and a thousand ranks, which speak as ranks do and train nothing.
+"""`python -P -m benchmarks.manager_load`: measures a manager with a thousand ranks, which answer as ranks do and do not train.
 
-The manager's procedures run here, its ranks in other processes of the same machine. Seconds are the manager's processor time, and
-what passed meanwhile on the clock, which is mostly the ranks' work.
+The manager's procedures run here, its ranks in other processes of the same machine. Printed are the manager's processor time and
+the elapsed time, which is mostly the ranks' work.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from rekindle_wire.training_pb2 import Heartbeat, Held, Hello, ManagerMessage, P
 from rekindle_wire.training_pb2_grpc import RanksStub, add_RanksServicer_to_server
 
 PROCESSES = 2
-"""That speak for the ranks."""
+"""Number of processes that simulate the ranks."""
 OWN_STATE = 11_000
-"""Bytes that a rank has for itself: three generators and a position."""
+"""Bytes of state that each rank has of its own: three generators and a position."""
 HEARTBEAT_SECONDS = 1.0
 BEATS_SECONDS = 5.0
 REPLACED = 8
@@ -40,7 +40,7 @@ LIMIT = 120.0
 
 
 class Rank:
-    """Answers at once."""
+    """Simulated rank that answers every message of the manager at once."""
 
     def __init__(self, number: int) -> None:
         self._number, self._generation, self._step = number, 0, 5
@@ -88,7 +88,7 @@ def speak_for(numbers: list[int], port: int) -> None:
 
 
 async def measure(ranks: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Of each procedure: seconds of this process, and of the clock, in each round."""
+    """Returns for each procedure the seconds of this process, and the elapsed seconds, in each round."""
     found: dict[str, list[tuple[float, float]]] = {}
 
     async def timed(name: str, procedure: Awaitable[Any]) -> Any:
@@ -97,7 +97,7 @@ async def measure(ranks: int, rounds: int) -> dict[str, list[tuple[float, float]
         found.setdefault(name, []).append((time.process_time() - own, time.perf_counter() - clock))
         return result
 
-    roster, store = Roster(ranks), Store(1, "x", None)  # nobody meets in it
+    roster, store = Roster(ranks), Store(1, "x", None)  # no rank uses it
     server = grpc.aio.server(options=list(wire.SERVER))
     add_RanksServicer_to_server(RanksService(roster), server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -1,11 +1,12 @@
-"""How long training stands after a fault: Rekindle beside its floors, torchrun and, with --peers, systems of others.
+"""Measures the downtime of training after a fault: Rekindle, its lower bounds, torchrun and, with --peers, other systems.
 
     python -P -m benchmarks.process_recovery [--rounds 10] [--peers] [--only NAME]
 
-One machine, one run, one clock: four gloo ranks train the small GPT of the examples with DDP, on data that is decided by step and
-rank. Rank 1 writes down the time and strikes between the forward and the backward pass, in which the others wait for it.
-Each system has a script in its idiom in `benchmarks/peers/`, and the settings with which it is fast. The peers are installed on
-first use, in pinned versions, into a virtual environment under ~/.cache/rekindle; nothing of Rekindle needs them.
+All rows use one machine, one run and one clock. Four gloo ranks train the small GPT of the examples with DDP, on data that
+depends on step and rank only. Rank 1 records the time and injects the fault between the forward and the backward pass, while the
+others wait for it. Each system has a script in its idiom in `benchmarks/peers/`, and the settings with which it is fast. The
+peers are installed on first use, in pinned versions, into a virtual environment under ~/.cache/rekindle; nothing of Rekindle
+needs them.
 """
 
 import argparse
@@ -43,7 +44,7 @@ STRIKE_AT = 26
 CHECKPOINT_EVERY = 10
 LIMIT = 90.0
 TRIES = 10
-"""Seconds of one job. One that takes longer has not come back."""
+"""Limits: seconds of one job (`LIMIT`), after which it has not come back, and tries to end its processes (`TRIES`)."""
 FAULTS = {"kill": "kill -9", "exception": "an exception", "stop": "SIGSTOP"}
 RESTARTS = ("--max-restarts", "3", "--monitor-interval", "0.1")
 STOPS = ("--shutdown-timeout", "1")
@@ -52,7 +53,7 @@ WATCHES = (
     *("--ft-initial-rank-heartbeat-timeout", "60", "--ft-enable-nic-monitor", "false"),
 )
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""A restart of torchrun has a store of its own."""
+"""Environment with which a restart of torchrun uses a store of its own."""
 NOTES = """\
 - *Goes on* is the first step behind the fault that all which take part in it have completed, be it one that was done before;
   *struck step done* the first one by which nothing is missing any more, *four ranks again* the first one of four. *Steps redone*
@@ -76,18 +77,18 @@ class System:
     script: str
     configuration: str
     programs: Callable[[str, str], list[Program]]
-    """By the interpreter and the script."""
+    """Returns the programs to start, for the interpreter and the script."""
     peer: bool = False
     steps: int = STEPS
     timeouts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds after which the script's own groups or monitors give up, where the default is not to be used."""
+    """Timeouts in seconds of the script's groups or monitors, by fault, where the default is not used."""
     stop: str = ""
-    """By what it notices a process that is stopped."""
+    """Mechanism by which the system detects a stopped process."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A completed step."""
+    """Line of a step log: a completed step."""
 
     step: int
     rank: int
@@ -98,21 +99,21 @@ class Line:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds are from the fault; None: that did not happen."""
+    """Result of one job. Seconds are counted from the fault; None: the event did not happen."""
 
     goes_on: float | None
-    """A step was completed by all that took part in it, and these were as many as the system then wanted."""
+    """Time at which a step was completed by all participating ranks, as many as the system then wanted."""
     whole: float | None
-    """A step was completed by as many ranks as before."""
+    """Time at which a step was completed by as many ranks as before."""
     caught_up: float | None
-    """The step of the fault was completed: nothing that was done before is missing."""
+    """Time at which the step of the fault was completed, so that no earlier work is missing."""
     redone: int
     final: frozenset[str]
     """Digests of the ranks' last parameters."""
 
 
 def recovery(lines: Iterable[Line], struck: float, step: int, final: frozenset[str], world: int = WORLD) -> Recovery:
-    """What the lines say of the time behind the fault."""
+    """Returns the recovery that the lines of the step logs show after the fault."""
     all_lines = sorted(lines, key=lambda line: line.end)
     behind = [line for line in all_lines if line.end > struck]
     ends: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
@@ -132,7 +133,7 @@ def recovery(lines: Iterable[Line], struck: float, step: int, final: frozenset[s
 
 
 def systems() -> Iterator[System]:
-    """In the order of the table."""
+    """Yields the systems in the order of the table."""
     for name, flags in (
         ("Rekindle, a spare, forked", ("--spares", "1", "--start-method", "fork")),
         ("Rekindle, no spare, forked", ("--start-method", "fork")),
@@ -192,7 +193,7 @@ def _standalone() -> tuple[str, ...]:
 
 
 def _rendezvous() -> tuple[str, ...]:
-    """What --standalone is short for."""
+    """Returns the options for which --standalone is an abbreviation."""
     return ("--nnodes", "1", "--nproc-per-node", str(WORLD), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{_ports()}")
 
 
@@ -205,7 +206,7 @@ def _rekindle(flags: tuple[str, ...]) -> Callable[[str, str], list[Program]]:
 
 
 def _nvrx_inprocess(python: str, script: str) -> list[Program]:
-    """Each process started by itself, as by Slurm: torchrun would end all when one is lost, says its documentation."""
+    """Returns one program per process, started as by Slurm: torchrun would end all when one is lost, says its documentation."""
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_ports()), "WORLD_SIZE": str(WORLD + 1)}
     return [Program((python, "-u", script), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(WORLD + 1)]
 
@@ -231,7 +232,7 @@ def _torchft(groups: int, wants: int) -> Callable[[str, str], list[Program]]:
 
 
 def _ports() -> int:
-    """The first of three that are free."""
+    """Returns the first of three consecutive free ports."""
     while True:
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
@@ -246,12 +247,12 @@ def _ports() -> int:
 
 
 def run(system: System, fault: str, python: str, folder: Path) -> Recovery:
-    """One job, from its start until all ranks have told their last parameters."""
+    """Runs one job, from its start until all ranks have written their last parameters."""
     folder.mkdir()
     variables = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}:{ROOT / 'training' / 'src'}",
-        "PYTHONSAFEPATH": "1",  # a script here is called as what it imports
+        "PYTHONSAFEPATH": "1",  # a script here has the same name as a module that it imports
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
@@ -288,7 +289,8 @@ def run(system: System, fault: str, python: str, folder: Path) -> Recovery:
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Until all ranks are done, or nobody is left, or, where a stopped one is never replaced, soon after three of them."""
+    """Waits until all ranks are done or no process is left. If a stopped rank is never replaced, it waits 5 s for it after the
+    others."""
     latest, seen = time.monotonic() + LIMIT, 0
     while time.monotonic() < latest and any(process.poll() is None for process in processes):
         done = _finals(folder)
@@ -304,7 +306,8 @@ def _finals(folder: Path) -> list[Path]:
 
 
 def _end(folder: Path) -> None:
-    """All processes of the job, in whatever session: its folder is in their environment. One may start another meanwhile."""
+    """Kills all processes of the job in any session, found by the folder in their environment. A process may start others
+    meanwhile."""
     found: list[psutil.Process] = []
     for _ in range(TRIES):
         found = [
@@ -330,7 +333,7 @@ def _read(folder: Path) -> Recovery:
 
 
 def measure(system: System, rounds: int, python: str, keep: Path) -> list[str]:
-    """The system's rows."""
+    """Returns the rows of one system."""
     lines = differing(system.script)
     with tempfile.TemporaryDirectory(prefix="rekindle-recovery-") as scratch:
         undisturbed = run(system, "", python, Path(scratch) / "undisturbed").final
@@ -386,7 +389,7 @@ def _slug(name: str) -> str:
 
 
 def differing(script: str) -> int:
-    """Lines of code that are added to the plain script or replace one of it; one that is only indented is the same."""
+    """Returns the number of lines that a script adds to the plain one or replaces in it; indentation does not count."""
     before, after = (_code((SCRIPTS / name).read_text()) for name in ("plain.py", script))
     return sum(line.startswith("+ ") for line in difflib.ndiff(before, after))
 
@@ -397,7 +400,8 @@ def _code(text: str) -> list[str]:
 
 
 def floors(rounds: int) -> Iterator[str]:
-    """What nobody can do without: a group of living processes with a copied state, and a process that has loaded torch."""
+    """Yields the lower bounds: rebuilding a group of living processes with a state copy, and starting a process that loads
+    torch."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.floor", str(rounds)], check=True, capture_output=True, text=True, timeout=300
     )
@@ -418,7 +422,7 @@ def _floor(name: str, seconds: list[float]) -> str:
 
 
 def peers_python() -> str:
-    """The interpreter of the peers' environment, which sees this one's torch and is made on first use."""
+    """Returns the interpreter of the peers' environment, which uses this environment's torch and is created on first use."""
     wanted = REQUIREMENTS.read_text()
     home = CACHE / f"peers-{platform.python_version()}"
     python, mark = home / "bin" / "python", home / "requirements.txt"
@@ -456,13 +460,13 @@ def main() -> None:
         help="where logs of jobs that do not go on, or whose ranks end apart, are kept",
     )
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a job is ended all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a running job is ended too
     chosen = [system for system in systems() if re.search(options.only, system.name) and (options.peers or not system.peer)]
     compare(chosen, options.rounds, options.keep)
 
 
 def compare(chosen: list[System], rounds: int, keep: Path) -> None:
-    """Prints the table of these systems, beside the floors."""
+    """Prints the table of these systems and the lower bounds."""
     peers = any(system.peer for system in chosen)
     python = peers_python() if peers else sys.executable
     rows = list(floors(rounds))

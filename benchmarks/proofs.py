@@ -1,7 +1,7 @@
-"""`python -P -m benchmarks.proofs`: what comparing ranks and the rehearsal cost, and what gradients take in memory.
+"""`python -P -m benchmarks.proofs`: measures the cost of comparing ranks and of the rehearsal, and the memory of gradients.
 
-A job of 1,000 steps of 60 ms with two ranks, which writes checkpoints, has its calls timed from inside. Peak memory is that of
-one rank with a large layer, beside the same loop in plain torch.
+The calls of a job of 1,000 steps of 60 ms with two ranks, which writes checkpoints, are timed from inside. Peak memory is that of
+one rank with a large layer, compared with the same loop in plain torch.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""How long training stands after a fault with the whole control plane in the loop.
+"""Measures the downtime of training after a fault, with the whole control plane running.
 
     python -P -m benchmarks.recoveries [--rounds 20] [--only NAME] [--peers]
 
-One machine, one clock, one stack for all rows but those of links: Temporal server on a database file, control worker, gateway,
-watcher and local cluster, beside four gloo ranks in two pods which train the small GPT of the examples. Each row is one long job
-that is struck again and again, and that ends with the parameters of an undisturbed run, or not. With `--peers` the table of
-`benchmarks.process_recovery` follows, of systems without a control plane and of the floors.
+All rows share one machine and one clock, and all but those of links one stack: Temporal server on a database file, control
+worker, gateway, watcher and local cluster. Four gloo ranks in two pods train the small GPT of the examples. Each row is one long
+job with repeated faults; its final parameters are compared with those of an undisturbed run. With `--peers` the table of
+`benchmarks.process_recovery` follows, of systems without a control plane and of the lower bounds.
 """
 
 import argparse
@@ -47,7 +47,7 @@ GOES_ON, DETECTED, BEYOND, PAUSE, TOTAL, SWITCHING, BEYOND_IT = (
     "the switch itself: links ordered to all moved",
     "pause beyond the switch itself",
 )
-"""What is measured."""
+"""Names of the measured values."""
 
 NOTES = """\
 - Figures are seconds: median, p95, and least to most. *n* counts strikes, *as wanted* those that ended by the row's mode alone.
@@ -60,7 +60,7 @@ console = Console(width=150)
 
 
 def rows() -> Iterator[Row]:
-    """In the order of the table."""
+    """Yields the rows in the order of the table."""
     spare = "0.30, p95 0.45"
     in_place, retry, elsewhere = Mode.IN_PLACE, Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING
     only_elsewhere = ALLOWED[elsewhere]
@@ -96,7 +96,7 @@ class Found:
     lost: int = 0
     equal: bool = False
     failure: str = ""
-    """Why the row was given up; empty: it was not."""
+    """Reason why the row was aborted; empty: it was not."""
 
     @classmethod
     def of(cls, row: Row, strikes: Sequence[tuple[float, Incident]], directory: Path, reference: Path) -> "Found":
@@ -143,7 +143,7 @@ def _is_as_wanted(row: Row, incident: Incident) -> bool:
 
 
 async def measure_all(chosen: Sequence[Row], options: argparse.Namespace) -> list[Found]:
-    """On two stacks, since networks of nodes have a price of their own."""
+    """Measures all rows, on two stacks: those of links need networks of nodes, which have a cost of their own."""
     stacks = [[row for row in chosen if row.linked is linked] for linked in (False, True)]
     return [found for rows_of_one in stacks if rows_of_one for found in await _measure(rows_of_one, options)]
 
@@ -164,7 +164,7 @@ async def _measure(chosen: Sequence[Row], options: argparse.Namespace) -> list[F
                 try:
                     struck = await trial.run(options.seed)
                     found.append(Found.of(row, struck, trial.directory, reference))
-                except Exception as error:  # noqa: BLE001  # the others are measured all the same
+                except Exception as error:  # noqa: BLE001  # the other rows are still measured
                     found.append(Found(row, failure=f"{type(error).__name__}: {error}"))
                 for line in found[-1].lines():
                     console.print(line, soft_wrap=True, style="dim")
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7, help="of the model and its data (default: 7)")
     parser.add_argument("--peers", action="store_true", help="the table of systems without a control plane behind it")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended all the same
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # started processes are ended too
     found = asyncio.run(measure_all([row for row in rows() if re.search(options.only, row.name)], options))
     _table(found)
     if options.peers:

@@ -1,7 +1,7 @@
-"""`python -P -m benchmarks.session_cost`: what a step of an empty loop costs, with the session and without, in microseconds.
+"""`python -P -m benchmarks.session_cost`: measures a step of an empty loop, with and without the session, in microseconds.
 
-One rank, so that the vote of a step waits for nobody; `python -P -m benchmarks.vote` measures that. One collective of one element
-is there for comparison.
+It uses one rank, so that the vote of a step waits for no other rank; `python -P -m benchmarks.vote` measures that. One collective
+of one element is measured for comparison.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import rekindle_training
 from rekindle_training.examples.gpt_model import GPT
 
 STEPS, CHUNK = 4000, 100
-"""Steps of a run, and those of which one figure is made."""
+"""Number of steps of a run, and of steps that are averaged into one figure."""
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "8 parameters": lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))),

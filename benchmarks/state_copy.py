@@ -1,9 +1,9 @@
-"""How long it takes to hand a gibibyte of state over, verified and in place, beside the same bytes sent as they are.
+"""Measures the transfer of a gibibyte of state, verified and in place, compared with the same bytes sent without checks.
 
     python -P -m benchmarks.state_copy [--gibibytes 1] [--rounds 5]
 
-Two gloo ranks on one machine. The state is that of a model of 16 bits whose optimizer keeps a master and two moments of 32. Both
-are timed in turn, between two barriers, on the rank that receives.
+Two gloo ranks run on one machine. The state is that of a 16-bit model whose optimizer keeps a 32-bit master and two 32-bit
+moments. Both transfers are timed in turn, between two barriers, on the rank that receives.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What happens to the jobs of `benchmarks.recoveries`. Each strike answers when it came, in seconds since the epoch."""
+"""Faults that are injected into the jobs of `benchmarks.recoveries`. Each returns its time in seconds since the epoch."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from rekindle.model.recovery import Mode
 
 
 async def kill(trial: Trial) -> float:
-    """Of another pod each time, in which the spare has had time to load."""
+    """Kills a rank, of another pod each time, so that the spare of a pod has had time to load."""
     return _signal(signal.SIGKILL, trial.latest(_rank(trial)).pid)
 
 
@@ -21,13 +21,13 @@ async def freeze(trial: Trial) -> float:
 
 
 async def kill_two(trial: Trial) -> float:
-    """One of each pod."""
+    """Kills one rank of each pod."""
     rank = trial.number % RANKS_PER_POD
     return _signal(signal.SIGKILL, trial.latest(rank).pid, trial.latest(rank + RANKS_PER_POD).pid)
 
 
 async def kill_where_no_spare_waits(trial: Trial) -> float:
-    """The other rank of a pod whose spare has just been used."""
+    """Kills the other rank of a pod whose spare has just been used."""
     rank = _rank(trial)
     first = _signal(signal.SIGKILL, trial.latest(rank).pid)
     await trial.incident(first)
@@ -44,7 +44,7 @@ async def kill_a_pod(trial: Trial) -> float:
 
 
 async def fail_in_a_step(trial: Trial) -> float:
-    """The job does it itself."""
+    """Waits for the fault that the job injects into itself, and returns its time."""
     rank, step = trial.row.options(trial.rounds, 0).in_steps[trial.number]
     mark = trial.directory / "injected" / f"rank-{rank:05d}-step-{step}"
     await trial.until(lambda: mark.exists() and bool(mark.read_text()), f"the fault in step {step}")
@@ -66,7 +66,7 @@ async def ask_for_a_swap(trial: Trial) -> float:
 
 
 async def move_links(trial: Trial) -> float:
-    """All ranks, to their backup links and back in turn."""
+    """Moves the links of all ranks, to their backup links and back in turn."""
     maintenances, uid = Maintenances(trial.rekindle), trial.job.metadata.uid
     struck = time.time()
     if trial.number % 2:
@@ -79,7 +79,7 @@ async def move_links(trial: Trial) -> float:
 
 
 def _rank(trial: Trial) -> int:
-    """0, 2, 1, 3, ...: the pods in turn."""
+    """Returns the rank to strike, 0, 2, 1, 3, ...: the pods in turn."""
     return (trial.number % PODS) * RANKS_PER_POD + trial.number // PODS % RANKS_PER_POD
 
 

@@ -1,4 +1,4 @@
-"""A long job that is struck again and again, on a running stack. For `benchmarks.recoveries`."""
+"""Long job with repeated faults on a running stack. For `benchmarks.recoveries`."""
 
 import asyncio
 import json
@@ -21,55 +21,55 @@ from rekindle.model.recovery import Incident, Mode, Outcome
 PODS = 2
 RANKS_PER_POD = RANKS // PODS
 A_ROUND = 100
-"""Steps of a job for each strike."""
+"""Steps of a job per fault."""
 BETWEEN = 12
-"""Steps of calm between two strikes at least."""
+"""Least number of undisturbed steps between two faults."""
 AT_PACE = 3
-"""Steps of the usual duration before a strike, where they were slower."""
+"""Steps of the usual duration before a fault, after slower ones."""
 FIRST_IN_STEP, EVERY = 20, 30
-"""Steps in which a job strikes itself."""
+"""First step in which a job injects a fault into itself, and steps between two such faults."""
 SLOW_MS = 1000.0
-"""Duration of a step where a job would run out of steps before its last strike."""
+"""Duration of a step in milliseconds, when a job would otherwise run out of steps before its last fault."""
 PATIENCE = 120.0
-"""Seconds for one thing to happen; a row in which it does not is given up."""
+"""Time limit in seconds for one event; a row in which it does not happen is aborted."""
 TAIL = 4096
-"""Bytes at the end of a step log that are read for its last line."""
+"""Number of bytes at the end of a step log that are read for its last line."""
 
 
 class JobOptions(Options):
-    """The job of a row."""
+    """Options of the job of a row."""
 
     row_spares: int = 0
     hot_switch: bool = False
     allowed: str = ""
     in_steps: tuple[tuple[int, int], ...] = ()
-    """Ranks and the steps in which they fail."""
+    """Ranks and the steps in which they fail, in pairs."""
     raises: str = ""
 
     @property
     def spares(self) -> int:
-        """Loaded processes that wait for a rank in each pod."""
+        """Number of loaded processes that wait for a rank in each pod."""
         return self.row_spares
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the job."""
+        """Labels of the job."""
         return {SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH.value} if self.hot_switch else {}
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of the job."""
+        """Annotations of the job."""
         return {RECOVER_STRATEGY: self.allowed} if self.allowed else {}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Additional environment of the job's pods."""
         faults = [{"fault": self.raises, "rank": rank, "step": step} for rank, step in self.in_steps]
         return {"REKINDLE_INJECT": json.dumps(faults)} if faults else {}
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """Of a demo, which this is not."""
+        """Expected results of a demo: none, as this is not a demo."""
         return ()
 
 
@@ -79,14 +79,14 @@ class Row:
     mode: Mode
     strike: "Strike"
     reach: Mapping[str, str]
-    """What is measured, and what is to be reached."""
+    """Measured values and their targets."""
     spares: int = 0
     standbys: int = 0
     raises: str = ""
-    """The fault that the job itself has in some of its steps."""
+    """Fault that the job injects into itself in some of its steps."""
     allowed: str = ""
     linked: bool = False
-    """On nodes with networks of their own."""
+    """True if the nodes have networks of their own."""
 
     def options(self, rounds: int, seed: int) -> JobOptions:
         places = tuple((number % RANKS, FIRST_IN_STEP + number * EVERY) for number in range(rounds)) if self.raises else ()
@@ -102,25 +102,25 @@ class Row:
 
 
 def steps(rounds: int) -> int:
-    """Of each job, so that one undisturbed run serves all."""
+    """Returns the number of steps of each job, which is the same for all rows, so that one undisturbed run serves all."""
     return FIRST_IN_STEP + A_ROUND * (rounds + 1)
 
 
 class Trial:
-    """One row on the running stack."""
+    """Measurement of one row on the running stack."""
 
     def __init__(self, row: Row, rounds: int, stack: Stack, rekindle: Rekindle, cluster: ClusterClient) -> None:
         self.row, self.rounds, self.stack = row, rounds, stack
         self.rekindle, self.cluster = rekindle, cluster
         self.number = 0
-        """Of the strike."""
+        """Index of the current fault."""
         self.job: JobObject
         self.directory = Path()
         self._pace = Path(stack.addresses.state_dir) / f"pace-{time.monotonic_ns()}"
         self._steps = steps(rounds)
 
     async def run(self, seed: int) -> list[tuple[float, Incident]]:
-        """When each strike came, and what it led to."""
+        """Runs the job with its faults. Returns the time of each fault and the incident that followed."""
         options = self.row.options(self.rounds, seed)
         wanted = parse(_with_standbys(manifest(options, STEP_MS, self._pace), self.row.standbys))
         self.job = await self.cluster.submit(wanted)
@@ -146,8 +146,8 @@ class Trial:
     # ---- between two strikes
 
     async def _calm(self) -> None:
-        """Training goes on, nothing is being recovered, and whoever is to take over is ready. A job that strikes itself does not
-        wait."""
+        """Waits until training goes on, no recovery runs, and spares and standbys are ready. Jobs that fail by themselves do
+        not wait."""
         if self.row.raises:
             return
         goal, left = self.steps() + BETWEEN, self._steps - self.steps()
@@ -156,7 +156,7 @@ class Trial:
         if self.row.spares:
             await self.until(self._spares_wait, "loaded spares")
         if self.row.standbys:
-            self._set_pace(SLOW_MS)  # it takes ten seconds and more
+            self._set_pace(SLOW_MS)  # a standby needs ten seconds and more
             await self._standbys_wait()
         self._set_pace(STEP_MS)
         goal = self.steps() + AT_PACE
@@ -172,7 +172,7 @@ class Trial:
                 await asyncio.sleep(0.2)
 
     def _is_ready(self, pod: Pod) -> bool:
-        """A standby that has loaded."""
+        """Returns whether the pod is a standby that has loaded."""
         log = self.directory / "logs" / f"{pod.metadata.name}.{pod.metadata.uid[:8]}.log"
         standby = pod.metadata.annotations.get("podType") == "standby"
         return standby and log.exists() and log.read_text().count("a spare waits") >= RANKS_PER_POD
@@ -192,7 +192,8 @@ class Trial:
         scratch.replace(self._pace)
 
     async def incident(self, struck: float) -> Incident:
-        """The one that the strike led to. A question is work for what is being measured: it is asked when training goes on."""
+        """Returns the incident that followed a fault. It is queried only when training goes on, as a query would affect the
+        measurement."""
         goal = self.steps() + 3
         await self.until(lambda: self.steps() >= goal, f"training goes on behind strike {self.number + 1}")
         async with asyncio.timeout(PATIENCE):
@@ -211,12 +212,12 @@ class Trial:
     # ---- what strikes ask for
 
     def latest(self, rank: int) -> StepRecord:
-        """The last step that a rank completed."""
+        """Returns the last step that a rank completed."""
         lines = _tail(self.directory / "steps" / f"rank-{rank:05d}.jsonl")
         return StepRecord.model_validate_json(lines[-1])
 
     def steps(self) -> int:
-        """That rank 0 has completed."""
+        """Returns the number of the last step that rank 0 has completed."""
         path = self.directory / "steps" / "rank-00000.jsonl"
         lines = _tail(path) if path.exists() else []
         return int(json.loads(lines[-1])["step"]) if lines else 0
@@ -226,7 +227,7 @@ class Trial:
         return next(pod for pod in pods if pod.metadata.annotations.get(RANK_INDEX) == str(pod_rank))
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Raises TimeoutError that says what was waited for."""
+        """Waits for a condition. Raises TimeoutError with a message that says what was waited for."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not condition():
@@ -236,7 +237,7 @@ class Trial:
 
 
 Strike = Callable[[Trial], Awaitable[float]]
-"""Does it, and answers when: seconds since the epoch."""
+"""Function that injects a fault, and returns its time in seconds since the epoch."""
 
 
 def _with_standbys(text: str, standbys: int) -> str:
@@ -247,7 +248,7 @@ def _with_standbys(text: str, standbys: int) -> str:
 
 
 def _tail(path: Path) -> list[str]:
-    """The last whole lines."""
+    """Returns the last complete lines of a log."""
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - TAIL, 0))
         lines = file.read().decode().splitlines(keepends=True)

@@ -1,6 +1,6 @@
-"""`python -P -m benchmarks.vote`: the agreement of a step, in microseconds, beside one gloo all_reduce of the same ranks.
+"""`python -P -m benchmarks.vote`: measures the agreement of a step, in microseconds, and one gloo all_reduce of the same ranks.
 
-Both are measured in turns by the same processes. What does not fit a machine is counted: hops, times what a hop takes here.
+Both are measured in turns by the same processes. Jobs that are too large for a machine are computed from the time of a hop here.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from rekindle_wire.training_pb2 import Rebuild
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CHUNKS = 21
-"""Figures of each row. The first one is left out."""
+"""Number of figures of each row. The first one is dropped."""
 CHUNK_SECONDS = 0.1
-"""About as long as the votes of one figure take."""
+"""Approximate duration in seconds of the votes of one figure."""
 LIMIT = 300
 
 
@@ -86,7 +86,7 @@ def rank_main(rank: int, shape: Shape, port: int, memory: str, answers: Connecti
 
 
 def chunk(call: Callable[[], None]) -> float:
-    """Returns microseconds of a call, on the mean of many."""
+    """Returns the mean duration of a call in microseconds."""
     began = perf_counter()
     call()
     calls = torch.tensor(max(5, int(CHUNK_SECONDS / (perf_counter() - began))))
@@ -127,7 +127,7 @@ def spread(figures: list[float]) -> tuple[str, str, str]:
 
 
 def counted(found: dict[Shape, Found]) -> str:
-    """The vote of a large job, of which all pods gather, exchange and tell at the same time."""
+    """Returns the computed vote of a large job, in which all pods gather, exchange and broadcast at the same time."""
     gather, hop, exchange = (median(found[shape].vote) for shape in (Shape(1, LARGE.ranks_per_pod), Shape(1, 2), Shape(2, 1)))
     rounds = (LARGE.pods - 1).bit_length()
     total = gather + rounds * exchange + hop

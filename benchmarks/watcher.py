@@ -1,8 +1,9 @@
-"""What a large cluster costs the watcher, and how soon it tells: `python -P -m benchmarks.watcher`.
+"""Measures the cost and latency of the watcher on a large cluster: `python -P -m benchmarks.watcher`.
 
-A real API server and etcd, without controllers, with 10,000 pods of 1,000 jobs and 5,000 nodes (`benchmarks.large_cluster`). The
-watcher is a process of its own, as it is installed, under its own account; what it tells is acknowledged at once, so that no
-Temporal is measured. The floor is a process that sends the same requests, parses every answer, and keeps nothing.
+The API server and etcd are real, without controllers, with 10,000 pods of 1,000 jobs and 5,000 nodes
+(`benchmarks.large_cluster`). The watcher is a process of its own, as in an installation, under its own account. Its updates are
+acknowledged at once, so that Temporal is not measured. The lower bound is a process that sends the same requests, parses every
+answer, and keeps nothing.
 """
 
 import argparse
@@ -36,14 +37,14 @@ from workers.watcher.reconciler import WHILE
 
 PATIENCE = 300.0
 HEARTBEATS = 300.0
-"""Seconds in which each node says once that nothing is new: a kubelet's own default."""
+"""Seconds between two heartbeats of a node that say that nothing changed: the default of the kubelet."""
 
 AN_HOUR = 3600.0
 SLICES = 5
-"""Of the quiet time, so that its spread is seen."""
+"""Number of slices of the quiet time, from which the spread is computed."""
 
 IDLE = 0.1
-"""Of a processor: a process that uses less does nothing."""
+"""Processor seconds per second below which a process counts as idle."""
 
 MEBIBYTE = 2**20
 
@@ -54,7 +55,7 @@ console = Console(width=130)
 
 
 class Measured:
-    """A process that tells what it does by lines on its stdout."""
+    """Measured process, which reports its activity as lines on stdout."""
 
     def __init__(self, role: str, kubeconfig: Path) -> None:
         self._command = [sys.executable, "-P", "-m", "benchmarks.watcher", "--as", role, "--kubeconfig", str(kubeconfig)]
@@ -89,7 +90,7 @@ class Measured:
             self._happened.notify_all()
 
     async def until_quiet(self) -> None:
-        """Behind a start it looks for budgets, one job after the other."""
+        """Waits until the process is idle: after its start the watcher checks the budgets of all jobs, one by one."""
         before = -1.0
         while self.cpu - before > IDLE:
             before = self.cpu
@@ -99,20 +100,20 @@ class Measured:
         self._lines.clear()
 
     async def until(self, done: Callable[[Sequence[Object]], bool]) -> float:
-        """The moment of the last line that it takes."""
+        """Waits until `done` accepts the lines so far. Returns the time of the last line."""
         async with asyncio.timeout(PATIENCE), self._happened:
             await self._happened.wait_for(lambda: bool(self._lines) and ("ended" in self._lines[-1] or done(self._lines)))
             return float(self._lines[-1]["at"])
 
     @property
     def cpu(self) -> float:
-        """Seconds since its start."""
+        """Processor seconds of the process since its start."""
         times = self._of_process().cpu_times()
         return float(times.user + times.system)
 
     @property
     def memory(self) -> tuple[float, float]:
-        """MiB now, and at most so far."""
+        """Current and peak memory of the process in MiB."""
         process = self._of_process()
         status = Path(f"/proc/{process.pid}/status").read_text()
         peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
@@ -129,7 +130,7 @@ def tell(**what: Any) -> None:
 
 
 async def be_watcher(kubeconfig: Path) -> None:
-    """`python -P -m workers.watcher`, but for where its news go."""
+    """Runs the watcher as `python -P -m workers.watcher` does, except that its updates go to stdout."""
     from rekindle.policy.intake import End, News, Register
     from rekindle.settings import Settings
     from rekindle.temporal import connect
@@ -153,7 +154,7 @@ async def be_watcher(kubeconfig: Path) -> None:
             return set()
 
     settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig)
-    await connect(lazy=True)  # it is loaded in every watcher
+    await connect(lazy=True)  # every watcher loads the client
 
     async def identify() -> str:
         return "benchmark"
@@ -163,7 +164,7 @@ async def be_watcher(kubeconfig: Path) -> None:
 
 
 async def be_floor(kubeconfig: Path) -> None:
-    """Sends the watcher's requests and parses the answers."""
+    """Runs the lower bound: sends the watcher's requests and parses the answers."""
     from activities.clusters.kubernetes.reader import Reader
     from activities.clusters.kubernetes.watch import Watch
     from rekindle.model.rule_file import rules_of
@@ -201,11 +202,11 @@ class World:
         self._etcd, self._size, self._directory = etcd, size, directory
 
     def kill_api_server(self) -> None:
-        """It is started again."""
+        """Kills the API server, which is then restarted."""
         os.kill(int((self._directory / "kube-apiserver.pid").read_text()), signal.SIGKILL)
 
     def of_pods(self, jobs: Iterable[int], *, failed: bool) -> Written:
-        """All pods of these jobs fail, or run."""
+        """Returns the transactions by which all pods of these jobs fail, or run."""
         places = self._places()
         pods = (
             (
@@ -227,7 +228,7 @@ class World:
         return places
 
     async def beat(self) -> None:
-        """Every node says every five minutes that nothing is new, until this is cancelled."""
+        """Writes the heartbeats of all nodes, one per node every five minutes, until it is cancelled."""
         number = 0
         while True:
             await self._etcd.put(large_cluster.written([(large_cluster.node_key(number), large_cluster.node(number))]))
@@ -236,7 +237,7 @@ class World:
 
 
 def told(jobs: dict[str, int], key: str) -> Callable[[Sequence[Object]], bool]:
-    """Whether the last news of each of these jobs has so many pods of this kind."""
+    """Returns a condition: the last update of each of these jobs has this number of pods of a kind."""
 
     def done(lines: Sequence[Object]) -> bool:
         last = {line["job"]: line[key] for line in lines if "job" in line}
@@ -293,7 +294,7 @@ async def measure(size: Size, rounds: int, quiet: float, world: World, kubeconfi
 
 
 def some_jobs(size: Size) -> list[int]:
-    """As many small jobs as have as many pods as the large one."""
+    """Returns as many small jobs as have together as many pods as the large one."""
     jobs, pods = [], 0
     for job in range(1, size.jobs):
         if pods >= size.largest:
@@ -304,7 +305,7 @@ def some_jobs(size: Size) -> list[int]:
 
 
 async def restarts(process: Measured, rounds: int, done: Callable[[Sequence[Object]], bool]) -> tuple[list[float], list[float]]:
-    """Seconds from the start of the process, and of a processor. The last one runs on."""
+    """Returns the seconds from each start until `done`, and the processor seconds. The last process keeps running."""
     seconds, spent = [], []
     for number in range(rounds):
         if number:
@@ -323,11 +324,11 @@ async def failures(
     lost: Callable[[Sequence[Object]], bool],
     back: Callable[[Sequence[Object]], bool] | None = None,
 ) -> list[float]:
-    """Seconds from the first write."""
+    """Returns the seconds from the first write until the failures are reported."""
     failed, running = world.of_pods(jobs, failed=True), world.of_pods(jobs, failed=False)
     seconds = []
     for number in range(rounds):
-        if number and back:  # the watcher: a job that is told much is told more rarely
+        if number and back:  # the watcher sends updates of a job more rarely when there are many
             await asyncio.sleep(WHILE)
         await process.until_quiet()
         process.forget()
@@ -342,7 +343,7 @@ async def failures(
 
 
 async def outage(process: Measured, world: World, large: dict[str, int]) -> float:
-    """Everything is listed anew beside what was known."""
+    """Kills the API server while pods fail. Returns the seconds until they are reported, which needs a new list of everything."""
     process.forget()
     began = time.monotonic()
     world.kill_api_server()
@@ -355,7 +356,7 @@ async def outage(process: Measured, world: World, large: dict[str, int]) -> floa
 
 
 async def quietly(process: Measured, world: World, seconds: float) -> list[float]:
-    """Of a processor in an hour, by slices."""
+    """Returns the processor seconds per hour without changes, one value for each slice of the time."""
     beating = asyncio.create_task(world.beat())
     found = []
     for _ in range(SLICES):

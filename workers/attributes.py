@@ -1,4 +1,4 @@
-"""Keeps our search attributes where people look for them, while a control worker runs."""
+"""Keeps our search attributes registered with the server while a control worker runs."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from rekindle.temporal import WANTED, in_words, living, register_attributes, reg
 from workers.versions import MOVES_ON
 
 LOOKED_AGAIN = 5.0
-"""Seconds between two looks at the search attributes."""
+"""Seconds between two checks of the search attributes."""
 
 SURE = 120.0
 """Seconds after which every part of the server knows of an attribute that was registered. Source: its cache, one minute."""
@@ -23,16 +23,16 @@ logger = logging.getLogger("control")
 
 
 class SearchAttributesKept:
-    """Looks again and again whether the server has our search attributes, for a control worker. One that was removed, or has
-    another type, is left out of what workflows tell; one that was removed is registered again."""
+    """Checks at intervals whether the server has our search attributes. One that is missing, or has another type, is left out of
+    what workflows send; one that is missing is registered again."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._sure: dict[str, float] = {}
-        """Time after which a missing one may be told again: each part of the server remembers for a while what there is."""
+        """Time from which a missing attribute may be sent again, by name: each part of the server caches the list for a while."""
 
     async def keep(self) -> None:
-        """Registers what is missing, until it is cancelled."""
+        """Registers missing attributes at intervals, until it is cancelled."""
         while True:
             await asyncio.sleep(LOOKED_AGAIN)
             await self.look()
@@ -40,7 +40,7 @@ class SearchAttributesKept:
     async def look(self) -> None:
         try:
             known = await registered_attributes(self._client)
-        except (RPCError, RuntimeError) as error:  # who may not list them, or does not answer, says nothing of them
+        except (RPCError, RuntimeError) as error:  # not allowed to list them, or no answer: nothing is known of them
             logger.debug("search attributes not listed", extra={"error": str(error)})
             return
         now, before = asyncio.get_running_loop().time(), ABSENT.names
@@ -57,7 +57,7 @@ class SearchAttributesKept:
             await self._show_again()
 
     async def _show_again(self) -> None:
-        """Asks workflows that live for long to tell all of it: the server has lost it with the attribute."""
+        """Signals long-lived workflows to send all attributes again, since the server has lost their values."""
         for kind in MOVES_ON:
             try:
                 async for run in self._client.list_workflows(living(kind)):

@@ -1,4 +1,4 @@
-"""The cluster that the settings name, for the control worker and the watcher."""
+"""Driver of the cluster that the settings name, for the control worker and the watcher."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +16,7 @@ from workers.rivals import refuse_beside_another_controller
 async def cluster_of(
     settings: Settings, identify: Callable[[], Awaitable[str]], *, recovers: bool = False
 ) -> AsyncIterator[Cluster]:
-    """Its driver, until the block ends. An API server that is away is waited for.
+    """Yields the driver of the cluster until the block ends. Waits for an API server that does not answer.
 
     Args:
         identify: names the Temporal namespace in which the jobs' workflows live.

@@ -1,4 +1,4 @@
-"""The control worker: workflows, and the activities over the cluster. `python -P -m workers.control`; any number may run."""
+"""The control worker: runs workflows and the activities over the cluster. `python -P -m workers.control`; any number may run."""
 
 import asyncio
 import logging
@@ -33,35 +33,35 @@ from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
-"""For activities in flight when the process is told to stop; below a pod's usual grace period."""
+"""Time for activities in flight when the process is told to stop; below a pod's usual grace period."""
 
 SLOTS = 5_000
-"""Activities at once. Most of them wait for pods, for minutes, and cost a coroutine and a watch: with few slots they would keep
-every deletion of another job waiting."""
+"""Largest number of concurrent activities. Most of them wait for pods for minutes, and cost only a coroutine and a watch. With
+few slots they would delay every deletion of another job."""
 
 CACHED_WORKFLOWS = 8_000
-"""Workflows in memory. One that is not there is read back from its history at its next event, and with 10,000 idle jobs that was
-the server's largest cost. An idle job takes 60 kB here, as measured, so that these are 0.5 GiB of the 1 GiB that the deployment
-grants; jobs beyond them are read back, or belong to a second control worker."""
+"""Number of workflows that are cached in memory. An uncached one is replayed from its history at its next event, which was the
+server's largest cost with 10,000 idle jobs. An idle job takes 60 kB here, as measured, so that these are 0.5 GiB of the 1 GiB
+that the deployment grants. Jobs beyond them are replayed, or belong to a second control worker."""
 
 TASKS = 8
-"""Workflow tasks at once. Python works on one at a time: a task that was taken and has to wait for the others runs into its
-time-out, and its workflow is read back from its history. With the SDK's hundred, a burst of 60 faults took up to three times as
-long to its first orders. What is more waits at the server."""
+"""Largest number of concurrent workflow tasks. Python runs one at a time. A task that was taken and waits for the others may time
+out, and its workflow is then replayed from its history. With the SDK's hundred, a burst of 60 faults took up to three times as
+long to its first orders. Further tasks wait at the server."""
 
 FOR_NEW = 0.6
 """Share of the pollers that ask for the first task of a workflow: that of a recovery leads to its first order. With the SDK's
-fifth and 100 faults at once, first orders waited behind the later steps of other recoveries, up to twice as long."""
+fifth and 100 faults at once, first orders waited for the later steps of other recoveries, up to twice as long."""
 
 logger = logging.getLogger("control")
 
 
 MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workflow) for row in ROWS)
-"""The procedure of every mode."""
+"""Workflow classes of all modes."""
 
 
 def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., Any]]:
-    """Every activity of the control worker."""
+    """Returns every activity of the control worker."""
     pods, journal, jobs = PodActivities(cluster), JournalActivities(cluster), JobActivities(client)
     plans, nodes, admission = PlanActivities(client, cluster), NodeActivities(cluster), AdmissionActivities(cluster)
     return (
@@ -113,7 +113,7 @@ def control_worker(
     version: WorkerDeploymentConfig | None = None,
     modes: tuple[type, ...] = MODES,
 ) -> Worker:
-    """The worker over one cluster.
+    """Returns the control worker for one cluster.
 
     Args:
         version: by default it has none, and takes the tasks of workflows that have none.

@@ -1,8 +1,8 @@
 """The controller of our own jobs on Kubernetes: `python -P -m workers.operator`, one for each cluster.
 
-A TrainingJob object becomes a Service for its manager and its first pods; its pods become its phase. Workers that fail stay:
-recoveries replace them. Nothing is remembered: everything follows from the objects as they are. What one job raises, whatever
-its object says, is that job's affair and keeps no other one waiting.
+It creates a Service for the manager of a TrainingJob, and its first pods, and derives the job's phase from its pods. Failed
+workers stay: recoveries replace them. It keeps no state of its own: everything follows from the current objects. An exception
+that one job causes, whatever its object says, does not delay other jobs.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from workers.own_jobs import FIRST, MANAGER_RESTARTS, phase_of
 from workers.process import Process, patiently, run
 
 PAUSE = 0.5
-"""Seconds before what failed is tried again; doubles for each job up to `LONGEST`."""
+"""Seconds before a failed job is retried; doubles for each job up to `LONGEST`."""
 
 LONGEST = 30.0
 
 LONG = 8.0
-"""The pause behind which also what may pass by itself is said on the job, such as a webhook that does not answer."""
+"""Pause from which even errors that may pass by themselves are reported on the job, such as a webhook that does not answer."""
 
 GATHER = 0.02
-"""Seconds in which several changes become one look: a job's pods start all at once."""
+"""Seconds for which changes are gathered into one reconciliation: a job's pods start all at once."""
 
 Take = Callable[[str, Object], None]
 
@@ -50,7 +50,7 @@ logger = logging.getLogger("operator")
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a job is not done yet, and how long it waits for the next try."""
+    """State of a job that could not be reconciled: the error, and the pause before the next try."""
 
     words: str = ""
     pause: float = PAUSE / 2
@@ -64,17 +64,18 @@ class Operator:
         self._hands = Hands(api, self._reader, settings)
         self._jobs: dict[str, Workload] = {}
         self._pods: dict[str, dict[str, Object]] = {}
-        """By namespace and job, and by UID: a label of a pod elsewhere makes it no pod of the job."""
+        """Pods by namespace and job, and by UID. The namespace is part of the key, as pods elsewhere may carry the job's
+        label."""
         self._read: dict[str, PodsOf] = {}
         self._dirty: dict[str, dict[str, None]] = {}
-        """By namespace, jobs that something happened to, the oldest first."""
+        """Jobs with changes, by namespace, the oldest change first."""
         self._busy: set[str] = set()
-        """Namespaces of which a job is attended to."""
+        """Namespaces in which a job is being reconciled."""
         self._happened = asyncio.Event()
         self._troubles: dict[str, Trouble] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Watches jobs and pods and reconciles jobs, until it is cancelled."""
         while True:
             try:
                 await self._watch_for_a_while()
@@ -98,7 +99,7 @@ class Operator:
             group.create_task(self._work())
 
     async def _take_all(self, path: str, take: Take, selector: dict[str, str]) -> str:
-        """All that is there, one by one; answers where a watch goes on."""
+        """Passes all existing objects to `take`, one by one. Returns the resource version at which a watch continues."""
         since = ""
         async with aclosing(self._api.everything(path, **selector)) as changes:
             async for change in changes:
@@ -121,13 +122,13 @@ class Operator:
             return
         before, self._jobs[uid] = self._jobs.get(uid), Workload(TRAINING_JOB, lean(job))
         if uid in self._troubles and before and _without_status(before.object) == _without_status(job):
-            return  # what was said of its trouble is no reason to try again at once: words may differ each time
+            return  # a change of the status alone, such as another error message, is no reason to try again at once
         self._look_at(uid)
 
     def _take_pod(self, change: str, pod: Object) -> None:
         uid = pod["metadata"]["labels"][keys.JOB_ID]
         if (controller_of(pod) or {}).get("uid") != uid:
-            return  # its label is a tenant's word
+            return  # any tenant can set this label
         place = _place(pod["metadata"]["namespace"], uid)
         pods = self._pods.setdefault(place, {})
         pods.pop(pod["metadata"]["uid"], None)
@@ -148,7 +149,8 @@ class Operator:
     # ---- what follows from what is seen
 
     async def _work(self) -> None:
-        """One job of a namespace at a time: one tenant may have a thousand jobs of thousands of pods that nobody admits."""
+        """Reconciles one job of each namespace at a time: a tenant may have a thousand jobs of thousands of pods that are not
+        admitted."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._happened.wait()
@@ -158,7 +160,7 @@ class Operator:
                     group.create_task(self._work_in(namespace))
 
     async def _work_in(self, namespace: str) -> None:
-        """Until nothing more has happened there."""
+        """Reconciles the changed jobs of a namespace until none is left."""
         while jobs := self._dirty.get(namespace):
             await asyncio.sleep(GATHER)
             uid = next(iter(jobs))
@@ -170,16 +172,17 @@ class Operator:
         self._busy.discard(namespace)
 
     async def _attend_to(self, job: Workload) -> None:
-        """Here, and nowhere else, an exception ends that a job has caused."""
+        """Reconciles a job. All exceptions that a job causes are handled here."""
         try:
             await self._reconcile(job)
             if self._troubles.pop(job.uid, None):
-                self._look_at(job.uid)  # its status may have gone unheeded
+                self._look_at(job.uid)  # changes of its status were ignored meanwhile
         except (RekindleError, *MALFORMED) as error:
             await self._try_again_later(job, error)
 
     async def _try_again_later(self, job: Workload, error: Exception) -> None:
-        """Ever more rarely, up to a limit. Trouble that waiting alone does not end is said on the job, once."""
+        """Schedules the next try with a growing pause, up to a limit. Errors that waiting alone does not solve are reported
+        once."""
         last = self._troubles.get(job.uid, Trouble())
         ours = isinstance(error, RekindleError)
         words = str(error) if ours else f"it cannot be served: {type(error).__name__}: {error}"
@@ -203,7 +206,7 @@ class Operator:
 
     async def _reconcile(self, job: Workload) -> None:
         status = job.object.get("status", {})
-        if not status.get("phase") or status.get("message"):  # nothing was begun: its object said what means nothing
+        if not status.get("phase") or status.get("message"):  # nothing was begun: its object was invalid
             try:
                 job_of(job_object_of(job, observe=False), self._settings.limits)
                 await self._begin(job)
@@ -220,7 +223,7 @@ class Operator:
         await self._tell_phase(job, phase, "")
 
     async def _begin(self, job: Workload) -> None:
-        """Everything that a job needs, found again if it was begun before."""
+        """Creates all objects of a job; those of an earlier try are reused."""
         await self._ensure_service(job)
         await self._end_others(job, self._pods_of(job))
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
@@ -232,7 +235,7 @@ class Operator:
         await self._tell_phase(job, JobPhase.PENDING, "", of=found["metadata"]["resourceVersion"])
 
     async def _end_others(self, job: Workload, pods: Sequence[Object]) -> None:
-        """Pods that were made before the job's owner changed it: it may say anything else until it has begun.
+        """Deletes pods that were created before the owner changed the job, which is allowed until the job has begun.
 
         Raises:
             Conflict: there were some.
@@ -245,8 +248,10 @@ class Operator:
             raise Conflict(f"{len(others)} pods of what the job said before it was changed go first")
 
     async def _ensure_service(self, job: Workload) -> None:
-        """The name under which ranks find their manager. That of a deleted job of this name goes a moment later, and would
-        leave this one without."""
+        """Creates the Service by which ranks find their manager.
+
+        A deleted job of the same name may still own the Service; it vanishes a moment later. The creation is then retried.
+        """
         name = f"{job.name}-manager"
         service = {
             "metadata": {"name": name, "namespace": job.namespace, "ownerReferences": [job.reference]},
@@ -266,9 +271,11 @@ class Operator:
                 raise Conflict(f"service {name} is there, and is not this job's") from None
 
     async def _ensure_manager(self, job: Workload, pods: Sequence[Object]) -> None:
-        """One manager while workers train, whatever became of the last one: nothing is lost with it. A failed one goes first,
-        and its name is free when its end is seen; then there is none. Recoveries that stop a job end its workers before its
-        manager, so a job that is being stopped is not taken for one that has lost it."""
+        """Keeps one manager while workers train, whatever happened to the last one: nothing is lost with a manager.
+
+        A failed manager is deleted first, and its name is free when its end is seen. Recoveries that stop a job end its workers
+        before its manager, so that a job that is being stopped does not get a new one.
+        """
         training = [pod for pod in pods if not (is_manager(pod) or is_standby(pod)) and _is_active(pod)]
         managers = [pod for pod in pods if is_manager(pod)]
         if not training or any(pod["status"].get("phase") != "Failed" for pod in managers):
@@ -283,21 +290,24 @@ class Operator:
         await self._create_manager(job, worker, _restarts(failed) + 1)
 
     async def _create_manager(self, job: Workload, worker: Object, restarts: int = 0) -> None:
-        """In the life of the job that a worker's pod says, and rather off the nodes that this keeps off: what was cordoned when
-        it was made may be all that takes pods now, and training waits for its manager."""
+        """Creates a manager of the same generation as a worker's pod.
+
+        The nodes that the worker avoids are only less preferred: what was cordoned when the worker was created may be the only
+        place for pods now, and training waits for its manager.
+        """
         generation = worker["metadata"]["labels"].get(keys.GENERATION, FIRST)
         wanted = pods_of_training_job(job, generation, Places(), self._settings.gateway_address)
         manager = next(pod for pod in wanted if is_manager(pod))
         manager["metadata"]["annotations"][keys.RESTARTS] = str(restarts)
         manager["spec"]["affinity"] = placed(manager["spec"].get("affinity", {}), (), shun_nodes=avoided_by(worker))
-        with suppress(Conflict):  # somebody else has just made it: a recovery that starts the job
+        with suppress(Conflict):  # a recovery that starts the job has just created it
             await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", manager)
 
     async def _tell_phase(self, job: Workload, phase: JobPhase, message: str, of: str = "") -> None:
-        """Written where it is news. What was written is known at once: the watch may show an older object before.
+        """Writes the phase if it has changed. The result is stored at once, since the watch may show an older object first.
 
         Args:
-            of: the version that the object must have still; empty: whatever it says by now.
+            of: resource version that the object must still have; empty: any.
         """
         status = own_status.told(job.object, phase, message, _moment())
         if job.object.get("status", {}).get("phase") != phase.value:
@@ -320,22 +330,22 @@ class Operator:
 
 
 def _kept(pod: Object) -> Object:
-    """What is looked at of a pod: there are thousands, of 100 KiB each."""
+    """Returns the parts of a pod that are used: there are thousands of pods, of 100 KiB each."""
     metadata, spec, status = lean(pod)["metadata"], pod.get("spec"), pod.get("status")
     if not (isinstance(spec, dict) and isinstance(status, dict)):
-        return pod  # whoever reads it says so
+        return pod  # its reader reports the error
     kept = {"containers": [{"name": "training"}], "affinity": spec.get("affinity") or {}}
     return {"metadata": metadata, "spec": kept, "status": {"phase": status.get("phase")}}
 
 
 def _without_status(job: Object) -> Object:
-    """What others than we say of a job."""
+    """Returns the job object without its status, which only the operator writes."""
     metadata = {key: value for key, value in job["metadata"].items() if key != "resourceVersion"}
     return {**{key: value for key, value in job.items() if key != "status"}, "metadata": metadata}
 
 
 def _words(job: Object) -> str:
-    """Which version of what its owner says."""
+    """Returns the generation of the job object, which changes with its owner's edits."""
     return str(job["metadata"].get("generation", ""))
 
 
@@ -352,7 +362,7 @@ def _is_active(pod: Object) -> bool:
 
 
 def _restarts(manager: Object) -> int:
-    """How many managers failed before this one, one after the other."""
+    """Returns the number of managers that failed in succession before this one."""
     said = manager["metadata"].get("annotations", {}).get(keys.RESTARTS, "")
     return int(said) if said.isdecimal() and len(said) < 4 else 0
 

@@ -1,4 +1,4 @@
-"""What the two controllers of our own kind of job decide alike: the local cluster's and, on Kubernetes, `workers.operator`."""
+"""Rules that both controllers of our own kind of job share: the local cluster's and, on Kubernetes, `workers.operator`."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ FIRST = "0"
 """Generation of the first pods of a job."""
 
 MANAGER_RESTARTS = 20
-"""Of one job; beyond it the manager's own fault is to be looked at."""
+"""Largest number of restarts of a job's manager; beyond it the manager's own fault has to be examined."""
 
 
 def role_of(pod: Pod) -> PodRole:
@@ -19,17 +19,18 @@ def role_of(pod: Pod) -> PodRole:
 
 
 def over(pod: Pod) -> bool:
-    """Its processes are gone and its accelerators free."""
+    """Returns whether the pod has ended: its processes are gone and its accelerators free."""
     return pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 def live(pod: Pod) -> bool:
-    """Neither over nor told to end."""
+    """Returns whether the pod has neither ended nor been told to end."""
     return not over(pod) and pod.metadata.deletion_timestamp is None
 
 
 def phase_of(job: JobObject, pods: Iterable[Pod]) -> JobPhase:
-    """Succeeded when a pod of every rank succeeded, for good; Failed when a worker failed and none is left."""
+    """Returns the job's phase: Succeeded, permanently, when a pod of every rank has succeeded; Failed when a worker has failed
+    and none is left."""
     if job.status.phase is JobPhase.SUCCEEDED:
         return JobPhase.SUCCEEDED
     workers = [pod for pod in pods if role_of(pod) is PodRole.WORKER]

@@ -6,7 +6,7 @@ from activities.clusters.api_server import Object
 from rekindle.model.cluster import JobPhase
 
 ACCEPTED, PODS_MADE, TRAINING = "Accepted", "PodsMade", "Training"
-"""Types of conditions. None is called `Failed`: that word, on other kinds, says that a job is over for good."""
+"""Types of conditions. None is called `Failed`, which on other kinds means that a job has ended permanently."""
 
 LONGEST_MESSAGE = 1000
 
@@ -20,11 +20,11 @@ class Condition:
 
 
 def told(job: Object, phase: JobPhase, message: str, moment: str) -> Object:
-    """The status of a job that was begun, or whose object means nothing.
+    """Returns the status of a job that was begun, or whose object is invalid.
 
     Args:
-        message: why its object means nothing; empty: it does.
-        moment: now, as the API server writes it.
+        message: why the object is invalid; empty: it is valid.
+        moment: current time in the API server's format.
     """
     means_something = not message
     conditions = [Condition(ACCEPTED, means_something, "Understood" if means_something else "MeansNothing", message)]
@@ -36,8 +36,8 @@ def told(job: Object, phase: JobPhase, message: str, moment: str) -> Object:
 
 
 def in_trouble(job: Object, words: str, moment: str) -> Object:
-    """The status of a job for which not everything could be made: the API server, a quota or somebody's webhook has refused it.
-    What was said of its phase holds."""
+    """Returns the status of a job whose objects could not all be created, because the API server, a quota or a webhook refused.
+    The phase stays as it was."""
     trouble = Condition(PODS_MADE, False, "Refused", words[:LONGEST_MESSAGE])
     return {**_before(job), **_seen(job), "conditions": _with(job, [trouble], moment)}
 
@@ -51,7 +51,8 @@ def _seen(job: Object) -> Object:
 
 
 def _with(job: Object, conditions: list[Condition], moment: str) -> list[Object]:
-    """Beside the others that were there, by type. One that says what it said before has the time of that."""
+    """Returns the conditions by type, with these in place of their earlier versions. The transition time changes with the
+    status."""
     before = {one["type"]: one for one in (job.get("status") or {}).get("conditions", ())}
     now = dict(before)
     for one in conditions:

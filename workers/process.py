@@ -1,4 +1,4 @@
-"""What every process of the control plane does alike: it runs until it is told to stop, says when it is ready, answers probes."""
+"""Common parts of all processes of the control plane: they run until told to stop, report readiness, and answer probes."""
 
 import asyncio
 import logging
@@ -18,17 +18,17 @@ if TYPE_CHECKING:  # the local cluster has no client of Temporal, and probes are
     from temporalio.client import Client
 
 PROBE_LIMIT = 0.8
-"""Seconds that a check may take: Kubernetes waits one second for a probe, unless it is told otherwise."""
+"""Time limit of a check in seconds: Kubernetes waits one second for a probe, unless configured otherwise."""
 
 REPEAT = 0.2
-"""Seconds before the API server is asked again; doubles up to `LONGEST`."""
+"""Seconds before a call of the API server is retried; doubles up to `LONGEST`."""
 
 LONGEST = 5.0
 
 NAMESPACE_OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Check = Callable[[], Awaitable[str]]
-"""Answers what is wrong; nothing, when all is well."""
+"""Function that returns what is wrong; empty: nothing."""
 
 Answer = TypeVar("Answer")
 
@@ -36,7 +36,7 @@ logger = logging.getLogger("process")
 
 
 def stop_requested() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Returns an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     _on_signals(stop.set)
     return stop
@@ -49,13 +49,13 @@ def _on_signals(told: Callable[[], None]) -> None:
 
 
 def ready(line: str) -> None:
-    """One line on stdout for whoever started the process; everything else goes to the log."""
+    """Writes one line to stdout for the program that started the process; everything else goes to the log."""
     sys.stdout.write(f"ready {line}\n")
     sys.stdout.flush()
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
-    """A process from start to end; what somebody can act on is one sentence on stderr, and exit code 1."""
+    """Runs a process from start to end. Errors that a user can fix become one sentence on stderr, and exit code 1."""
 
     def whole() -> None:
         try:
@@ -67,11 +67,11 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
 
 
 class Process:
-    """One process on a cluster, from its first moment to its last: `async with Process(settings) as process`.
+    """Process on a cluster, from its start to its end: `async with Process(settings) as process`.
 
-    `/healthz` is 200 as long as the event loop turns, whatever is away: recoveries survive a wait for Temporal, and a restart
-    shortens none. `/readyz` is 200 from `ready` on until the process is told to stop; otherwise it is 503, with the reason.
-    A process that is told to stop before it is ready ends at once.
+    `/healthz` is 200 as long as the event loop runs, whatever else is away: recoveries survive a wait for Temporal, and a restart
+    shortens none. `/readyz` is 200 from `ready` on until the process is told to stop; otherwise it is 503, with the reason. A
+    process that is told to stop before it is ready ends at once.
 
     Raises:
         Unavailable: the port is taken; the message names it.
@@ -81,9 +81,9 @@ class Process:
     def __init__(self, settings: Settings) -> None:
         refuse_another_namespace(settings, NAMESPACE_OF_POD)
         self.stop = asyncio.Event()
-        """SIGTERM or SIGINT came."""
+        """Set when SIGTERM or SIGINT was received."""
         self._host = "::" if ":" in settings.gateway_host else "0.0.0.0"
-        """Of the family of the pod's own address, at which probes arrive."""
+        """Address on which probes are answered, of the family of the pod's own address."""
         self._port = settings.health_port
         self._started = False
         self._check: Check | None = None
@@ -106,16 +106,16 @@ class Process:
         return early
 
     def ready(self, line: str, check: Check | None = None) -> None:
-        """Says so, on stdout too.
+        """Marks the process as ready and writes a line to stdout.
 
         Args:
-            check: what must hold besides, asked at each probe.
+            check: additional condition of readiness, evaluated at each probe.
         """
         self._started, self._check = True, check
         ready(line)
 
     async def until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does it until it ends by itself, or the process is told to stop."""
+        """Runs the work until it ends by itself, or the process is told to stop."""
         working, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (working, stopping):
@@ -155,10 +155,10 @@ class Process:
 
 
 def refuse_another_namespace(settings: Settings, of_pod: Path) -> None:
-    """Returns where the installation is where its settings say, or where nobody knows.
+    """Raises BadInput if the process runs in another namespace than its settings say; returns if that is not known.
 
     Args:
-        of_pod: the file in which Kubernetes tells a pod its namespace.
+        of_pod: the file in which Kubernetes gives a pod its namespace.
     """
     if settings.cluster != "kubernetes" or settings.kubeconfig or not of_pod.is_file():
         return
@@ -176,8 +176,11 @@ def _said(problem: str) -> "web.Response":
 
 
 def temporal_answers(client: "Client") -> Check:
-    """A check for processes that nobody calls. Never the gateway's: behind a service, a gateway that is not ready loses the
-    reports that it would keep until Temporal is back."""
+    """Returns a check for processes that nobody calls.
+
+    The gateway must not use it: behind a service, a gateway that is not ready loses the reports that it would keep until Temporal
+    is back.
+    """
 
     async def check() -> str:
         from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
@@ -196,7 +199,7 @@ def temporal_answers(client: "Client") -> Check:
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """What the API server answers, however long it is away: a process that starts has nothing better to do than to wait."""
+    """Calls the API server until it answers, and returns the answer: a process that starts can only wait."""
     pause = REPEAT
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Another controller of the same jobs: a ClusterD that is alive. Asked for by `workers.clusters`, before anything is started."""
+"""Detects another controller of the same jobs: a running ClusterD. Called by `workers.clusters` before anything is started."""
 
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:  # over 2 s and 190 MB, for Kubernetes only
 
 NAMESPACE = "mindx-dl"
 SERVICE = "clusterd-grpc-svc"
-"""Where clients look for their controller, ours too. Source: the wire contract."""
+"""Namespace and service at which clients look for their controller, ours too. Source: the wire contract."""
 
 PART_OF = "app.kubernetes.io/part-of"
-"""Label of everything that we install; its value is `rekindle`."""
+"""Label of all objects that we install; its value is `rekindle`."""
 
 
 async def refuse_beside_another_controller(api: "Api", settings: Settings) -> None:
-    """Returns when no ClusterD is alive, or when it is known that one is. An API server that is away is waited for.
+    """Returns if no ClusterD runs, or if the settings allow for one. Waits for an API server that does not answer.
 
     Raises:
         Refused: one is alive; the message names its service and the ways out.
@@ -35,7 +35,8 @@ async def refuse_beside_another_controller(api: "Api", settings: Settings) -> No
 
 
 async def _rival(api: "Api") -> list[str]:
-    """Addresses at which a service that is not ours is served; an endpoint that does not say whether it is ready, is."""
+    """Returns the ready addresses of a ClusterD service that is not ours. Endpoints without a readiness condition count as
+    ready."""
     try:
         service = await api.get(f"/api/v1/namespaces/{NAMESPACE}/services/{SERVICE}")
     except NotFound:

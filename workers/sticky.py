@@ -1,7 +1,7 @@
-"""Takes recoveries off the queues of control workers that died. Called by each control worker when it starts.
+"""Removes recoveries from the sticky queues of control workers that died. Called by each control worker when it starts.
 
-A workflow's next task goes to the worker that had the one before, and to all others when that one does not take it within
-`STICKY_TIMEOUT`. A recovery and its job's workflow would find out in turn that their worker is dead, a second each.
+A workflow's next task goes to the worker that ran the one before. Other workers get it only after `STICKY_TIMEOUT`. A recovery
+and its job's workflow would each wait a second for a dead worker.
 """
 
 import asyncio
@@ -16,17 +16,20 @@ from temporalio.service import RPCError
 from rekindle.policy.modes import MODES
 
 JUST_NOW = timedelta(seconds=10)
-"""A recovery that ended since then may not be in its job's history yet. Behind this the server itself notices who is dead."""
+"""Recoveries that ended within this time are included, as their jobs' histories may lack the end. After it the server itself
+notices that a worker is dead."""
 
 WITHIN = 5.0
-"""Seconds for all of them: what is left stalls for its second."""
+"""Time limit in seconds for all workflows; those that are left wait for their second."""
 
 logger = logging.getLogger("control")
 
 
 async def leave_sticky_queues(client: Client) -> None:
-    """Recoveries that run or have just ended, and their jobs' workflows: any worker takes their next tasks. One that lives loses
-    nothing but what it had read of them."""
+    """Resets the sticky queues of recoveries that run or have just ended, and of their jobs' workflows.
+
+    Any worker can then take their next tasks. A worker that lives loses only its cached state of them.
+    """
     types = ", ".join(f"'{row.workflow}'" for row in MODES)
     since = (datetime.now(UTC) - JUST_NOW).isoformat(timespec="seconds")
     query = f"WorkflowType IN ({types}) AND (ExecutionStatus = 'Running' OR CloseTime > '{since}')"

@@ -1,4 +1,5 @@
-"""What version the control worker has, and its part in upgrades: it takes over, moves jobs on, and drains (docs/decisions/0012).
+"""Version of the control worker, and its part in upgrades: it takes over, moves jobs to its version, and drains
+(docs/decisions/0012).
 
 Used by `workers.control` only.
 """
@@ -23,41 +24,42 @@ from rekindle.errors import Unavailable
 from rekindle.ids import DEPLOYMENT, Signals, Workflows
 
 RUN_BY_WORKFLOWS = ("absent.py", "arguments.py", "errors.py", "ids.py", "temporal.py", "model", "policy")
-"""Beside the folder `workflows`: what of `rekindle` decides what a workflow does next."""
+"""Parts of `rekindle` that decide what a workflow does next, in addition to the folder `workflows`."""
 
 MOVES_ON = (Workflows.TRAINING_JOB, Workflows.LINK_FAILOVER, Workflows.SWITCH_UPGRADE)
-"""What lives for long, and moves to another version when it is woken and does nothing. All else ends on its own."""
+"""Types of long-lived workflows, which move to another version when they are woken while idle. All others end on their own."""
 
 PAUSE = 0.2
-"""Seconds before a change is tried again."""
+"""Seconds before a change is retried."""
 
 TAKE_OVER_LIMIT = 60.0
-"""Seconds until the server must have made a version current: it takes 2 to 5 for the first one of a deployment."""
+"""Seconds within which the server must make a version current: it takes 2 to 5 for the first one of a deployment."""
 
 EVERY = 5.0
-"""Seconds between two looks at the other versions."""
+"""Seconds between two checks of the other versions."""
 
 CONFIRMED = timedelta(seconds=20)
-"""How long a version must be seen without workers until it counts as lost."""
+"""Time for which a version must be without workers before it counts as lost."""
 
 UNANSWERED = timedelta(seconds=60)
-"""How long a worker that drains stays while the server does not say what runs on its version."""
+"""Time for which a draining worker stays if the server does not say what runs on its version."""
 
 NOT_YET = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
-"""The server has not seen our worker yet, or another one has changed the deployment at the same time."""
+"""Errors to retry: the server has not seen our worker yet, or another worker has changed the deployment at the same time."""
 
 logger = logging.getLogger("versions")
 
 
 def build_of_code() -> str:
-    """The distribution's version and a digest of the code that workflows run: the same code has the same build everywhere."""
+    """Returns the distribution's version and a digest of the code that workflows run: equal code has the same build
+    everywhere."""
     package = Path(rekindle.__file__).parent
     digest = digest_of([Path(workflows.__file__).parent, *(package / name for name in RUN_BY_WORKFLOWS)])
     return f"{rekindle.__version__}-{digest}"
 
 
 def digest_of(roots: Iterable[Path]) -> str:
-    """Of the Python files in some folders, and of some files: names and content."""
+    """Returns a digest of the names and contents of Python files: all files in the given folders, and the given files."""
     digest = hashlib.sha256()
     for root in roots:
         for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
@@ -67,7 +69,8 @@ def digest_of(roots: Iterable[Path]) -> str:
 
 
 def deployment_config(build_id: str) -> WorkerDeploymentConfig:
-    """Every workflow stays on the version on which it began; the job's own says where it changes (`TrainingJob.run`)."""
+    """Returns the deployment configuration: workflows stay on the version on which they began, except as `TrainingJob.run`
+    says."""
     return WorkerDeploymentConfig(
         version=WorkerDeploymentVersion(DEPLOYMENT, build_id),
         use_worker_versioning=True,
@@ -76,14 +79,14 @@ def deployment_config(build_id: str) -> WorkerDeploymentConfig:
 
 
 class Silences:
-    """Which versions have lost their workers. The server forgets who asked for work when it is started again: what counts is what
-    we have not seen for a while."""
+    """Detects versions that have lost their workers. The server forgets its pollers when it restarts, so that a version counts
+    only after it was without workers for a while."""
 
     def __init__(self) -> None:
         self._since: dict[str, datetime] = {}
 
     def confirm(self, version: Version, now: datetime) -> bool:
-        """Whether it had no worker at this look, and at every other one since `CONFIRMED` ago."""
+        """Returns whether the version has had no worker at this check and at every check since `CONFIRMED` ago."""
         if version.has_workers(now):
             self._since.pop(version.build_id, None)
             return False
@@ -91,19 +94,19 @@ class Silences:
 
 
 class Upgrades:
-    """One control worker's part in upgrades.
+    """Tasks of one control worker in upgrades.
 
     Args:
-        alone: no other control worker serves this namespace: other versions have no worker, whatever Temporal remembers.
+        alone: no other control worker serves this namespace, so that other versions have no workers, even if Temporal lists some.
     """
 
     def __init__(self, client: Client, build_id: str, *, alone: bool = False) -> None:
         self._client, self._build_id, self._alone = client, build_id, alone
         self._silences = Silences()
-        self._woken: set[str] = set()  # runs that were told; one that is busy moves on afterwards by itself
+        self._woken: set[str] = set()  # runs that were signalled; a busy one moves later by itself
 
     async def take_over(self) -> None:
-        """Makes our version current where it should be; returns as soon as it is, or as another one rightly is.
+        """Makes our version current if it should be; returns as soon as it is, or as another version rightly is.
 
         Raises:
             Unavailable: the server does not do so; the message has its answer.
@@ -139,7 +142,7 @@ class Upgrades:
         return ""
 
     async def keep(self) -> None:
-        """Until it is cancelled: looks after what runs on other versions, and takes over from a version that lost its workers."""
+        """Takes care of workflows on other versions, and takes over from a version without workers, until it is cancelled."""
         while True:
             try:
                 await self._look()
@@ -159,8 +162,10 @@ class Upgrades:
                 await self._look_after(other)
 
     async def _look_after(self, other: Version) -> None:
-        """What runs on a version without workers is moved to ours. Where it has some, what lives for long is woken: the
-        server tells it of us with its next task, and it moves as soon as it does nothing."""
+        """Moves workflows to our version if theirs has no workers. Otherwise wakes the long-lived ones.
+
+        The server announces our version to a woken workflow with its next task, and the workflow moves as soon as it is idle.
+        """
         lost = self._has_no_workers(other)
         for workflow in await deployment.list_open(self._client, other.build_id):
             if lost:
@@ -172,7 +177,7 @@ class Upgrades:
         words = {"workflow": workflow.id, "from": other.build_id}
         try:
             await deployment.move(self._client, workflow, self._build_id)
-        except RPCError as error:  # the others are moved none the less, and this one at the next look
+        except RPCError as error:  # the others are still moved, and this one at the next check
             logger.warning("not moved", extra={**words, "error": error.message})
         else:
             logger.warning("moved, its version has no worker", extra=words)
@@ -190,8 +195,8 @@ class Upgrades:
         self._woken.add(workflow.run_id)
 
     async def drain(self) -> None:
-        """Returns when our workers are not needed: at once where ours is current and the only version with workers, since another
-        worker of it goes on; otherwise when nothing runs on ours any more."""
+        """Returns when our workers are not needed. That is at once if ours is the current and only version with workers, since
+        another worker of it goes on; otherwise when nothing runs on it any more."""
         unanswered_since: datetime | None = None
         while True:
             try:

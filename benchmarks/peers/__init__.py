@@ -1,1 +1,1 @@
-"""One training script in the idiom of each system that brings training back after a fault; see `benchmarks.process_recovery`."""
+"""Training scripts, each in the idiom of a system that recovers training after a fault; see `benchmarks.process_recovery`."""

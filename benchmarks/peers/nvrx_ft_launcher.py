@@ -1,4 +1,4 @@
-"""ft_launcher of NVIDIA's resiliency extension: as with torchrun, and a monitor of each rank that waits for its heartbeats."""
+"""ft_launcher of NVIDIA's resiliency extension: like torchrun, with a monitor of each rank that waits for its heartbeats."""
 
 import os
 

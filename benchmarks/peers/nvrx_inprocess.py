@@ -1,5 +1,5 @@
-"""In-process restart of NVIDIA's resiliency extension, as in its `optimal_example.py`: model, optimizer and store are made once,
-the function with the loop is called again in living processes, and a rank in reserve takes the place of one that is lost."""
+"""NVIDIA's resiliency extension with in-process restart, as in its `optimal_example.py`: model, optimizer and store are created
+once, the function with the loop is called again in living processes, and a reserve rank replaces a lost one."""
 
 import os
 from datetime import timedelta

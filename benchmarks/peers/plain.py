@@ -1,4 +1,4 @@
-"""PyTorch as it is, with no thought of faults: what the other scripts are compared with, line by line."""
+"""Plain PyTorch without fault tolerance: the script with which the others are compared, line by line."""
 
 import os
 

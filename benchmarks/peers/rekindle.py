@@ -1,4 +1,4 @@
-"""Rekindle: the session brings the group, the checkpoints and the repair of a step."""
+"""Rekindle: the session provides the group, the checkpoints and the repair of a step."""
 
 import torch
 from torch.nn.parallel import DistributedDataParallel

@@ -1,5 +1,5 @@
-"""torchft, as in its `train_ddp.py`: each rank is a replica group of its own; the others go on without one that is lost, and one
-that comes back takes the state of a living one."""
+"""torchft, as in its `train_ddp.py`: each rank is its own replica group. The others go on without a lost one, and one that comes
+back copies the state of a living one."""
 
 import os
 from datetime import timedelta

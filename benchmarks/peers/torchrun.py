@@ -1,4 +1,4 @@
-"""torchrun: all processes are started again by `--max-restarts` and read the newest checkpoint."""
+"""torchrun: all processes are restarted by `--max-restarts` and read the newest checkpoint."""
 
 import os
 from datetime import timedelta

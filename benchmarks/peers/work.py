@@ -1,4 +1,4 @@
-"""What all scripts have in common: the model, its data, the fault, and what is written down for the measurement."""
+"""Common parts of all scripts: the model, its data, the fault, and the records for the measurement."""
 
 import hashlib
 import json
@@ -17,18 +17,18 @@ EVERY = int(os.environ["PEERS_CHECKPOINT_EVERY"])
 CHECKPOINT = FOLDER / "checkpoint.pt"
 WORLD = 4
 PACE = 0.02
-"""Seconds that each step waits: a step is about 40 ms, and two cores are not full of training while a process starts."""
+"""Seconds of waiting in each step: a step takes about 40 ms, and training leaves time on two cores for a process that starts."""
 
 torch.set_num_threads(1)
 
 
 def network() -> GPT:
     torch.manual_seed(0)
-    return GPT().eval()  # no dropout: what a system does with random numbers is not compared
+    return GPT().eval()  # no dropout: how systems treat random numbers is not compared
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of this step and rank, whoever asks, as often as it is asked for."""
+    """Returns the batch of a step and rank, which is the same for every caller."""
     time.sleep(PACE)
     draw = torch.Generator().manual_seed(1000 * step + rank)
     text = torch.randint(len(ALPHABET), (BATCH, CONTEXT + 1), generator=draw)
@@ -36,7 +36,7 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def strike(step: int, rank: int) -> None:
-    """The fault: rank 1, once in a job, between the forward and the backward pass, in which all others wait for it."""
+    """Injects the fault: into rank 1, once in a job, between the forward and the backward pass, while all others wait for it."""
     fault = os.environ.get("PEERS_FAULT", "")
     if not fault or rank != 1 or step < int(os.environ["PEERS_STRIKE_AT"]):
         return
@@ -51,7 +51,7 @@ def strike(step: int, rank: int) -> None:
 
 
 def completed(step: int, rank: int, world: int = WORLD) -> None:
-    """Written when the step is done: by whom, and how many took part. The clock is the same for all processes of a machine."""
+    """Records a completed step: the rank, and the number of ranks that took part. All processes of a machine share the clock."""
     line = json.dumps({"step": step, "rank": rank, "world": world, "end": time.monotonic(), "pid": os.getpid()})
     with (FOLDER / f"steps-{os.getpid()}").open("a") as file:
         file.write(line + "\n")

@@ -1,4 +1,5 @@
-"""A relay before a Kubernetes API server: counts what is asked of it, and ends watches as a server does that forgot too much."""
+"""Proxy for a Kubernetes API server: records the requests, and can end watches with 410 as a server does that lost its
+history."""
 
 import asyncio
 import json
@@ -21,11 +22,11 @@ HOP_BY_HOP = {"host", "transfer-encoding", "content-length", "connection", "cont
 
 @dataclass
 class ApiProxy:
-    """`kubeconfig` leads through it, with the identity of the one that it was made from."""
+    """Running proxy. `kubeconfig` points to it, with the identity of the original one."""
 
     kubeconfig: Path
     requests: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path, watches as WATCH."""
+    """Requests as pairs of method and path; watches have the method WATCH."""
     _watches: set[asyncio.Event] = field(default_factory=set)
     _opened: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -35,7 +36,7 @@ class ApiProxy:
             await self._opened.wait_for(lambda: bool(self._watches) and all(("WATCH", path) in self.requests for path in paths))
 
     def expire_watches(self) -> None:
-        """Every open watch ends with 410; those that come later are served."""
+        """Ends every open watch with 410; later watches are served."""
         for expired in self._watches:
             expired.set()
 

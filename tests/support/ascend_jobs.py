@@ -1,4 +1,4 @@
-"""An AscendJob under the operator driver, beside played controllers, and a client that dies behind a write of its choice."""
+"""An AscendJob under the operator driver with simulated controllers, and a client that dies after a chosen write."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -33,18 +33,18 @@ T = TypeVar("T")
 
 
 class DiedError(Exception):
-    """As a worker dies that runs an activity."""
+    """Raised in place of the death of a worker that runs an activity."""
 
 
 class MortalApi(Api):
-    """Dies behind its last write: it was done, and nobody knows."""
+    """API client that dies after its last write: the write was carried out, but its caller does not learn that."""
 
     def __init__(self, kubeconfig: Path) -> None:
         super().__init__(kubeconfig)
         self.writes: list[str] = []
         self.died = False
         self.life: int | None = None
-        """Writes that are left; None: any number."""
+        """Number of writes until it dies; None: it does not die."""
 
     async def patch(self, path: str, body: Object) -> Object:
         return await self._written("PATCH", path, super().patch(path, body))
@@ -64,7 +64,7 @@ class MortalApi(Api):
 
 
 class OperatorDriver:
-    """The two strategies of an AscendJob, and whose hands they use."""
+    """The two strategies of an AscendJob, bound to the `Hands` that they use."""
 
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
@@ -77,7 +77,7 @@ class OperatorDriver:
 
 @dataclass
 class World:
-    """A job of two pods that run, its controllers, and the driver under test."""
+    """Job of two running pods, its controllers, and the driver under test."""
 
     namespace: Namespace
     operator: AscendOperator
@@ -85,7 +85,7 @@ class World:
     api: MortalApi
     job: Workload
     first: dict[str, Object]
-    """The job's pods by name, as they were in the beginning."""
+    """Initial pods of the job, by name."""
 
     @property
     def reader(self) -> Reader:
@@ -106,11 +106,11 @@ class World:
         return groups_path(self.namespace.name, group_of(self.job.object))
 
     async def recovery(self) -> str | None:
-        """Whether the process level is on."""
+        """Returns the label of the pod group that switches recovery of processes; None: it has none."""
         return labels_of(await self.api.get(self.group)).get("process-recover-enable")
 
     async def step(self, call: Callable[[OperatorDriver], Awaitable[T]]) -> T:
-        """An activity whose worker died is done again by another one, which lives; so is one that met a Conflict."""
+        """Runs a call and retries it, as another worker would, if it dies or meets a Conflict."""
         while True:
             try:
                 return await call(self.driver)
@@ -120,7 +120,7 @@ class World:
     # ---- what recoveries do
 
     async def backup(self) -> Object:
-        """A backup pod of the old pod that runs."""
+        """Creates a backup pod of the old pod, and returns it when it runs."""
         backup = await self.step(lambda driver: driver.ensure_backup(self.job, self.first[OLD], "a-wish", ()))
         return await self.namespace.until_phase(backup["metadata"]["name"], "Running")
 
@@ -159,7 +159,7 @@ def backups(pods: Iterable[Object]) -> list[Object]:
 
 
 def marks(pods: Iterable[Object]) -> set[str]:
-    """Everything of a hot switch that is on these pods."""
+    """Returns all marks of a hot switch that are on these pods."""
     return {mark for pod in pods for mark in (*annotations_of(pod), *labels_of(pod)) if mark in FLOW}
 
 
@@ -169,6 +169,6 @@ def one_of_each_rank(pods: Iterable[Object]) -> bool:
 
 
 async def until_running(namespace: Namespace) -> dict[str, Object]:
-    """The two pods of the job by name, when they run."""
+    """Returns the two pods of the job by name, when they run."""
     pods = await pods_until(namespace, lambda pods: [pod["status"].get("phase") for pod in pods] == ["Running"] * 2)
     return {pod["metadata"]["name"]: pod for pod in pods}

@@ -1,8 +1,8 @@
-"""The Ascend Operator as a peer that can be scripted: a real controller over the real API server, for the jobs of one namespace.
+"""Scripted simulation of the Ascend Operator: a controller over the real API server, for the jobs of one namespace.
 
-It makes PodGroups and pods, and does its part of a hot switch, weak points included: a backup pod is made in one write and named
-in another, and what it does at the end of a pod it does only if it hears of it. Keys are spelled here again, so that a misspelt
-one of ours is noticed. Source: Ascend Operator.
+It creates PodGroups and pods, and does its part of a hot switch including its weak points. It creates a backup pod in one write
+and stores its name in another. It acts on the end of a pod only if it sees the event. Keys are spelled out again here, so that a
+misspelling of ours is noticed. Source: Ascend Operator.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tests.support.kubernetes import ACCELERATOR, Namespace
 
 LEADERS = ("Master", "Scheduler", "Chief")
 GATE = "volcano"
-"""A pod is not scheduled before Volcano has taken this scheduling gate away: binding is the real scheduler's."""
+"""Scheduling gate. A pod is scheduled by the real scheduler after Volcano has removed this gate."""
 
 WATCHDOG = {"HCCL_ASYNC_ERROR_HANDLING": "0"}
 RECOVER = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
@@ -31,7 +31,7 @@ WORDS = {
     "exit": ("recover", RECOVER),
     "elastic-training": ("elastic-training", {"PROCESS_RECOVER": "on"}),
 }
-"""For PyTorch: what a word of recover-strategy adds to HIGH_AVAILABILITY, and to the environment."""
+"""Effect of each word of recover-strategy for PyTorch: the word for HIGH_AVAILABILITY, and the environment."""
 
 logger = logging.getLogger("peers")
 
@@ -45,7 +45,7 @@ def groups_path(namespace: str, name: str = "") -> str:
 
 
 def group_of(job: Object) -> str:
-    """The name of a job's PodGroup."""
+    """Returns the name of a job's PodGroup."""
     return f"{job['metadata']['name']}-{job['metadata']['uid']}"
 
 
@@ -59,7 +59,7 @@ async def submit_ascend_job(
     annotations: dict[str, str] | None = None,
     command: tuple[str, ...] = ("sleep", "1000"),
 ) -> Object:
-    """A PyTorch job of one Master and some Workers."""
+    """Creates a PyTorch job of one Master and some Workers."""
     resources = {"limits": {ACCELERATOR: str(accelerators)}} if accelerators else {}
     container = {"name": "ascend", "image": "none", "command": list(command), "resources": resources}
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
@@ -74,20 +74,20 @@ async def submit_ascend_job(
 
 
 class AscendOperator(Controller):
-    """`async with AscendOperator(namespace) as operator:`; then the script may be changed at any time."""
+    """Simulated operator: `async with AscendOperator(namespace) as operator:`. Its script may be changed at any time."""
 
     def __init__(self, namespace: Namespace, server_ip: str = "127.0.0.1") -> None:
         """Args:
-        server_ip: where its jobs find the gateway.
+        server_ip: address at which its jobs find the gateway.
         """
         self._jobs, self._groups, self._pods = jobs_path(namespace.name), groups_path(namespace.name), namespace.path("pods")
         super().__init__(namespace, self._jobs, self._groups, self._pods)
         self._server_ip = server_ip
         self._versions: dict[str, int] = {}
         self.failing_patches = 0
-        """So many times the old pod is not told the name of its backup: the round is repeated, with another backup."""
+        """Number of times that writing the backup's name to the old pod fails. The round is then repeated with another backup."""
         self.misses_the_end_of: set[str] = set()
-        """Names of pods whose deletion it does not hear of."""
+        """Names of pods whose deletion it does not notice."""
 
     async def round(self) -> None:
         for job in self.known(self._jobs):
@@ -136,7 +136,7 @@ class AscendOperator(Controller):
         return [pod for pod in self.known(self._pods) if uid in {o["uid"] for o in pod["metadata"].get("ownerReferences", ())}]
 
     def _missing(self, job: Object) -> list[tuple[str, int]]:
-        """A backup pod holds no place until it is promoted."""
+        """Returns replica types and indices without a pod. A backup pod holds no place until it is promoted."""
         taken = {_place_of(pod) for pod in self._pods_of(job) if not _is_backup(pod)}
         return [(kind, index) for kind, index in _places(job) if (kind.lower(), str(index)) not in taken]
 
@@ -183,7 +183,7 @@ class AscendOperator(Controller):
             "MINDX_TASK_ID": job["metadata"]["uid"],
             "MINDX_SERVER_IP": self._server_ip,
             "REPLICA_TYPE": kind,
-            "MASTER_ADDR": "127.0.0.1",  # every pod is a process of one machine
+            "MASTER_ADDR": "127.0.0.1",  # all pods are processes of one machine
             "MASTER_PORT": "2222",
             "WORLD_SIZE": str(sum(chips)),
             "RANK": str(_rank(job, kind, index) or 0),
@@ -210,7 +210,8 @@ class AscendOperator(Controller):
             await self._annotate(pod["metadata"]["name"], {"needOperatorOpe": None, "backupNewPodName": name})
 
     async def make_backup(self, job: Object, old: Object) -> Object:
-        """The first half of its answer to `create`. A test that calls it plays an Operator that died behind it."""
+        """Creates a backup pod, the first half of its answer to `create`. A test that calls it simulates an Operator that died
+        then."""
         kind, index = _place_of(old)
         (name,) = (name for name in job["spec"]["replicaSpecs"] if name.lower() == kind)
         source = old["metadata"]["name"]
@@ -232,7 +233,7 @@ class AscendOperator(Controller):
             await self._annotate(marks.get("backupNewPodName", ""), {"podType": None, "backupSourcePodName": None})
 
     async def _annotate(self, name: str, annotations: dict[str, str | None]) -> None:
-        """The pod may be gone, or nobody may have said which it is."""
+        """Annotates a pod, unless the name is empty or the pod is gone."""
         if not name:
             return
         try:
@@ -251,7 +252,7 @@ class AscendOperator(Controller):
         return any(one["type"] == kind and one["status"] == "True" for one in job.get("status", {}).get("conditions", ()))
 
     async def _tell_status(self, job: Object) -> None:
-        """A failed pod fails the job, unless it is started again; so do more generations than the job may have."""
+        """Writes the status of a job. A failed pod fails it unless the pod is restarted; so do more generations than allowed."""
         pods = [pod for pod in self._pods_of(job) if not _is_backup(pod)]
         failed = any(pod["status"].get("phase") == "Failed" and not is_terminating(pod) for pod in pods)
         running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
@@ -276,7 +277,7 @@ def _owner(job: Object) -> Object:
 
 
 def _places(job: Object) -> Iterator[tuple[str, int]]:
-    """Replica type and index of each of its pods, the leader first."""
+    """Yields the replica type and index of each of its pods, the leader first."""
     replicas: dict[str, Any] = job["spec"]["replicaSpecs"]
     for kind in sorted(replicas, key=lambda kind: (kind not in LEADERS, kind)):
         for index in range(int(replicas[kind].get("replicas", 1))):
@@ -299,7 +300,7 @@ def _chips(job: Object, kind: str) -> int:
 
 
 def _rank(job: Object, kind: str, index: int) -> int | None:
-    """Workers are counted behind a leader that mounts chips; a leader that mounts none has no rank."""
+    """Returns the rank of a pod. Workers follow a leader that mounts chips; a leader without chips has no rank (None)."""
     if kind in LEADERS:
         return 0 if _chips(job, kind) else None
     leaders = (leader for leader in LEADERS if leader in job["spec"]["replicaSpecs"])
@@ -307,7 +308,7 @@ def _rank(job: Object, kind: str, index: int) -> int | None:
 
 
 def _recovery(job: Object) -> dict[str, str]:
-    """What it injects for PyTorch, by the words of recover-strategy and by the sub-health strategy."""
+    """Returns the variables that it injects for PyTorch, from the words of recover-strategy and the sub-health strategy."""
     said = annotations_of(job).get("recover-strategy", "")
     words = [word for word in said.split(",") if word in WORDS]
     able = {WORDS[word][0] for word in words}

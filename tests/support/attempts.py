@@ -1,4 +1,4 @@
-"""What one tenant may try against the jobs of another one, as a table: each writes into a namespace of its own only."""
+"""Table of attacks by one tenant on the jobs of another. Each writes only into the attacker's own namespace."""
 
 import copy
 import json
@@ -19,10 +19,10 @@ from tests.support.worlds import pod_spec
 MANAGED = {keys.MANAGED: "true"}
 FAILS = ("sh", "-c", "exit 1")
 LARGEST = 250 * 1024
-"""Bytes of all annotations of an object that the API server admits, about."""
+"""Approximate number of bytes of all annotations of an object that the API server admits."""
 
 ODD = "\u202emoc \U0001f4a5 \u0000".replace("\u0000", "\u2028") + "e\u0301" * 50
-"""Right to left, beyond the basic plane, a line separator, and letters of two parts."""
+"""Text with right-to-left characters, ones beyond the basic plane, a line separator, and combining letters."""
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
@@ -32,12 +32,12 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 MERGES = "a: &a {pause: 60}\n" + "".join(
     f"{b}: &{b} {{<<: [{','.join([f'*{a}'] * 9)}]}}\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
-"""The same, which are copied where they are referred to."""
+"""The same with merge keys, whose values are copied where they are referred to."""
 
 
 @dataclass
 class Attacker:
-    """One who writes, and whom it is aimed at."""
+    """Attacking tenant and the victim's objects."""
 
     api: Api
     namespace: str
@@ -45,13 +45,13 @@ class Attacker:
     """Objects of the victim: `job`, `set`, `part` (the set's Job), `own`."""
 
     pods: list[Object]
-    """Of the victim."""
+    """Pods of the victim."""
 
     loose: str
-    """Id of the victim's pods that nobody controls."""
+    """Id of the victim's job whose pods have no controller."""
 
     number: int
-    """Of the attempt: names are its own."""
+    """Number of the attempt, which makes its names unique."""
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Attacker:
         await self.job(BATCH_JOB, annotations=annotations)
 
     async def delete(self, path: str, thing: Object) -> None:
-        """Unless the garbage collector was faster."""
+        """Deletes an object, unless the garbage collector already did."""
         with suppress(NotFound):
             await self.api.delete(f"{path}/{thing['metadata']['name']}", thing["metadata"]["uid"], 0)
 
@@ -112,13 +112,13 @@ async def _marked_that_fails(by: Attacker) -> None:
 
 
 async def _all_labels(by: Attacker) -> None:
-    """Of a pod of the victim, without its owner."""
+    """Creates pods with all labels of the victim's pods, without their owners."""
     for number, pod in enumerate(by.pods):
         await by.pod(name=f"{by.name}-{number}", labels=pod["metadata"]["labels"], annotations=pod["metadata"].get("annotations"))
 
 
 async def _copied(by: Attacker) -> list[Object]:
-    """As `kubectl get -o yaml`, another namespace, `kubectl apply`."""
+    """Copies the victim's pods into another namespace, as with `kubectl get -o yaml` and `kubectl apply`. Returns the copies."""
     made = []
     for number, pod in enumerate(by.pods):
         body = {"metadata": copy.deepcopy(pod["metadata"]), "spec": copy.deepcopy(pod["spec"])}
@@ -157,7 +157,7 @@ async def _as_manager_by_name(by: Attacker) -> None:
 
 
 async def _same_address(by: Attacker) -> None:
-    """Whoever may write the status of pods says that one of his is where the victim's is."""
+    """Sets the address of a pod to that of a victim's pod, as a tenant can who may write the status of pods."""
     made = await by.pod(labels={"batch.kubernetes.io/job-name": "train"})
     path = f"/api/v1/namespaces/{by.namespace}/pods/{made['metadata']['name']}/status"
     address = by.pods[0]["status"].get("podIP", "10.9.9.9")
@@ -175,7 +175,7 @@ async def _marked_by_its_status(by: Attacker) -> None:
 
 
 async def _owner_elsewhere(by: Attacker) -> None:
-    """Of a Job in another namespace: the garbage collector ends such a pod, after a while."""
+    """Creates pods owned by a Job in another namespace. The garbage collector deletes such pods after a while."""
     labels = {"batch.kubernetes.io/job-name": "train"}
     for controller in (True, False):
         owner = by.owner(BATCH_JOB, "train", by.uid("job"), controller=controller)
@@ -196,7 +196,7 @@ async def _own_job_of_a_foreign_set(by: Attacker) -> None:
 
 
 async def _own_name_foreign_uid(by: Attacker) -> None:
-    """A pod names a Job that is there, with the UID of another one."""
+    """Creates a pod whose owner reference has the name of an existing Job and the UID of another one."""
     await by.job(JOB_SET)
     mine = await by.api.get(JOB_SET.path(by.namespace, by.name))
     await by.job(BATCH_JOB, by.owner(JOB_SET, by.name, mine["metadata"]["uid"]))
@@ -210,7 +210,7 @@ async def _many_owners(by: Attacker) -> None:
 
 
 async def _cycle(by: Attacker) -> None:
-    """A JobSet of a TrainJob of that JobSet, a Job of it, and a pod of that."""
+    """Creates a JobSet and a TrainJob that own each other, a Job of the JobSet, and a pod of the Job."""
     one, other = await by.job(JOB_SET), await by.job(TRAIN_JOB)
     for kind, thing, above, its in ((JOB_SET, one, TRAIN_JOB, other), (TRAIN_JOB, other, JOB_SET, one)):
         owner = by.owner(above, by.name, its["metadata"]["uid"])
@@ -241,7 +241,7 @@ async def _same_names(by: Attacker) -> None:
 
 
 async def _again_and_again(by: Attacker) -> None:
-    """An owner is deleted and made again under its name, while its pods live on."""
+    """Deletes an owner and creates it again under the same name, while its pods live on."""
     for _ in range(3):
         job = await by.job(BATCH_JOB)
         owner = by.owner(BATCH_JOB, by.name, job["metadata"]["uid"])
@@ -265,14 +265,14 @@ async def _loose_with_a_uid(by: Attacker) -> None:
 
 
 async def _remembered(by: Attacker) -> None:
-    """What a restart would leave of such pods."""
+    """Creates a pod template as a restart would leave of such pods."""
     labels = {keys.JOB_ID: by.loose, keys.BARE_JOB_NAME: "loose"}
     template = {"metadata": {"labels": labels}, "spec": pod_spec(FAILS, 0)}
     await by.create("podtemplates", {"metadata": {"name": by.name, "labels": labels}, "template": template})
 
 
 async def _own_loose(by: Attacker) -> None:
-    """Of his own, with as much as fits, and words that mean nothing."""
+    """Creates own pods with the largest and most invalid values that the API server admits."""
     labels = {keys.JOB_ID: f"{by.namespace}.{by.name}", keys.BARE_JOB_NAME: by.name}
     for number, said in enumerate(("9" * 4000, "-1", "\u0663", ODD)):
         await by.pod(name=f"{by.name}-{number}", labels=labels, annotations={keys.PODS: said, keys.RANK_INDEX: said})
@@ -307,7 +307,7 @@ async def _deep(by: Attacker) -> None:
 
 
 async def _very_many_annotations(by: Attacker) -> None:
-    """As many as the API server admits, on a job and on a pod."""
+    """Creates a job and a pod with as many annotations as the API server admits."""
     many = {f"rekindle.io/a{number}": "" for number in range(LARGEST // 18)}
     await by.annotated_job(many)
     await by.pod(annotations=many, labels={"batch.kubernetes.io/job-name": "train"})
@@ -374,7 +374,7 @@ async def _sets_that_mean_nothing(by: Attacker) -> None:
 
 
 async def _never_ends(by: Attacker) -> None:
-    """Its pods and its job have finalizers of nobody."""
+    """Creates a job with an unknown finalizer, deletes it, and then removes the finalizer."""
     made = await by.job(BATCH_JOB, finalizers=["example.com/never"])
     await by.delete(BATCH_JOB.path(by.namespace), made)
     await by.api.patch(BATCH_JOB.path(by.namespace, by.name), {"metadata": {"finalizers": None}})

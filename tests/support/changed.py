@@ -1,4 +1,4 @@
-"""A hot switch whose procedure was changed: a history of the real one must not replay under it."""
+"""A hot switch with a changed procedure: a history of the real one must not replay under it."""
 
 from temporalio import workflow
 
@@ -30,7 +30,7 @@ class HurriedHotSwitch(HotSwitch):
 
 @workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
 class HurriedHotSwitchOfAWorker(HurriedHotSwitch):
-    """The same as a worker runs it: what does not fit its history fails it."""
+    """The same as run by a worker: a mismatch with its history fails it."""
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:

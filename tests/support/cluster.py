@@ -20,7 +20,7 @@ START_LIMIT = 30.0
 WAIT_LIMIT = 20.0
 
 FOREVER = ("sleep", "1000")
-"""A pod that runs until it is ended."""
+"""Command of a pod that runs until it is ended."""
 
 
 Thing = TypeVar("Thing", JobObject, Node, Pod)
@@ -28,7 +28,7 @@ Thing = TypeVar("Thing", JobObject, Node, Pod)
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """The process of a local cluster, and a client of it."""
+    """Process of a local cluster, and a client of it."""
 
     client: ClusterClient
     process: asyncio.subprocess.Process
@@ -36,7 +36,7 @@ class RunningCluster:
     state_dir: Path
 
     async def kill(self) -> None:
-        """As the machine dies: SIGKILL."""
+        """Kills the cluster with SIGKILL, like the death of its machine."""
         self.process.kill()
         await self.process.wait()
 
@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
 def shared_cluster(
     state_dir: Path, *, nodes: int, accelerators_per_node: int, gateway_port: int = 8899, links: bool = False
 ) -> Iterator[Path]:
-    """The socket of a local cluster for several tests, whatever their event loops are."""
+    """Yields the socket of a local cluster that several tests share, with any event loops."""
     with tempfile.TemporaryDirectory(prefix="rk-") as short:
         socket = Path(short) / "cluster.sock"
         command = command_line(socket, state_dir, nodes, accelerators_per_node, gateway_port, links=links)
@@ -85,7 +85,7 @@ async def cluster_process(
     socket: Path | None = None,
     links: bool = False,
 ) -> AsyncIterator[RunningCluster]:
-    """A local cluster in a process of its own; told to stop at the end."""
+    """Runs a local cluster in its own process, and stops it at the end."""
     with tempfile.TemporaryDirectory(prefix="rk-") as short:  # pytest's own directories are too long for a socket
         path = socket or Path(short) / "cluster.sock"
         command = command_line(path, state_dir, nodes, accelerators_per_node, gateway_port, links=links)
@@ -102,7 +102,7 @@ async def cluster_process(
 async def local_cluster(
     state_dir: Path, *, nodes: int = 3, accelerators_per_node: int = 8, gateway_port: int = 8899
 ) -> AsyncIterator[ClusterClient]:
-    """The client of a fresh local cluster."""
+    """Yields the client of a new local cluster."""
     async with cluster_process(
         state_dir, nodes=nodes, accelerators_per_node=accelerators_per_node, gateway_port=gateway_port
     ) as running:
@@ -117,7 +117,7 @@ async def _ready(process: asyncio.subprocess.Process) -> None:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """Twice: pods that ignore SIGTERM have no place in a test's end."""
+    """Stops the cluster with two signals, so that pods that ignore SIGTERM do not delay the end of a test."""
     for _ in range(2):
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -135,7 +135,7 @@ def job_object(
     env: Mapping[str, str] | None = None,
     manager: Sequence[str] | None = None,
 ) -> JobObject:
-    """A job of one rank a pod."""
+    """Returns a job with one rank per pod."""
     return JobObject(
         metadata=ObjectMeta(name=name, labels=dict(labels or {})),
         spec=JobSpec(
@@ -148,7 +148,7 @@ def job_object(
 
 
 class View:
-    """Jobs, pods and nodes by name, complete from the beginning and kept up to date by a watch."""
+    """Jobs, pods and nodes by name, complete from the beginning and updated by a watch."""
 
     def __init__(self, jobs: Sequence[JobObject], pods: Sequence[Pod], nodes: Sequence[Node]) -> None:
         self.jobs = {job.metadata.name: job for job in jobs}
@@ -177,7 +177,7 @@ def _apply(table: dict[str, Thing], change: str, thing: Thing) -> None:
 
 
 async def until(client: ClusterClient, satisfied: Callable[[View], bool], limit: float = WAIT_LIMIT) -> View:
-    """The world as soon as it satisfies a condition."""
+    """Returns the state of the cluster as soon as it satisfies a condition."""
     async with asyncio.timeout(limit), aclosing(client.watch()) as events:
         first = await anext(events)  # the watch is open: what the lists miss comes as a change
         view = View(await client.jobs(), await client.pods(), await client.nodes())
@@ -188,7 +188,7 @@ async def until(client: ClusterClient, satisfied: Callable[[View], bool], limit:
 
 
 async def until_running(client: ClusterClient, *names: str) -> list[Pod]:
-    """The pods of these names, running."""
+    """Returns the pods of these names, when they run."""
     view = await until(client, lambda view: all(phase(view, name) is PodPhase.RUNNING for name in names))
     return [view.pods[name] for name in names]
 
@@ -205,7 +205,7 @@ async def until_said(client: ClusterClient, pod: str, words: str, limit: float =
 
 
 async def until_gone(client: ClusterClient, *pods: Pod) -> None:
-    """Waits until these very pods are no more."""
+    """Waits until these pods are gone, compared by UID."""
     uids = {pod.metadata.uid for pod in pods}
     await until(client, lambda view: not uids & {pod.metadata.uid for pod in view.pods.values()})
 

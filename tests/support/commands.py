@@ -1,5 +1,5 @@
-"""`rekindle` as somebody types it: in a process of its own, but without the second that it takes to load. A process that has it
-loaded forks for each command. That the installed command starts is seen by tests of `rekindle dev`, the demos and the wheels."""
+"""Runs `rekindle` as a user would, in its own process, but without the second that loading takes: a process that has loaded it
+forks for each command. That the installed command starts is checked by tests of `rekindle dev`, the demos and the wheels."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ _servers.set_forkserver_preload(["rekindle.cli.app"])
 
 
 class Command:
-    """One that was typed: as much of `asyncio.subprocess.Process` as tests use."""
+    """Running command, with the part of `asyncio.subprocess.Process` that tests use."""
 
     stdout: StreamReader
     stderr: StreamReader
@@ -53,8 +53,10 @@ class Command:
 async def begun(
     arguments: tuple[str, ...], environment: Mapping[str, str], directory: Path = Path(), standard_input: str = ""
 ) -> Command:
-    """Args:
-    environment: all of it.
+    """Starts a command.
+
+    Args:
+        environment: complete environment of the command.
     """
     command = Command(arguments, environment, directory.absolute(), standard_input)
     await command.read()
@@ -77,7 +79,7 @@ def _run(
     output: Connection,
     errors: Connection,
 ) -> None:
-    """Is the process of the command, from its beginning to its end."""
+    """Runs in the process of the command, from its beginning to its end."""
     only_own_lines()
     os.dup2(output.fileno(), 1)
     os.dup2(errors.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Messages of clients that know nothing of our code: they are made from the contract's table of fields."""
+"""Messages of clients that do not use our code, generated from the contract's table of fields."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ _TYPES = {"string": 9, "int32": 5, "int64": 3}
 
 
 def messages(fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Classes by name.
+    """Returns the message classes by name.
 
     Args:
         fields: by message, each as `repeated string name`, in the order of their numbers; `3 string name` has number 3.

@@ -1,4 +1,4 @@
-"""What scripted controllers of a real API server have in common, and the kinds of objects that they own."""
+"""Base of scripted controllers over a real API server, and the custom kinds of objects that they own."""
 
 import asyncio
 import logging
@@ -18,20 +18,20 @@ CRDS = Path(__file__).parent / "crds"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WAIT_LIMIT = 20.0
 AGAIN = 0.05
-"""Seconds before a round that failed is repeated, or a broken watch is opened again."""
+"""Seconds before a failed round is repeated, or a broken watch is reopened."""
 
 logger = logging.getLogger("peers")
 
 
 async def apply_crds(api: Api) -> None:
-    """The kinds of other people's jobs, with no more schema than is needed here. Those that are there already stay."""
+    """Installs the custom kinds of other job systems, with a minimal schema. Existing kinds are kept."""
     async with asyncio.timeout(WAIT_LIMIT):
         for file in sorted(CRDS.glob("*.yaml")):
             await define(api, yaml.safe_load(file.read_text()))
 
 
 async def define(api: Api, definition: Object) -> None:
-    """Installs a kind, unless it is there, and returns when objects of it can be made."""
+    """Installs a kind unless it exists, and returns when objects of it can be created."""
     with suppress(Conflict):
         await api.create(DEFINITIONS, definition)
     spec = definition["spec"]
@@ -63,7 +63,7 @@ def is_terminating(thing: Object) -> bool:
 
 
 async def pods_until(namespace: Namespace, condition: Callable[[list[Object]], object]) -> list[Object]:
-    """All pods of a namespace, as soon as they satisfy a condition."""
+    """Returns all pods of a namespace, as soon as they satisfy a condition."""
     pods: dict[str, Object] = {}
     async with asyncio.timeout(WAIT_LIMIT):
         listing = await namespace.api.list(namespace.path("pods"))
@@ -81,7 +81,8 @@ async def pods_until(namespace: Namespace, condition: Callable[[list[Object]], o
 
 
 class Controller(ABC):
-    """Does a round after every change of what it watches. A deaf one sees changes and does nothing about them."""
+    """Controller that runs a round after every change of what it watches. While it is deaf, it sees changes and does not act
+    on them."""
 
     def __init__(self, namespace: Namespace, *paths: str) -> None:
         self.namespace, self.api = namespace, namespace.api
@@ -111,12 +112,12 @@ class Controller(ABC):
 
     @deaf.setter
     def deaf(self, deaf: bool) -> None:
-        """Deletions that it did not hear of stay unheard of."""
+        """Switches deafness. Deletions that happened while it was deaf are not acted on later."""
         self._deaf = deaf
         self._wake()
 
     async def saw(self, thing: Object) -> None:
-        """Returns behind a round that knew this state of an object, or a later one: what it has not done by now it leaves."""
+        """Returns after a round that knew this state of an object, or a later one: what was not done by then will not be done."""
         uid, version = thing["metadata"]["uid"], int(thing["metadata"]["resourceVersion"])
         async with asyncio.timeout(WAIT_LIMIT), self._rounds:
             await self._rounds.wait_for(lambda: self._seen.get(uid, 0) >= version)
@@ -177,7 +178,7 @@ class Controller(ABC):
         return list(self._known[path].values())
 
     def remember(self, path: str, thing: Object) -> None:
-        """What a write answered, so that the next round does not act on what was before it."""
+        """Stores the answer of a write, so that the next round does not act on the state before it."""
         known = self._known[path].get(thing["metadata"]["uid"])
         if known is None or int(known["metadata"]["resourceVersion"]) < int(thing["metadata"]["resourceVersion"]):
             self._known[path][thing["metadata"]["uid"]] = thing
@@ -186,8 +187,8 @@ class Controller(ABC):
 
     @abstractmethod
     async def round(self) -> None:
-        """One look at everything, and what follows from it."""
+        """Reconciles all known objects once."""
 
     async def deleted(self, path: str, thing: Object) -> None:
-        """A deletion that was heard of, with the object as it was last."""
+        """Handles a deletion that was noticed, with the last state of the object."""
         return

@@ -1,8 +1,8 @@
-"""Temporal as a value: runs real workflow code over one virtual clock, without a server. For the model of the entity.
+"""Simulates Temporal: runs real workflow code over one virtual clock, without a server. For the model of the entity.
 
-It answers what workflows command (timers, activities, children, signals, updates, continue-as-new) in an order that follows from
-the seed alone. What happens in one moment reaches a run in one workflow task, as it does from a real server. A kill of the worker
-throws every instance away: the next task of a run replays its history and compares the commands.
+It answers the commands of workflows (timers, activities, children, signals, updates, continue-as-new) in an order that depends on
+the seed alone. Events of one moment reach a run in one workflow task, as from a real server. Killing the worker discards every
+instance: the next task of a run replays its history and compares the commands.
 """
 
 import heapq
@@ -25,23 +25,23 @@ from tests.support.driver_runs import PAYLOADS, Answer, Run, Update, ended, prot
 START = datetime(2030, 1, 1, tzinfo=UTC)
 ALREADY_EXISTS = 1
 REPEATED = timedelta(seconds=3)
-"""After which a client sends an update again whose answer was lost."""
+"""Time after which a client repeats an update whose answer was lost."""
 
 
 class Driver:
     def __init__(self, workflows: Iterable[type], seed: int = 0, loss: float = 0.0) -> None:
         """Args:
-        loss: how often an activity or an answer is lost, before or behind what was done.
+        loss: probability that an activity or an answer is lost, before or after it was carried out.
         """
         self.definitions = {defn.name: defn for defn in map(_Definition.must_from_class, workflows)}
         self.random, self.loss = random.Random(seed), loss
         self.perform: Callable[[Activity, int], None] = lambda activity, attempt: None
-        """Carries an activity out: it calls `complete` or `fail` of it, at once or later."""
+        """Carries out an activity: it calls `complete` or `fail` of the activity, at once or later."""
         self.closed: Callable[[Run], None] = lambda run: None
         self.now = START
         self.runs: dict[str, Run] = {}
         self.long_history = 10_000
-        """After so many workflow tasks a run is asked to continue as new."""
+        """Number of workflow tasks after which continue-as-new is suggested to a run."""
         self._away = START
         self._agenda: list[list[Any]] = []
         self._numbers = itertools.count(1)
@@ -60,7 +60,7 @@ class Driver:
         return self.loss > 0 and self.random.random() < self.loss
 
     def step(self, until: datetime) -> bool:
-        """Does what comes next; False where nothing is left before a moment."""
+        """Carries out the next event. Returns False if there is none until this moment."""
         if not self._agenda or self._agenda[0][0] > until:
             return False
         self.now, _, work = heapq.heappop(self._agenda)
@@ -88,7 +88,7 @@ class Driver:
     def update(
         self, workflow_id: str, name: str, arguments: list[object], update_id: str, answered: Callable[[Answer], None]
     ) -> None:
-        """Sends an update, again under the same id where its answer is lost."""
+        """Sends an update, and repeats it under the same id if its answer is lost."""
         if self.happens():
             self.update(workflow_id, name, arguments, update_id, lambda answer: None)
             self.after(REPEATED.total_seconds(), lambda: self.update(workflow_id, name, arguments, update_id, answered))
@@ -111,7 +111,7 @@ class Driver:
             self.post(run, job)
 
     def cancel(self, workflow_id: str) -> None:
-        """A workflow is told once, as by the real server, whoever asks how often."""
+        """Requests cancellation of a workflow; as with the real server, repeated requests reach it once."""
         if (run := self.running(workflow_id)) and not run.was_told_to_cancel:
             run.was_told_to_cancel = True
             self.post(run, act.WorkflowActivationJob(cancel_workflow=act.CancelWorkflow()))
@@ -132,7 +132,7 @@ class Driver:
         return self.runs[workflow_id].query(self.now, name, kind)
 
     def kill_worker(self, seconds: float) -> None:
-        """Every instance is gone; what happens meanwhile waits for the next worker."""
+        """Kills the worker for some seconds: all instances are discarded, and tasks wait for the next worker."""
         for run in self.runs.values():
             run.evict()
         self._away = self.now + timedelta(seconds=seconds)
@@ -153,7 +153,7 @@ class Driver:
         if run.status == "running":
             for command in run.task(self.now, self.long_history):
                 kind = command.WhichOneof("variant")
-                if kind and hasattr(self, f"_{kind}"):  # nobody looks at search attributes and memos
+                if kind and hasattr(self, f"_{kind}"):  # search attributes and memos are ignored
                     getattr(self, f"_{kind}")(run, getattr(command, kind))
 
     # ---- what workflows command

@@ -1,4 +1,4 @@
-"""One activity under the driver, through its attempts: lost and repeated, timed out, cancelled."""
+"""Activity under the driver, through its attempts: lost and repeated, timed out, cancelled."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Activity:
-    """One scheduled activity, through its attempts. Whoever performs it answers once, or never."""
+    """Scheduled activity, through its attempts. Its performer answers once, or never."""
 
     def __init__(self, driver: "Driver", run: Run, command: cmd.ScheduleActivity) -> None:
         self.driver, self.run, self.command = driver, run, command
@@ -31,7 +31,7 @@ class Activity:
 
     def _begin(self) -> None:
         if not self.open and self.driver.random.random() < 0.5:
-            return  # cancelled in time; otherwise it is carried out all the same, and nobody hears of it
+            return  # cancelled in time; otherwise it is carried out and its result is dropped
         self.attempt += 1
         self.performing = True
         attempt = self.attempt
@@ -51,7 +51,7 @@ class Activity:
         if attempt != self.attempt or not self.performing:
             return
         if self.driver.happens():
-            self._lose(attempt)  # behind what was done
+            self._lose(attempt)  # after it was carried out
         elif self.open:
             self.performing = False
             job = act.WorkflowActivationJob()
@@ -79,7 +79,7 @@ class Activity:
         self.driver.after(min(most, first * 2.0 ** min(attempt - 1, 10)), lambda: self._begin() if self._is_wanted() else None)
 
     def _is_wanted(self) -> bool:
-        """Of a run that has ended nothing is tried again."""
+        """Returns whether the activity may be retried: it is open, and its run has not ended."""
         return self.open and self.run.status == "running"
 
     def _expire(self) -> None:

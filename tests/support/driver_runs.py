@@ -1,4 +1,4 @@
-"""One run of one workflow under the driver: real code, its history, and its replay when the worker was killed."""
+"""Run of a workflow under the driver: real code, its history, and its replay when the worker was killed."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ PAYLOADS, FAILURES = pydantic_data_converter.payload_converter, DefaultFailureCo
 
 
 class Broken(AssertionError):
-    """Workflow code failed its task, or replayed to something else."""
+    """Workflow code failed its task, or its replay produced other commands."""
 
 
 def proto_of(error: BaseException) -> Failure:
@@ -34,7 +34,8 @@ def proto_of(error: BaseException) -> Failure:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of an update. `kind` is empty where it was carried out; else the error's type, `not found`, `again`, `accepted last`."""
+    """Answer to an update. `kind` is empty if it was carried out; else the error's type, `not found`, `again`, `accepted
+    last`."""
 
     kind: str = ""
     message: str = ""
@@ -57,14 +58,14 @@ class Run:
     began: datetime
     parent: "Run | None" = None
     seq: int = 0
-    """Of the parent's command."""
+    """Sequence number of the parent's command."""
     status: str = "running"
     ended: datetime | None = None
     result: Payload | None = None
     failure: Failure | None = None
     inbox: list[act.WorkflowActivationJob] = field(default_factory=list)
     due: bool = False
-    """A workflow task is on its way."""
+    """True if a workflow task is scheduled."""
     was_told_to_cancel: bool = False
     timers: dict[int, list[Any]] = field(default_factory=dict)
     activities: "dict[int, Activity]" = field(default_factory=dict)
@@ -76,14 +77,14 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """The first task is done: before that it answers no query."""
+        """True if the first task is done: before that the run answers no query."""
         return bool(self._history)
 
     def argument(self, kind: Any, place: int = 0) -> Any:
         return PAYLOADS.from_payloads([self.arguments[place]], [kind])[0]
 
     def task(self, now: datetime, long_history: int) -> list[cmd.WorkflowCommand]:
-        """Hands everything that waits to the workflow; what it commands."""
+        """Passes all waiting jobs to the workflow, and returns its commands."""
         activation = self._activation(now, self.inbox)
         activation.continue_as_new_suggested = len(self._history) >= long_history
         self.inbox = []
@@ -97,7 +98,7 @@ class Run:
         return PAYLOADS.from_payloads([command.respond_to_query.succeeded.response], [kind])[0]
 
     def evict(self) -> None:
-        """The worker forgets it; the next task begins with a replay."""
+        """Removes the run from the worker; the next task begins with a replay."""
         if self._instance:
             instance, self._instance = self._instance, None
             jobs = [act.WorkflowActivationJob(remove_from_cache=act.RemoveFromCache())]
@@ -116,7 +117,7 @@ class Run:
         return list(completion.successful.commands)
 
     def _remember(self, activation: act.WorkflowActivation, commands: list[cmd.WorkflowCommand]) -> None:
-        """What a history keeps: not the updates that were rejected."""
+        """Stores an activation and its commands in the history, without updates that were rejected."""
         rejected = {c.update_response.protocol_instance_id for c in commands if c.update_response.HasField("rejected")}
         jobs = [job for job in activation.jobs if not (job.HasField("do_update") and job.do_update.id in rejected)]
         if jobs:
@@ -162,7 +163,7 @@ class Run:
 
 
 def ended(run: Run, failure: Failure | None) -> act.WorkflowActivationJob:
-    """How a parent hears of the end of its child."""
+    """Returns the job that informs a parent of the end of its child."""
     job = act.WorkflowActivationJob()
     resolved = job.resolve_child_workflow_execution
     resolved.seq = run.seq
@@ -177,7 +178,7 @@ def ended(run: Run, failure: Failure | None) -> act.WorkflowActivationJob:
 
 
 def _created(details: WorkflowInstanceDetails) -> WorkflowInstance:
-    """An instance asks for the running loop while it is made, though it needs none."""
+    """Creates an instance. It asks for the running event loop meanwhile, though it does not use one."""
     asyncio._set_running_loop(asyncio.AbstractEventLoop())  # type: ignore[abstract]
     try:
         return UnsandboxedWorkflowRunner().create_instance(details)

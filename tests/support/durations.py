@@ -1,4 +1,4 @@
-"""Where the time of a run of the tests goes."""
+"""Statistics of the duration of a test run."""
 
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -7,7 +7,7 @@ import pytest
 
 
 def seconds_by_folder(reports: Iterable[pytest.TestReport]) -> dict[str, tuple[int, float]]:
-    """Tests of each folder, and the seconds of their set-up, call and tear-down; the longest first."""
+    """Returns the number of tests of each folder, and the seconds of their set-up, call and tear-down; the longest first."""
     found: dict[str, tuple[int, float]] = {}
     for report in reports:
         folder = str(PurePath(report.nodeid.partition("::")[0]).parent)

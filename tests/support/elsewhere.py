@@ -1,20 +1,20 @@
-"""A way to a server from another address of this machine: the server sees another client."""
+"""Connects to a server from another address of this machine, so that the server sees another client."""
 
 import asyncio
 
 HERE = "127.0.0.2"
-"""Every address of 127.0.0.0/8 is this machine."""
+"""Address of this machine: all of 127.0.0.0/8 are."""
 
 
 class Elsewhere:
-    """Passes bytes on to a server, from `HERE`."""
+    """Relays bytes to a server, from the address `HERE`."""
 
     def __init__(self, server: str) -> None:
         self._host, _, self._port = server.rpartition(":")
         self._passing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """The address that leads to the server."""
+        """Starts the relay, and returns its address."""
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
 

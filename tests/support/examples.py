@@ -1,4 +1,4 @@
-"""The manifests of `examples/kubernetes`, as our played kubelets can run them: no names, volumes and images, one address."""
+"""Manifests of `examples/kubernetes`, adapted to the simulated kubelets: no names, volumes and images, one address."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Here:
 
 
 def documents(kind: str) -> list[Object]:
-    """Returns the objects as they are written."""
+    """Returns the objects of a manifest unchanged."""
     return list(yaml.safe_load_all((FOLDER / f"{kind.lower()}.yaml").read_text()))
 
 
@@ -36,7 +36,7 @@ def plural_of(document: Object) -> str:
 
 
 async def apply(namespace: Namespace, found: Sequence[Object]) -> Object:
-    """Returns the last object, which is the job."""
+    """Creates the objects, and returns the last one, which is the job."""
     made: Object = {}
     for document in found:
         made = await namespace.api.create(namespace.path(plural_of(document)), document)
@@ -44,7 +44,7 @@ async def apply(namespace: Namespace, found: Sequence[Object]) -> Object:
 
 
 def adapted(part: Any, here: Here) -> Any:
-    """The same objects, for here."""
+    """Returns the objects adapted to this cluster."""
     if isinstance(part, list):
         return [adapted(one, here) for one in part]
     if not isinstance(part, Mapping):

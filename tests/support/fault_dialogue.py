@@ -1,7 +1,7 @@
-"""A training side in a fault recovery: it reports faulty ranks, stops, names them again, and says what it could do about them.
+"""Training side in a fault recovery: it reports faulty ranks, stops, names them again, and offers strategies.
 
-As strict as MindIO: an order that it does not await makes it leave. Ours carries out a strategy without having been asked, and
-says in its answer what it cannot do. Both peers take their part from here.
+Like MindIO it leaves on an unexpected order. Ours carries out a strategy without an announcement, and says in its answer what it
+cannot do. Both simulated peers inherit from this class.
 """
 
 import asyncio
@@ -26,19 +26,20 @@ class FaultDialogue:
     _exit: Callable[[str], None]
     _notify: Callable[[], Awaitable[None]]
     may_follow = True
-    """Ours bears another announcement behind a repair that failed, whatever order comes then, and one that comes first."""
+    """True for our training side: it accepts another announcement after a failed repair whatever order follows, and a first
+    one."""
 
     def __init__(self) -> None:
         self.state = TRAINS
         self.broken: dict[int, str] = {}
-        """Its faulty ranks, with the type of each."""
+        """Faulty ranks, with the type of each fault."""
         self._offered: tuple[str, ...] = ()
         self._faulty = self._switching = False
 
     # ---- what the test lets happen
 
     async def report_fault(self, *ranks: int, kind: str = "1") -> int:
-        """A fault of its processes; a hot switch that runs is dropped."""
+        """Reports a fault of its processes; a running hot switch is dropped."""
         self._faulty, self._switching = True, False
         self.broken.update(dict.fromkeys(ranks, kind))
         return await self._report_faults(ranks)
@@ -77,7 +78,7 @@ class FaultDialogue:
             await self.report_stopped()
 
     async def _take_faults(self, signal: wire.ProcessManageSignal) -> None:
-        """It adopts the server's types, and tells what it has found meanwhile before it says what it could do."""
+        """Adopts the server's fault types, and reports the faults found meanwhile before it offers strategies."""
         if self.state != STOPPED and not (self.may_follow and self.state == ANNOUNCED):
             self._exit(f"on_global_rank, and it {self.state}")
             return
@@ -116,16 +117,16 @@ class FaultDialogue:
         await self.report_repair(strategy, code, signal.uuid)
 
     async def report_repair(self, strategy: str, code: int, attempt: str) -> int:
-        """Ours says which order it answers; the contract has no word for that."""
+        """Reports the result of a repair. Ours names the order that it answers, for which the contract has no field."""
         says = ((ATTEMPT, attempt),) if self.may_follow else ()
         message = wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=wire.Status(code=code, info="scripted"))
         return await self._report("status", lambda stub: stub.ReportRecoverStatus(message, metadata=says))
 
     async def ranks_come(self, signal: wire.ProcessManageSignal) -> None:
-        """Ours is only told when they are there."""
+        """Waits for the replaced ranks. Ours receives the order only when they are there."""
 
     def _fails(self) -> None:
-        """MindIO bears a dump or its end behind that, and nothing else."""
+        """Restricts MindIO after a failed repair to a dump or its end."""
         if not self.may_follow:
             self._offered = ("exit", "dump")
             self._wait("a repair that failed")

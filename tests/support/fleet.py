@@ -1,4 +1,4 @@
-"""Two jobs on one control plane, each on nodes of its own, with training sides whose links can be switched."""
+"""Two jobs on one control plane, each on its own nodes, with training sides whose links can be switched."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -23,27 +23,27 @@ from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 
 FIRST = NodeLinks(node="node-1", devices=("0", "1"), backup=False)
-"""The first links of ranks 2 and 3 of the first job."""
+"""First links of ranks 2 and 3 of the first job."""
 SECOND = NodeLinks(node="node-4", devices=("0", "1"), backup=False)
-"""Those of the second."""
+"""First links of ranks 2 and 3 of the second job."""
 
 
 class Fleet(ScriptedCluster):
-    """The cluster of the first job, and that of a second one from node-3 on."""
+    """Cluster of the first job, and of a second one from node-3 on."""
 
     def __init__(self, first: Job, second: Job) -> None:
         super().__init__(first)
         self.second = ScriptedCluster(second, first_node=3)
         self.forbids = False
-        """Whether nobody may look at pods."""
+        """True if listing pods is forbidden."""
         self.shows = asyncio.Event()
-        """Whether pods are shown now; otherwise who looks waits."""
+        """Set while pods are shown; otherwise requests for pods wait."""
         self.shows.set()
         self.is_looked_at = asyncio.Event()
-        """Set by the next look at pods, also while it waits."""
+        """Set by the next request for pods, also while it waits."""
 
     async def looks(self) -> None:
-        """Waits until somebody looks at pods, who is not shown them yet."""
+        """Waits for a request for pods, which is not answered yet."""
         self.is_looked_at.clear()
         await asyncio.wait_for(self.is_looked_at.wait(), 20)
 
@@ -76,7 +76,7 @@ class Fleet(ScriptedCluster):
 
 @dataclass
 class Two:
-    """The control plane, seen from each of the jobs, and both training sides."""
+    """Control plane as seen from each of the jobs, and both training sides."""
 
     first: Harness
     second: Harness
@@ -101,7 +101,7 @@ class Two:
         return self.first.client.get_workflow_handle(ids.upgrade_workflow(self.switch), result_type=Upgrade)
 
     def plan(self, *leaves: Sequence[NodeLinks], at_once: int = 8, skip_unmovable: bool = False) -> SwitchPlan:
-        """Leaves `a`, `b`, ..., which carry these links."""
+        """Returns a plan with the leaves `a`, `b`, ..., which carry these links."""
         return SwitchPlan(
             switch=self.switch,
             carries=tuple(link for links in leaves for link in links),
@@ -115,7 +115,7 @@ class Two:
 async def two_jobs(
     env: WorkflowEnvironment, script: Script | None = None, other: Script | None = None, *, second_trains: bool = True
 ) -> AsyncIterator[Two]:
-    """Both train, unless it is said that the second is not there yet: then it is registered and no more."""
+    """Runs two jobs that train. With `second_trains=False` the second one is only registered."""
     first, second = a_job(), a_job()
     fleet = Fleet(first, second)
     async with training(env, first, script, fleet) as (world, one):
@@ -129,6 +129,6 @@ async def two_jobs(
                 yield this
                 assert not two.broken_rules, two.broken_rules
             finally:
-                with suppress(RPCError):  # it has ended
+                with suppress(RPCError):  # the upgrade has ended
                     await this.handle.terminate("the test is over")
                 await beside.forget()

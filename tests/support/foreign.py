@@ -1,4 +1,4 @@
-"""Jobs of other people's kinds: a namespace with their controllers, and the port over it."""
+"""Jobs of other systems' kinds: a namespace with their controllers, and the port over it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -15,13 +15,13 @@ from tests.support.worlds import Watching
 
 
 class Setting(Watching):
-    """A namespace with its controllers, and the port over it."""
+    """Namespace with its controllers, and the port over it."""
 
     def __init__(self, namespace: Namespace, cluster: KubernetesCluster, peers: Mapping[str, Controller]) -> None:
         self.namespace, self.cluster, self.peers = namespace, cluster, peers
 
     async def running(self, job: Object, pods: int = 4) -> str:
-        """The UID of a job, as soon as so many pods of it run."""
+        """Returns the UID of a job, as soon as this number of its pods run."""
         uid = str(job["metadata"]["uid"])
 
         def run(found: Sequence[Pod]) -> bool:
@@ -34,7 +34,7 @@ class Setting(Watching):
         return await self.namespace.api.get(self.namespace.path("pods", pod.metadata.name))
 
     async def hot_switch(self, uid: str, rank: str, name: str) -> Pod:
-        """The pod that took over."""
+        """Runs a hot switch on the cluster level, and returns the pod that took over."""
         old = await self.holder(uid, rank)
         backup = await self.until_runs(uid, await self.cluster.ensure_backup(old, name, ()))
         await self.cluster.ensure_deleted(uid, old.metadata.name, old.metadata.uid, 0)
@@ -43,14 +43,14 @@ class Setting(Watching):
         return backup
 
     async def settled(self, pod: Pod) -> None:
-        """Returns when its controller has acted on the pod as it is now."""
+        """Returns when the pod's controller has processed the current state of the pod."""
         raw = await self.raw(pod)
         (owner,) = (one for one in raw["metadata"]["ownerReferences"] if one["controller"])
         if owner["kind"] != "Job":
             await self.peers[owner["kind"]].saw(raw)
             return
         job = await self.namespace.api.get(self.namespace.path("jobs", owner["name"]))
-        more = job["spec"]["completions"] + 1  # the real controller is only heard of by what it does
+        more = job["spec"]["completions"] + 1  # the real controller shows only by its actions that it is up to date
         await self.namespace.api.patch(
             self.namespace.path("jobs", owner["name"]), {"spec": {"completions": more, "parallelism": more}}
         )
@@ -67,8 +67,10 @@ class Setting(Watching):
 
 @asynccontextmanager
 async def a_setting(api: Api, namespace: Namespace) -> AsyncIterator[Setting]:
-    """Args:
-    api: how the port asks.
+    """Yields a namespace with its controllers.
+
+    Args:
+        api: client that the port uses.
     """
     await apply_crds(namespace.api)
     cluster = KubernetesCluster(api, Settings(cluster="kubernetes", namespaces=(namespace.name,)))

@@ -1,4 +1,4 @@
-"""A kind of job that nobody has: this file is all that the product would need of one more kind."""
+"""A fictitious kind of job: this file is all that the product would need to support one more kind."""
 
 from pydantic import StrictBool
 

@@ -1,4 +1,4 @@
-"""The control plane of a test in one process: control worker, gateway, scripted cluster, on a real Temporal server."""
+"""Control plane of a test in one process: control worker, gateway, scripted cluster, on a real Temporal server."""
 
 import asyncio
 import itertools
@@ -39,16 +39,18 @@ from workers.versions import Upgrades, deployment_config
 
 _numbers = itertools.count(1)
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
-"""When faults of these tests were seen: before anything that a recovery does."""
+"""Time at which the faults of these tests were seen: before any action of a recovery."""
 
 RUNNER = SandboxedWorkflowRunner if ALL else UnsandboxedWorkflowRunner
-"""As in production; the sandbox, in `make test-all`, and the replay of recorded histories find what workflows must not do."""
+"""Runner of workflows, as in production. In `make test-all` it is the sandbox, which, like the replay of recorded histories,
+finds forbidden operations of workflows."""
 
 RESUMES = "training resumes from its last checkpoint"
 
 
 def a_job(**changes: Any) -> Job:
-    """A job of two pods with two ranks each, hot switch on, our own training side; its owner allows no recovery of processes."""
+    """Returns a job of two pods with two ranks each, hot switch on, our own training side, and no recovery of processes
+    allowed."""
     number = next(_numbers)
     values: dict[str, Any] = {
         "id": JobId(f"job-{number}"),
@@ -63,7 +65,8 @@ def a_job(**changes: Any) -> Job:
 
 
 def a_mindio_job(**changes: Any) -> Job:
-    """Whose pods may fail without an end of the whole job; a restart looks for a moment only whether they stay."""
+    """Returns a MindIO job whose pods may fail without the end of the job. A restart checks only briefly whether the pods
+    stay."""
     limits: Limits = changes.get("limits", Limits())
     if "pods_stay" not in limits.model_fields_set:
         changes["limits"] = limits.model_copy(update={"pods_stay": timedelta(seconds=0.3)})
@@ -105,13 +108,13 @@ def pod_fault(name: str, uid: str, *, backup: bool = False) -> Fault:
 
 @dataclass
 class Control:
-    """The control worker, which a test may stop and start again."""
+    """Control worker, which a test may stop and restart."""
 
     client: Client
     cluster: ScriptedCluster
     modes: tuple[type, ...] = MODES
     build_id: str = ""
-    """Its version; by default it has none."""
+    """Version of the worker; empty: it is unversioned."""
 
     _worker: Worker | None = None
 
@@ -130,7 +133,7 @@ class Control:
 
 @dataclass
 class GatewayProcess:
-    """A gateway under a stable name."""
+    """Gateway with a stable name."""
 
     client: Client
     name: str
@@ -146,11 +149,11 @@ class GatewayProcess:
 
     @property
     def storing(self) -> int:
-        """Messages that it received and that Temporal has not taken."""
+        """Number of messages that it has received and Temporal has not stored."""
         return len(self._gateway._jobs._storing) if self._gateway else 0
 
     def resubscribe(self, job_id: str, session: str) -> None:
-        """The job's stream here, if there is one, is another subscription from now on."""
+        """Replaces the session of the job's stream here, if there is one, as if the client had subscribed again."""
         if self._gateway and (stream := self._gateway._streams.of(job_id)):
             stream.session = session
 
@@ -165,7 +168,7 @@ class GatewayProcess:
         return self
 
     async def stop(self) -> None:
-        """As on SIGTERM."""
+        """Stops the gateway as SIGTERM does."""
         self._stop.set()
         if self._serving:
             await self._serving
@@ -173,7 +176,7 @@ class GatewayProcess:
 
 @dataclass
 class Harness:
-    """A running control plane with one registered job."""
+    """Running control plane with one registered job."""
 
     env: WorkflowEnvironment
     client: Client
@@ -193,17 +196,17 @@ class Harness:
 
     @property
     def recovery(self) -> WorkflowHandle[Any, Any]:
-        """The recovery that ran when the job's status was asked for last, or the last one of its history."""
+        """Handle of the recovery that ran at the last query of the job's status, or of the last one in its history."""
         assert self.recovery_id, "no status of the job showed a recovery yet: see `running`"
         return self.client.get_workflow_handle(self.recovery_id)
 
     async def running(self) -> WorkflowHandle[Any, Any]:
-        """The recovery that runs, as soon as one does."""
+        """Waits for a running recovery, and returns its handle."""
         await self.settled(lambda status: bool(status.recovery))
         return self.recovery
 
     async def forget(self) -> None:
-        """No later control worker goes on with this job: it would do so on that worker's cluster."""
+        """Terminates the job's workflows, so that no later control worker continues them on its own cluster."""
         query = f"RekindleJob = '{self.job.name}' AND ExecutionStatus = 'Running'"
         running = [run.id async for run in self.client.list_workflows(query)]
         for workflow_id in dict.fromkeys((self.entity.id, self.recovery_id, *running)):
@@ -224,7 +227,7 @@ class Harness:
         return receipt
 
     async def look(self, *nodes: str) -> None:
-        """The cluster's pods and these nodes are told, as the watcher does."""
+        """Sends the state of the pods and of these nodes to the job's workflow, as the watcher does."""
         request = SurveyRequest(job_id=self.job.id, nodes=nodes)
         survey = await ActivityEnvironment().run(PodActivities(self.cluster).survey, request)
         await self.tell(ids.Updates.SIGHTING, survey.sighting)
@@ -236,14 +239,14 @@ class Harness:
         await self.tell(ids.Updates.PROGRESS, Progress(incarnation=incarnation, step=1, steps_lost=steps_lost))
 
     async def attached_as(self, client: str) -> None:
-        """Another subscription of the job's client at the first gateway, as the gateway and the cluster know that process."""
+        """Replaces the subscription of the job's client at the first gateway by one from this address."""
         session = f"session-{next(_numbers)}"
         queue = ids.gateway_queue(self.gateway.name)
         self.gateway.resubscribe(self.job.id, session)
         await self.tell(ids.Updates.ATTACH, Attachment(queue=queue, session=session, since=NOW, client=client))
 
     async def looked_at(self, activity: str, times: int) -> None:
-        """Waits until the running recovery has had an activity carried out so often."""
+        """Waits until an activity of the running recovery was completed this number of times."""
         async with asyncio.timeout(30):
             while await self._times_done(activity) < times:
                 await asyncio.sleep(0.03)
@@ -259,7 +262,7 @@ class Harness:
         return len([event for event in named if event.event_id in done])
 
     async def recorded(self, workflow: WorkflowHandle[Any, Any], event: str) -> None:
-        """Waits until a workflow has worked on an event of this type."""
+        """Waits until a workflow has processed an event of this type."""
         kind = EventType.Value(f"EVENT_TYPE_{event}")
         async with asyncio.timeout(30):
             while True:
@@ -269,7 +272,7 @@ class Harness:
                 await asyncio.sleep(0.03)
 
     async def restarted(self, number: int = 1, life: str = "life-2") -> Incident:
-        """Lets a job rescheduling come to its first step; the incident that it ended."""
+        """Lets a job rescheduling reach its first step, and returns the incident that it ended."""
         await self.settled(lambda status: status.state.incidents == number and status.running is Mode.JOB_RESCHEDULING)
         await self.phase(RESUMES)
         await self.first_step(life, steps_lost=3)
@@ -285,24 +288,24 @@ class Harness:
         return status
 
     async def incident(self, number: int = 1) -> Incident:
-        """Waits until this incident is in the job's history."""
+        """Waits until this incident is in the job's history, and returns it."""
         status = await self.settled(lambda status: any(i.number == number for i in status.state.history))
         return next(incident for incident in status.state.history if incident.number == number)
 
     async def settled(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
-        """Waits until the job's status satisfies a condition."""
+        """Waits until the job's status satisfies a condition, and returns it."""
         async with asyncio.timeout(40):
             while not condition(status := await self.status()):
                 await asyncio.sleep(0.03)
             return status
 
     async def judged(self, pod_rank: int = 1) -> str:
-        """What was decided about a sub-healthy pod."""
+        """Waits for the decision about a sub-healthy pod, and returns it."""
         status = await self.settled(lambda status: bool(_judged(status, pod_rank)))
         return _judged(status, pod_rank)
 
     async def event(self, reason: str) -> ClusterEvent:
-        """Waits until the cluster has an event with this reason."""
+        """Waits for an event with this reason on the cluster, and returns it."""
         async with asyncio.timeout(30):
             while True:
                 for event in self.cluster.events:
@@ -329,7 +332,7 @@ class Harness:
     async def front(
         self, pod_rank: int | None = 1, *, mode: str = ids.Workflows.HOT_SWITCH, force: bool = False, job_id: str = ""
     ) -> WorkflowHandle[Any, Verdict]:
-        """Starts a mode as any client of Temporal may."""
+        """Starts a mode as any Temporal client may."""
         job = job_id or self.job.id
         handle: WorkflowHandle[Any, Verdict] = await self.client.start_workflow(
             mode,
@@ -350,7 +353,7 @@ class Harness:
 async def training(
     env: WorkflowEnvironment, job: Job, script: Script | None = None, cluster: ScriptedCluster | None = None
 ) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
-    """A job that trains: its manager is attached, and the first step is done. Its training side must not have left in the end."""
+    """Runs a training job: its manager is attached, and the first step is done. Fails if its training side leaves."""
     async with harness(env, job, cluster) as world, world.peer(script) as peer:
         await world.first_step()
         yield world, peer
@@ -391,7 +394,7 @@ async def harness(
     offer_again: float = ROUND,
     build_id: str = "",
 ) -> AsyncIterator[Harness]:
-    """Starts everything around a job and registers it."""
+    """Starts all processes around a job, and registers it."""
     cluster = cluster or ScriptedCluster(job)
     control = Control(env.client, cluster, modes, build_id)
     processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive, offer_again) for number in range(gateways)]

@@ -1,4 +1,4 @@
-"""Faults, verdicts and incidents for tests of what a job remembers."""
+"""Builders for faults, verdicts and incidents, for tests of a job's memory."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Jobs as a cluster shows them, built in one line each: `view(pod(0), pod(1), nodes=(node(sick="slow"),))`."""
+"""Builders for jobs as a cluster shows them, in one line each: `view(pod(0), pod(1), nodes=(node(sick="slow"),))`."""
 
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -28,7 +28,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def job(phase: JobPhase = JobPhase.RUNNING, *, pods: int = 2, each: int = 2, **wishes: Any) -> JobObject:
-    """Of two pods with two ranks each. Wishes: deleted, labels, annotations, limits, kind, observe."""
+    """Returns a job, by default of two pods with two ranks each. Wishes: deleted, labels, annotations, limits, kind, observe."""
     deleted = NOW if wishes.pop("deleted", False) else None
     labels, annotations = wishes.pop("labels", {}), wishes.pop("annotations", {})
     spec = JobSpec(pods=pods, ranks_per_pod=each, template=PodTemplate(command=("train",)), limits=wishes.pop("limits", {}))
@@ -37,8 +37,8 @@ def job(phase: JobPhase = JobPhase.RUNNING, *, pods: int = 2, each: int = 2, **w
 
 
 def pod(rank: int | str | None = 0, uid: str = "", **wishes: Any) -> Pod:
-    """Runs on node-0, its rank as it is written. Wishes: name, node, phase, backup, standby, deleted, generation, role,
-    exit_code, reason, message, started, devices and uuids."""
+    """Returns a pod, by default running on node-0, with its rank as it is written. Wishes: name, node, phase, backup, standby,
+    deleted, generation, role, exit_code, reason, message, started, devices and uuids."""
     text = "" if rank is None else str(rank)
     kind = "backup" if wishes.get("backup") else "standby" if wishes.get("standby") else ""
     marks = {keys.POD_TYPE: kind} if kind else {}
@@ -79,7 +79,7 @@ def node(
     since: datetime = NOW,
     words: str = "",
 ) -> Node:
-    """Ready and healthy, unless `sick` is the reason of a sub-health."""
+    """Returns a node, ready and healthy unless `sick` is the reason of a sub-health."""
     reason = "" if ready == "True" else "NodeLost"
     conditions = [Condition(type="Ready", status=ready, reason=reason, message=words, last_transition_time=since)]
     if sick:
@@ -95,7 +95,7 @@ def view(*pods: Pod, nodes: tuple[Node, ...] = (), of: JobObject | None = None) 
 
 
 def kept(seen: JobView, rules: Rules) -> JobView:
-    """The same job as the watcher keeps it, with what it does not keep beside it."""
+    """Returns the job as the watcher stores it, from objects with additional data that it does not store."""
     pods = tuple(kept_of_pod(_adorned(one), rules) for one in seen.pods)
     nodes = tuple(kept_of_node(one, rules) for one in seen.nodes)
     assert all(one.metadata.labels.keys() <= {*LABELS} and NOISE not in one.metadata.annotations for one in pods)
@@ -103,6 +103,6 @@ def kept(seen: JobView, rules: Rules) -> JobView:
 
 
 def _adorned(pod: Pod) -> Pod:
-    """With words of others."""
+    """Returns the pod with labels and annotations of other systems."""
     more = {key: {**getattr(pod.metadata, key), NOISE: "x"} for key in ("labels", "annotations")}
     return pod.model_copy(update={"metadata": pod.metadata.model_copy(update=more)})

@@ -1,10 +1,10 @@
-"""Controllers of JobSets, PyTorchJobs and TrainJobs as peers over the real API server, for the jobs of one namespace.
+"""Simulated controllers of JobSets, PyTorchJobs and TrainJobs over the real API server, for the jobs of one namespace.
 
-A JobSet's child Jobs are real ones, and the real controller makes their pods. Keys are spelled here again, so that a misspelt one
-of ours is noticed. What their webhooks would refuse fails at once. Not played: policies for failure and startup, and restarts of
-failed replicas. Sources: jobset (`jobset_controller.go`, `jobset_webhook.go`), training-operator (`common/job.go`,
-`common/pod.go`, `pytorchjob_controller.go`, `pytorch/envvar.go`, `webhooks/pytorch`), trainer (`plugins/torch/torch.go`,
-`plugins/jobset/{jobset,builder}.go`).
+A JobSet's child Jobs are real ones, and the real controller creates their pods. Keys are spelled out again here, so that a
+misspelling of ours is noticed. What their webhooks would refuse fails at once. Not simulated: policies for failure and startup,
+and restarts of failed replicas. Sources: jobset (`jobset_controller.go`, `jobset_webhook.go`), training-operator
+(`common/job.go`, `common/pod.go`, `pytorchjob_controller.go`, `pytorch/envvar.go`, `webhooks/pytorch`), trainer
+(`plugins/torch/torch.go`, `plugins/jobset/{jobset,builder}.go`).
 """
 
 from abc import abstractmethod
@@ -50,7 +50,7 @@ def pod_template(container: Object | None = None, labels: Mapping[str, str] | No
 
 
 def replicated_job(name: str, template: Object, *, replicas: int = 1, pods: int = 1, **spec: Any) -> Object:
-    """Some Jobs of a JobSet, of some pods each; a pod that fails fails its Job."""
+    """Returns the part of a JobSet with some Jobs of some pods each; a failed pod fails its Job."""
     job = {"completions": pods, "parallelism": pods, "completionMode": "Indexed", "backoffLimit": 0, **spec}
     return {"name": name, "replicas": replicas, "template": {"spec": {**job, "template": template}}}
 
@@ -63,13 +63,13 @@ async def submit(path: Callable[[str], str], namespace: Namespace, metadata: Obj
 
 
 async def submit_job_set(namespace: Namespace, metadata: Object, container: Object | None = None) -> Object:
-    """Two Jobs of two pods."""
+    """Creates a JobSet with two Jobs of two pods."""
     workers = replicated_job("workers", pod_template(container), replicas=2, pods=2)
     return await submit(job_sets_path, namespace, metadata, {"replicatedJobs": [workers]})
 
 
 async def submit_pytorch_job(namespace: Namespace, metadata: Object, container: Object | None = None) -> Object:
-    """A Master and three Workers."""
+    """Creates a PyTorchJob with a Master and three Workers."""
     replicas = {"Worker": 3, "Master": 1}
     specs = {
         name: {"replicas": count, "restartPolicy": "Never", "template": pod_template(container)}
@@ -79,7 +79,7 @@ async def submit_pytorch_job(namespace: Namespace, metadata: Object, container: 
 
 
 async def submit_train_job(namespace: Namespace, metadata: Object, container: Object | None = None) -> Object:
-    """Four nodes, of a runtime that is played."""
+    """Creates a TrainJob with four nodes, of a simulated runtime."""
     given = dict(container or {})
     trainer = {"numNodes": 4, "resourcesPerNode": given.pop("resources", {}), **given}
     return await submit(train_jobs_path, namespace, metadata, train_spec(trainer))
@@ -103,7 +103,7 @@ SUBMIT: dict[str, Callable[..., Coroutine[Any, Any, Object]]] = {
     "PyTorchJob": submit_pytorch_job,
     "TrainJob": submit_train_job,
 }
-"""A job of four pods of each kind."""
+"""Functions that create a job of four pods, by kind."""
 
 PATHS = {"JobSet": job_sets_path, "PyTorchJob": pytorch_jobs_path, "TrainJob": train_jobs_path}
 
@@ -112,7 +112,7 @@ PATHS = {"JobSet": job_sets_path, "PyTorchJob": pytorch_jobs_path, "TrainJob": t
 
 
 class JobController(Controller):
-    """Serves the jobs of one collection, one after the other, until they are over."""
+    """Controller that serves the jobs of one collection, one after the other, until they end."""
 
     def __init__(self, namespace: Namespace, jobs: str, made: str) -> None:
         """Args:
@@ -128,10 +128,10 @@ class JobController(Controller):
 
     @abstractmethod
     async def serve(self, job: Object) -> None:
-        """Makes what a job lacks."""
+        """Creates the missing objects of a job."""
 
     def made_by(self, job: Object) -> list[Object]:
-        """What the job controls."""
+        """Returns the objects that the job controls."""
         uid = job["metadata"]["uid"]
 
         def owns(thing: Object) -> bool:
@@ -150,7 +150,7 @@ class JobController(Controller):
         self.remember(self._made, await self.api.patch(f"{self._made}/{name}{part}", patch))
 
     async def tell(self, job: Object, kind: str, status: str, message: str = "") -> None:
-        """Sets a condition."""
+        """Sets a condition of a job."""
         conditions = job.get("status", {}).get("conditions", [])
         if (kind, status) not in {(one["type"], one["status"]) for one in conditions}:
             told = {"type": kind, "status": status, "reason": f"{job['kind']}{kind}", "message": message}
@@ -159,7 +159,7 @@ class JobController(Controller):
             self.remember(self._jobs, await self.api.patch(path, body))
 
     async def tell_suspended(self, job: Object, *, suspended: bool) -> None:
-        """A job that was never suspended does not say that it is not."""
+        """Sets the condition Suspended, except on a job that was never suspended."""
         if suspended or _holds(job, "Suspended"):
             await self.tell(job, "Suspended", str(suspended))
 
@@ -168,7 +168,7 @@ DONE = ("Completed", "Complete", "Succeeded")
 
 
 class JobSets(JobController):
-    """Makes Jobs of JobSets. When it resumes one, it hands down labels, annotations and node selectors of its templates; no
+    """Creates the Jobs of JobSets. When it resumes one, it copies labels, annotations and node selectors of its templates, but no
     affinity, which its webhook refuses to change."""
 
     def __init__(self, namespace: Namespace) -> None:
@@ -212,7 +212,7 @@ class JobSets(JobController):
 
 
 def _children_of(job: Object) -> Iterator[Object]:
-    """The Jobs of a JobSet."""
+    """Yields the Jobs of a JobSet."""
     before = 0
     for replicated in job["spec"]["replicatedJobs"]:
         for index in range(replicated["replicas"]):
@@ -238,13 +238,13 @@ def _children_of(job: Object) -> Iterator[Object]:
 
 
 class PyTorchJobs(JobController):
-    """Makes pods of PyTorchJobs. It counts by labels alone, whoever owns a pod; of two pods of an index it complains, and leaves
-    them."""
+    """Creates the pods of PyTorchJobs. It counts pods by labels alone, regardless of their owner. Two pods of one index are
+    reported and left alone."""
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(namespace, pytorch_jobs_path(namespace.name), namespace.path("pods"))
         self.complaints: set[str] = set()
-        """Names of pods that were one too many."""
+        """Names of pods that share their index with another pod."""
 
     def _counted(self, job: Object) -> list[Object]:
         own = {
@@ -282,7 +282,7 @@ class PyTorchJobs(JobController):
 
 
 def refused_pytorch_job(job: Object) -> str:
-    """Returns the words of the operator's webhook; empty: none."""
+    """Returns the message of the operator's webhook; empty: it accepts the job."""
     for kind, replicas in job["spec"]["pytorchReplicaSpecs"].items():
         where = f"spec.pytorchReplicaSpecs[{kind}]"
         if kind not in ("Master", "Worker"):
@@ -320,7 +320,7 @@ def _replica(job: Object, kind: str, index: int, template: Object) -> Object:
 
 
 def _pytorch_environment(job: Object, kind: str, index: int) -> list[Object]:
-    """Returns what the operator appends to what the template says, in its order."""
+    """Returns the variables that the operator appends to those of the template, in its order."""
     specs, each = job["spec"]["pytorchReplicaSpecs"], job["spec"].get("nprocPerNode")
     pods = sum(one["replicas"] for one in specs.values())
     ranks = pods * (int(each) if each and each.isdecimal() else 1)
@@ -335,7 +335,7 @@ def _pytorch_environment(job: Object, kind: str, index: int) -> list[Object]:
 
 
 class TrainJobs(JobController):
-    """Makes a JobSet of each TrainJob, and changes it while one of the two is suspended."""
+    """Creates a JobSet for each TrainJob, and changes it while one of the two is suspended."""
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(namespace, train_jobs_path(namespace.name), job_sets_path(namespace.name))
@@ -368,7 +368,7 @@ RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADD
 
 
 def refused_train_job(job: Object) -> str:
-    """Returns the words of the trainer's webhook on a job of torch; empty: none."""
+    """Returns the message of the trainer's webhook for a job of torch; empty: it accepts the job."""
     said = job["spec"]["trainer"]
     if wrong := sorted({one["name"] for one in said.get("env", ())} & set(RESERVED)):
         return f"spec.trainer.env: must not have reserved envs, invalid envs configured: {wrong}"
@@ -379,7 +379,7 @@ def refused_train_job(job: Object) -> str:
 
 
 def _of_runtime(job: Object, runtime: Object, *, suspended: bool) -> Object:
-    """Returns what the trainer makes of a runtime for torch."""
+    """Returns the JobSet that the trainer creates from a runtime for torch."""
     name, said = job["metadata"]["name"], job["spec"]["trainer"]
     spec = {**deepcopy(runtime["spec"]["template"]["spec"]), "suspend": suspended}
     for replicated in spec["replicatedJobs"]:
@@ -408,7 +408,7 @@ def _of_runtime(job: Object, runtime: Object, *, suspended: bool) -> Object:
 
 
 def _of_a_played_runtime(job: Object, *, suspended: bool) -> Object:
-    """What the runtime makes of the trainer, and of what comes before it."""
+    """Returns the JobSet of a simulated runtime: the trainer, and an initializer if the job has one."""
     trainer = job["spec"]["trainer"]
     container = {key: trainer[key] for key in ("command", "env") if key in trainer}
     template = pod_template({"name": "node", "resources": trainer["resourcesPerNode"], **container})
@@ -442,7 +442,7 @@ def _message(thing: Object, kind: str) -> str:
 
 @asynccontextmanager
 async def kubeflow(namespace: Namespace) -> AsyncIterator[Mapping[str, Controller]]:
-    """All three, by the kind that they serve."""
+    """Runs all three controllers, and yields them by the kind that they serve."""
     peers: Sequence[Controller] = (JobSets(namespace), PyTorchJobs(namespace), TrainJobs(namespace))
     async with AsyncExitStack() as stack:
         for peer in peers:
@@ -451,5 +451,5 @@ async def kubeflow(namespace: Namespace) -> AsyncIterator[Mapping[str, Controlle
 
 
 def accelerators(count: int) -> Object:
-    """Resources of a container."""
+    """Returns the resources of a container."""
     return {"limits": {ACCELERATOR: str(count)}}

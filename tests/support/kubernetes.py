@@ -1,4 +1,4 @@
-"""A real Kubernetes for tests: API server, scheduler and controllers, with kubelets that run pods as processes."""
+"""Real Kubernetes for tests: API server, scheduler and controllers, with kubelets that run pods as processes."""
 
 import asyncio
 import subprocess
@@ -21,8 +21,9 @@ ACCELERATOR = "huawei.com/Ascend910"
 
 @contextmanager
 def local_kubernetes(state_dir: Path) -> Iterator[Path]:
-    """The administrator's kubeconfig. The first one of a machine builds the programs, which takes minutes. It behaves as the
-    oldest version that it can: what later ones allow besides is not relied on; the demonstration runs over the newest."""
+    """Runs a Kubernetes and yields the administrator's kubeconfig. The first one of a machine builds the programs, which takes
+    minutes. It behaves as the oldest version that it can emulate, so that tests do not rely on newer features; the demonstration
+    uses the newest."""
     command = [sys.executable, "-P", "-m", "workers.local_kubernetes", f"--state-dir={state_dir}", "--oldest"]
     with (state_dir / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log)
@@ -37,14 +38,14 @@ def local_kubernetes(state_dir: Path) -> Iterator[Path]:
 
 
 def endpoint_of(kubeconfig: Path) -> Endpoint:
-    """Of the administrator, for an installation: tests of the manifests uninstall the first one."""
+    """Returns the administrator's endpoint, for another installation: tests of the manifests uninstall the first one."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     return Endpoint(cluster["server"], config["users"][0]["user"]["token"], Path(cluster["certificate-authority"]))
 
 
 class Namespace:
-    """A namespace of one test, and short words for what tests do in it."""
+    """Namespace of one test, with short methods for what tests do in it."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api, self.name = api, name
@@ -64,7 +65,7 @@ class Namespace:
         return await self.api.create(self.path("pods"), body)
 
     async def until(self, kind: str, name: str, condition: Callable[[Object], bool]) -> Object:
-        """The object, as soon as it satisfies a condition."""
+        """Returns the object, as soon as it satisfies a condition."""
         path = self.path(kind) if kind != "nodes" else "/api/v1/nodes"
         async with asyncio.timeout(WAIT_LIMIT):
             selector = f"metadata.name={name}"
@@ -92,7 +93,7 @@ class Namespace:
                     return
 
     async def until_event(self, reason: str) -> Object:
-        """The first event with this reason."""
+        """Waits for an event with this reason, and returns the first one."""
         path = self.path("events")
         async with asyncio.timeout(WAIT_LIMIT):
             listing = await self.api.list(path)
@@ -105,14 +106,14 @@ class Namespace:
         raise AssertionError("a watch has no end")
 
     async def kubeconfig_of(self, account: str, administrator: Path, directory: Path) -> Path:
-        """Of a new service account, which may do nothing by itself."""
+        """Creates a service account without rights, and returns the path of its kubeconfig."""
         config = yaml.safe_load(administrator.read_text())
         config["users"][0]["user"] = {"token": await self.token_of(account)}
         (directory / account).write_text(yaml.safe_dump(config))
         return directory / account
 
     async def token_of(self, account: str) -> str:
-        """Creates a service account, which may do nothing, and a token of its own."""
+        """Creates a service account without rights, and returns a token for it."""
         await self.api.create(self.path("serviceaccounts"), {"metadata": {"name": account}})
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
         answer = await self.api.create(self.path("serviceaccounts", f"{account}/token"), request)
@@ -136,7 +137,8 @@ GROUPS = {
 
 @asynccontextmanager
 async def a_namespace(kubeconfig: Path, name: str) -> AsyncIterator[Namespace]:
-    """A namespace that is deleted with everything in it. Its pods are gone at the end: the next test needs their nodes."""
+    """Creates a namespace and deletes it with everything in it. Waits until its pods are gone, as the next test needs their
+    nodes."""
     async with Api(kubeconfig) as api:
         created = await api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         try:

@@ -1,4 +1,4 @@
-"""The largest examples of what crosses Temporal, for the largest jobs that the product serves."""
+"""Largest examples of all values that cross Temporal, for the largest jobs that the product serves."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -83,7 +83,7 @@ NOTE = "x" * LONGEST_NOTE
 
 
 MOST_MOVES = MOST_JOBS + MOST_LEFT
-"""Of the jobs of one leaf, and of those that were left on their backup links before."""
+"""Largest number of moves: jobs of one leaf, and jobs that were left on their backup links before."""
 
 
 FAILED_PODS = 1_250
@@ -93,7 +93,7 @@ NAME = "a-training-job-with-a-name-of-the-usual-length-of-large-ones"
 
 
 def a_name(number: int) -> str:
-    """As long as Kubernetes allows."""
+    """Returns a name as long as Kubernetes allows."""
     return f"{NAME}-worker-{number:05}".ljust(LONGEST_NAME, "x")
 
 
@@ -125,7 +125,7 @@ EVERY_SECOND = tuple(range(0, 2 * MOST_ON_BACKUP, 2))
 
 
 def leaves(count: int) -> tuple[Leaf, ...]:
-    """A plan's, with as many nodes and links as it may have."""
+    """Returns the leaves of a plan, with as many nodes and links as it may have."""
     each = MOST_LINKS // MOST_ENTRIES
     nodes = [
         NodeLinks(node=a_name(number), devices=tuple(f"{device:016}" for device in range(each)), backup=False)
@@ -136,7 +136,7 @@ def leaves(count: int) -> tuple[Leaf, ...]:
 
 
 def upgrades(request: FailoverRequest) -> list[Any]:
-    """What the upgrade of a switch takes and answers, as large as it may be."""
+    """Returns the arguments and results of a switch upgrade, each as large as possible."""
     one_leaf = leaves(2)[0]
     entries = sum((leaf.links for leaf in leaves(MOST_LEAVES)), ())
     move = JobMove(job_id="u" * 36, job=a_name(0), leaf=0, maintenance=TEXT[:800], where=Where.LEFT, what=NOTE, reason=NOTE)
@@ -179,7 +179,7 @@ def upgrades(request: FailoverRequest) -> list[Any]:
 
 
 def long_fault(job: Job, number: int, kind: FaultKind, source: str = "test") -> Fault:
-    """With everything in it that a fault may have."""
+    """Returns a fault with every field as large as possible."""
     return Fault(
         id=f"{'u' * 36}/{number}/{'c' * 80}/2026-01-01T00:00:00+00:00",
         kind=kind,
@@ -197,13 +197,14 @@ def long_fault(job: Job, number: int, kind: FaultKind, source: str = "test") -> 
 
 
 def process_fault(ranks: Sequence[int]) -> Fault:
-    """As the training side tells it."""
+    """Returns a fault of processes as the training side reports it."""
     details = (FaultyRanks(ranks=tuple(ranks), device="d" * 64, code="c" * 80),)
     return Fault(id="processes", kind=FaultKind.PROCESS, ranks=tuple(ranks), details=details, message=TEXT, source=TRAINING_SIDE)
 
 
 def worst_view(job: Job) -> JobView:
-    """A quarter of the pods failed, the nodes of all others are lost and sub-healthy at once, and no standby lives."""
+    """Returns a job in which a quarter of the pods failed, the nodes of all others are lost and sub-healthy, and all standbys
+    failed."""
     failed = dict.fromkeys(range(0, job.pods, 4), PodPhase.FAILED)
     pods = [
         a_pod(
@@ -226,12 +227,12 @@ STRESS = StressRequest(nodes={a_name(number): tuple(range(MOST_OPS)) for number 
 
 
 def asked_of(job: Job) -> tuple[RankOps, ...]:
-    """Every second rank makes other checks than its neighbour."""
+    """Returns the requested checks, which differ between neighbouring ranks."""
     return tuple(RankOps(ops=(0, 1, 2)[: 3 - half], ranks=tuple(range(half, job.ranks, 2))) for half in (0, 1))
 
 
 def results_of(job: Job) -> StressResults:
-    """Every second rank has a fault, all of them say a lot."""
+    """Returns the results of all ranks: every second one has a fault, and all have long texts."""
     codes = {0: "2", 1: "0"}
     said = {
         str(rank): dict.fromkeys(("aic", "hccs", "memory"), OpResult(code=codes[rank % 2], result=TEXT))
@@ -249,7 +250,7 @@ def findings_of(job: Job) -> stress_values.Tested:
 
 
 def ended(outcome: Outcome) -> recovery.Verdict:
-    """Without what was heard of each rank."""
+    """Returns a verdict without the data of each rank."""
     return recovery.Verdict(
         mode=Mode.JOB_RESCHEDULING,
         outcome=outcome,
@@ -267,7 +268,8 @@ def verdict(job: Job) -> recovery.Verdict:
 
 
 def situation(job: Job) -> recovery.Situation:
-    """Every second rank is faulty, by turns of memory and of the network, which are the longest texts; all pods but one leave."""
+    """Returns a situation in which every second rank is faulty, alternately by memory and network, which gives the longest texts.
+    All pods but one leave."""
     faulty = tuple(recovery.FaultRank(rank=rank, type=FaultType(f"{rank % 4}")) for rank in range(0, job.ranks, 2))
     announced = tuple(recovery.FaultRank(rank=rank) for rank in range(0, job.ranks, 2))
     return recovery.Situation(
@@ -290,7 +292,7 @@ def pod_ref(number: int) -> PodRef:
 
 
 def reports(job: Job) -> tuple[recovery.Report, ...]:
-    """Every rank is faulty, or isolated."""
+    """Returns reports in which every rank is faulty or isolated."""
     everyone = tuple(recovery.FaultRank(rank=rank) for rank in range(job.ranks))
     strategies = tuple("s" * 64 for _ in range(32))
     return (
@@ -302,7 +304,7 @@ def reports(job: Job) -> tuple[recovery.Report, ...]:
 
 
 def incident_of(number: int, case: Case, policy: SubHealthStrategy) -> Incident:
-    """Escalated, and recovered by a restart."""
+    """Returns an incident that escalated, and was recovered by a restart."""
     ladder = (ended(Outcome.ESCALATE), ended(Outcome.RECOVERED))
     return Incident(
         number=number,
@@ -317,7 +319,7 @@ def incident_of(number: int, case: Case, policy: SubHealthStrategy) -> Incident:
 
 
 def worn(job: Job, sighting: Sighting) -> JobState:
-    """The state of a job that had twenty bad incidents and as many requests, and that is as bad as it can be again."""
+    """Returns the state of a job with twenty bad incidents and as many requests, which now has all faults again."""
     found = JobState.of(job.model_copy(update={"sub_health": SubHealthStrategy.HOT_SWITCH}))
     answer = verdict(job)
     for number in range(KEPT_INCIDENTS + 1):
@@ -333,7 +335,7 @@ def worn(job: Job, sighting: Sighting) -> JobState:
 
 
 def bad(found: JobState, sighting: Sighting) -> JobState:
-    """As the watcher, the training side and people see it."""
+    """Adds all faults that the watcher, the training side and operators can report."""
     job = found.job
     problems = tuple(f"pod {a_name(number)} carries no rank" for number in range(TOLD_PROBLEMS + 1))
     found = memory.sighted(found, sighting.model_copy(update={"problems": problems}), NOW, restarting=False)
@@ -348,18 +350,18 @@ def bad(found: JobState, sighting: Sighting) -> JobState:
 
 
 def of_a_recovery(job: Job, found: JobState) -> list[Any]:
-    """What the entity gives to a mode, and tells it while it runs."""
+    """Returns what the job's workflow passes to a mode, and sends to it while it runs."""
     case = cases.next_case(found.with_(problems=(), faults=tuple(Standing(fault=one.fault) for one in found.faults)), NOW)
     assert case
     run = IncidentRun.__new__(IncidentRun)
-    run.case, run._known, run._number = case, Memory(found), 1  # without a workflow around it
+    run.case, run._known, run._number = case, Memory(found), 1  # without a workflow
     run._situation = situation(job).with_(faults=case.faults)
     gone = ManagerGone(how=f"manager {'u' * LONGEST_NAME}/{NOW.isoformat()} is another process")
     return [run._context(NOW), FaultsNow(faults=case.faults), gone]
 
 
 async def answers(job: Job, phase: PodPhase) -> list[Any]:
-    """What the activities answer for all pods of a job in one phase."""
+    """Returns the results of the activities for all pods of a job in one phase."""
     cluster = ScriptedCluster(job, nodes=job.pods)
     for pod in list(cluster.pods_by_name.values()):
         cluster._put(pod.model_copy(update={"status": pod.status.model_copy(update={"phase": phase, "message": TEXT})}))
@@ -378,7 +380,7 @@ async def answers(job: Job, phase: PodPhase) -> list[Any]:
 
 
 async def examples(job: Job) -> list[Any]:
-    """The largest of everything."""
+    """Returns the largest value of each type."""
     event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
     everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
     avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
@@ -396,7 +398,7 @@ async def examples(job: Job) -> list[Any]:
         *of_a_recovery(job, found),
         *(answer for some in largest for answer in some),
         *reports(job),
-        FaultReport(faults=(process_fault(range(0, job.ranks, 2)),)),  # every second rank is the longest text
+        FaultReport(faults=(process_fault(range(0, job.ranks, 2)),)),  # every second rank gives the longest text
         sighting,
         found,
         JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
@@ -471,13 +473,13 @@ async def examples(job: Job) -> list[Any]:
 
 
 def pods_there() -> There:
-    """As many pods of jobs as are shown of one node."""
+    """Returns as many pods of jobs as are shown of one node."""
     pod = PodThere(job_id=f"{'n' * 63}.{'j' * 63}", name="p" * 253, uid="u" * 36, pod_rank=9_999)
     return There(cordoned=True, rule="r" * 60, refused="w" * LONGEST_NOTE, pods=(pod,) * explained.MOST_THERE)
 
 
 def nodes_seen() -> NodesNow:
-    """As many nodes as a list has, each with all that is shown of it."""
+    """Returns as many nodes as a list has, each with all that is shown of it."""
     long = "n" * LONGEST_NOTE
     fact = FactNow(saw="s" * 120, message="m" * 160, since=NOW, devices=("0",) * 8, rule="r" * 60, then="sub-health")
     seen = [

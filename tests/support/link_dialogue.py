@@ -1,7 +1,7 @@
-"""A training side whose links are switched: it pauses with all that it has, switches ranks to the links that it is told, goes on.
+"""Training side whose links are switched: all ranks pause, switch to the links that they are told, and continue.
 
-As strict as the real ones: a list of ranks or a `continue` that meets training which goes on is a broken rule. Both peers take
-their part from here.
+It is as strict as the real ones: a list of ranks or a `continue` that arrives while training runs is a broken rule. Both
+simulated peers inherit from this class.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ class LinkDialogue:
         self.on_backup: set[int] = set()
         """Ranks that use their backup link."""
         self.lists: list[wire.SwitchRankList] = []
-        """As they were told."""
+        """Lists of ranks in the order in which they were received."""
         self.links_subscribed = asyncio.Event()
         self.paused_by = ""
-        """Uuid of the pause that goes on; empty: training does."""
+        """Uuid of the current pause; empty: training runs."""
 
     # ---- what the test lets happen
 
@@ -69,7 +69,7 @@ class LinkDialogue:
     # ---- its own stream
 
     async def listen_for_links(self) -> None:
-        """Comes back for ever."""
+        """Subscribes to link switches, and reconnects until it is cancelled."""
         while True:
             try:
                 async with grpc.aio.insecure_channel(self.address) as channel:

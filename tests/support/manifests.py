@@ -1,4 +1,4 @@
-"""The manifests of `deploy`, as kustomize renders them, and what their containers read."""
+"""Manifests of `deploy`, as kustomize renders them, and the environment that their containers read."""
 
 import os
 import re
@@ -76,7 +76,7 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
 
 
 def environment(objects: list[Object], one: Object) -> dict[str, str]:
-    """What a kubelet would give to the container, less what its image brings."""
+    """Returns the environment that a kubelet would give to the container, without that of the image."""
     found: dict[str, str] = {}
     for source in container(one)["envFrom"]:
         if reference := source.get("configMapRef"):
@@ -91,7 +91,7 @@ def environment(objects: list[Object], one: Object) -> dict[str, str]:
 
 
 def settings(objects: list[Object], one: Object, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What the process of a container reads."""
+    """Returns the settings that the process of a container reads."""
     for name in [name for name in os.environ if name.startswith("REKINDLE_")]:
         monkeypatch.delenv(name)
     for name, value in environment(objects, one).items():
@@ -100,7 +100,7 @@ def settings(objects: list[Object], one: Object, monkeypatch: pytest.MonkeyPatch
 
 
 def on_the_page(kind: str) -> str:
-    """The example of an object, as the page has it."""
+    """Returns the example of an object on the documentation page."""
     (written,) = [
         text for text in re.findall(r"```yaml\n(apiVersion:.*?)```", PAGE.read_text(), re.DOTALL) if f"kind: {kind}" in text
     ]

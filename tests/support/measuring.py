@@ -1,4 +1,4 @@
-"""Of a process that forks: its children write down what they covered, not once more what it had covered before."""
+"""Coverage of processes that fork: children write only the lines that they covered themselves."""
 
 import os
 
@@ -6,8 +6,10 @@ from coverage import Coverage
 
 
 def only_own_lines() -> None:
-    """Is called in a child, or handed down to all children by `in_children`. What a process inherited takes longer to write than
-    what a short one has to say."""
+    """Discards the coverage data that a child inherited. Called in each child, or installed for all of them by `in_children`.
+
+    Writing the inherited data would take longer than a short child runs.
+    """
     if (measured := Coverage.current()) and measured._collector:
         measured._collector._clear_data()  # coverage has no other name for it
 

@@ -1,4 +1,4 @@
-"""The world of the model as the control plane's activities and its watcher find it: objects of the cluster, answers, errors."""
+"""World of the model as the control plane's activities and its watcher see it: objects of the cluster, answers, errors."""
 
 from collections.abc import Callable
 from dataclasses import astuple
@@ -51,11 +51,11 @@ from tests.support.model_training import RANKS, Training
 from tests.support.model_world import Away, Missing, Node, Pod, Refused, World
 
 ANNOTATIONS = (keys.DOWNGRADED, keys.MEMORY)
-"""What the control plane writes on the job's object; the rest are labels."""
+"""Annotations that the control plane writes on the job's object; other keys are labels."""
 
 
 def view(world: World, labels: dict[str, str]) -> JobView:
-    """The job as the cluster shows it."""
+    """Returns the job as the cluster shows it."""
     if world.ended:
         return JobView(nodes=tuple(map(_node_object, world.nodes.values())))
     mindio = world.knobs.side == "mindio"
@@ -80,7 +80,7 @@ def _pod_object(pod: Pod) -> PodObject:
 
 @lru_cache(maxsize=10_000)
 def _pod_as(*fields: Any) -> PodObject:
-    """The same ones are shown again and again."""
+    """Returns a pod object, cached because the same pods are shown repeatedly."""
     pod = Pod(*fields)
     marks = {keys.RANK_INDEX: str(pod.rank), **({keys.POD_TYPE: "backup"} if pod.backup else {})}
     meta = ObjectMeta(
@@ -115,7 +115,7 @@ def _node_as(*fields: Any) -> NodeObject:
 
 
 def write(order: Order, training: Training, recovery: str) -> None:
-    """Puts an order of a recovery on the stream of the training side."""
+    """Writes an order of a recovery to the stream of the training side."""
     training.ordered_by = recovery
     if order.name in OPERATIONS:
         training.operate(Operation(order.name, order.uuid, _links(order), _ops(order)))
@@ -125,7 +125,7 @@ def write(order: Order, training: Training, recovery: str) -> None:
 
 
 class Activities:
-    """Carries activities out: those over pods, orders, and questions to the entity."""
+    """Carries out activities: those over pods, orders, and queries of the entity."""
 
     def __init__(self, driver: Driver, world: World, labels: dict[str, str]) -> None:
         self._driver, self._world, self._labels = driver, world, labels
@@ -241,7 +241,7 @@ class Activities:
         done: Callable[[list[Pod]], bool],
         answer: Callable[[list[Pod]], object],
     ) -> None:
-        """Waits for pods by the cluster's watch, which says nothing while the cluster is away."""
+        """Waits for pods with the cluster's watch, which sends nothing while the cluster is away."""
         world = self._world
 
         def look(*, late: bool = False) -> None:
@@ -368,7 +368,7 @@ class Activities:
         self._driver.update(ENTITY, Updates.RECOVER, [asked.request], asked.request_id, answered)
 
     def _ask(self, activity: Activity, attempt: int) -> None:
-        """Returns when the job will do it: a refusal comes at once, a verdict takes longer."""
+        """Completes when the job accepts the request: a refusal comes at once, a verdict takes longer."""
         asked = activity.argument(activity_values.AskRequest)
         said: list[Answer] = []
 
@@ -417,7 +417,7 @@ class Activities:
 
 
 def _refusal(answer: Answer) -> ApplicationError:
-    """Returns movements as the activities translate them."""
+    """Returns the error of an update as the activities translate it."""
     kinds = {"not found": ErrorTypes.JOB_UNKNOWN, "accepted last": ErrorTypes.WORKFLOW_LOST}
     return ApplicationError(answer.message, type=kinds.get(answer.kind, answer.kind), non_retryable=True)
 
@@ -440,7 +440,7 @@ def _away(words: str) -> ApplicationError:
 
 
 def _is_new(pod: Pod, restart: activity_values.Restart) -> bool:
-    """Whether the pod was made by this restart."""
+    """Returns whether the pod was created by this restart."""
     return pod.generation == restart.generation or restart.youngest is None
 
 

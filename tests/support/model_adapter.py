@@ -1,4 +1,4 @@
-"""Where the model of the entity meets names of the control plane: workflows, updates, payloads, what the intake tells."""
+"""Adapter of the entity's model to names of the control plane: workflows, updates, payloads, news of the intake."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -61,13 +61,13 @@ MODES = {
     Workflows.LINK_SWITCH: "link switch",
     Workflows.STRESS_TEST: "stress test",
 }
-"""What the model calls the modes."""
+"""Names of the modes in the model."""
 
 RECOVERIES = {"stopped": ReportKind.STOP_COMPLETE, "offers": ReportKind.STRATEGIES, "status": ReportKind.STATUS}
 """Messages that answer orders of a recovery of processes."""
 
 ON_OPERATIONS = ("link switch", "stress test")
-"""Modes on a job that trains."""
+"""Modes that run operations on a job that trains."""
 
 OF_OPERATIONS = {
     "stood": ReportKind.STOP_COMPLETE,
@@ -83,7 +83,7 @@ UNHEARD = {
     "no report of the test": "tested",
     "no report that training goes on": "went on",
 }
-"""Words of a verdict for a message that did not come."""
+"""Words of a verdict for a missing message, and the kind of that message."""
 
 BETWEEN_MODES, ELSEWHERE = ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE
 NOT_REGISTERED = ErrorTypes.NOT_REGISTERED
@@ -95,24 +95,24 @@ LABELS = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch", keys.PROCESS_RECOVER_ENABLE: "
 
 @dataclass(frozen=True)
 class Call:
-    """An update of the entity."""
+    """Update of the entity."""
 
     name: str
     arguments: tuple[Any, ...] = ()
     update_id: str = ""
     starts: JobState | None = None
-    """It starts the entity where there is none."""
+    """State with which the entity is started if it does not run; None: it is not started."""
 
 
 # ---- what clients send
 
 
 def front(driver: Driver, mode: str, rank: int, name: str, node: str = "", *, backup: bool = True) -> None:
-    """A client starts a mode by itself.
+    """Starts a mode as a client does.
 
     Args:
-        node: that of the pod of the rank.
-        backup: whether its links are to be moved to the backup, and not back.
+        node: node of the rank's pod.
+        backup: True to move the links to the backup, False to move them back.
     """
     kind = next(kind for kind, known in MODES.items() if known == mode)
     asked = ModeRequest(job=JOB, force=True, requested_by=name)
@@ -126,7 +126,7 @@ def front(driver: Driver, mode: str, rank: int, name: str, node: str = "", *, ba
 
 
 def fail_over(driver: Driver, node: str, maintenance: str) -> None:
-    """A person begins a maintenance of both devices of a node."""
+    """Starts a maintenance of both devices of a node."""
     asked = FailoverRequest(job=JOB, links=links_of(node, backup=True), requested_by="a person")
     driver.start(Workflows.LINK_FAILOVER, maintenance, asked)
 
@@ -144,12 +144,12 @@ def is_maintenance(run: Run) -> bool:
 
 
 def is_at_rest(driver: Driver, maintenance: Run) -> bool:
-    """Tells whether it waits for its switchback."""
+    """Returns whether the run is a maintenance that waits for its switchback."""
     return is_maintenance(maintenance) and _known(driver, maintenance).stage is Stage.ON_BACKUP
 
 
 def moved_by(driver: Driver, maintenance: Run) -> frozenset[int]:
-    """Ranks that are on their backup links, as it knows."""
+    """Returns the ranks that are on their backup links, as the maintenance knows; empty if it has ended."""
     if maintenance.status != "running":
         return frozenset()
     return frozenset(rank for one in _known(driver, maintenance).on_backup for ranks in one.ranks for rank in ranks)
@@ -161,12 +161,12 @@ def _known(driver: Driver, maintenance: Run) -> Maintenance:
 
 
 def asked_by(run: Run) -> str:
-    """The front, or the maintenance, that a mode was asked for by; empty: faults are its reason."""
+    """Returns the name of the front or maintenance that requested a mode; empty: faults are its reason."""
     return str(run.argument(RecoveryContext, 1).front)
 
 
 def links_of(node: str, *, backup: bool) -> tuple[NodeLinks, ...]:
-    """Both devices of a node."""
+    """Returns the links of both devices of a node."""
     return (NodeLinks(node=node, devices=("0", "1"), backup=backup),)
 
 
@@ -179,7 +179,7 @@ def lift() -> Call:
 
 
 def call_of(message: Message, now: datetime) -> Call:
-    """A message of the training side to the entity."""
+    """Returns the update of the entity for a message of the training side."""
     if message.kind == "attach":
         progress = Progress(incarnation=message.life, step=1, steps_lost=1) if message.life else None
         here = Attachment(queue=message.queue, session=message.session, since=now, client=message.client, progress=progress)
@@ -206,7 +206,7 @@ def call_of(message: Message, now: datetime) -> Call:
 
 
 def report_of(message: Message) -> Call | None:
-    """A message that answers an order; None: it answers none."""
+    """Returns the update for a message that answers an order; None: it answers none."""
     if message.kind == "pause":
         return Call(Updates.REPORT, (Report(kind=ReportKind.STRATEGIES, strategies=message.offers),))
     if message.kind == "resumed":
@@ -229,7 +229,7 @@ def report_of(message: Message) -> Call | None:
 
 
 def _of_operation(message: Message) -> Report:
-    """MindIO names no attempt, and says nothing of an operation but in a code."""
+    """Returns the report of an operation. MindIO names no attempt, and reports an operation only by a code."""
     kind, attempt = OF_OPERATIONS[message.kind], "" if message.once or message.kind == "stood" else message.answers[0]
     said = {str(rank): {f"check {i}": OpResult(code=code) for i, code in enumerate(codes)} for rank, codes in message.codes}
     return Report(
@@ -247,22 +247,22 @@ def _of_operation(message: Message) -> Report:
 
 @dataclass(frozen=True)
 class Ended:
-    """An incident that is over."""
+    """Ended incident."""
 
     summary: str
     seconds: float
     began: datetime
     tried: tuple[str, ...]
     given_up: str
-    """Why; empty: it was not."""
+    """Reason why it was given up; empty: it was not."""
     needs_a_person: bool
-    """It was given up on purpose: a job that dies again and again is not restarted for ever."""
+    """True if it was given up on purpose: a job that dies repeatedly is not restarted for ever."""
     cancelled: bool
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The entity, as its query shows it."""
+    """State of the entity, as its query shows it."""
 
     waiting: tuple[str, ...]
     session: str
@@ -270,7 +270,7 @@ class Seen:
     links: frozenset[int]
     """Ranks that use their backup links."""
     moved: dict[str, frozenset[int]]
-    """The same, by the maintenances that moved them."""
+    """Ranks on their backup links, by the maintenance that moved them."""
 
 
 def seen(driver: Driver) -> Seen:
@@ -304,7 +304,7 @@ def seen(driver: Driver) -> Seen:
 
 
 def receipt_of(answer: Answer) -> Receipt | None:
-    """Answer of the entity to faults; None: it refused them."""
+    """Returns the receipt of the entity for faults; None: it refused them."""
     if answer.value is None:
         return None
     receipt: Receipt = PAYLOADS.from_payloads([answer.value], [Receipt])[0]
@@ -312,7 +312,7 @@ def receipt_of(answer: Answer) -> Receipt | None:
 
 
 def verdict_of(run: Run) -> Verdict | None:
-    """Of a mode that is over; None: it failed, or was cancelled."""
+    """Returns the verdict of an ended mode; None: it failed, or was cancelled."""
     if run.status != "completed" or run.result is None:
         return None
     verdict: Verdict = PAYLOADS.from_payloads([run.result], [Verdict])[0]
@@ -320,7 +320,7 @@ def verdict_of(run: Run) -> Verdict | None:
 
 
 def unheard(run: Run) -> tuple[str, str] | None:
-    """The attempt of a mode, and the order in it, that ended since no report came; None: it did not."""
+    """Returns the attempt and order of a mode that ended because no report came; None: it ended otherwise."""
     verdict = verdict_of(run)
     if verdict is None or verdict.situation is None or "no report of " not in verdict.reason:
         return None
@@ -331,30 +331,30 @@ def unheard(run: Run) -> tuple[str, str] | None:
 
 
 def unheard_in_operation(run: Run) -> str:
-    """The kind of the message that an operation has not heard in time; empty: it heard all."""
+    """Returns the kind of the message that an operation did not receive in time; empty: it received all."""
     verdict = verdict_of(run)
     return next((kind for words, kind in UNHEARD.items() if verdict and words in verdict.reason), "")
 
 
 def says_recovered(run: Run) -> bool:
-    """Whether a mode ended with this verdict."""
+    """Returns whether a mode ended with the verdict `recovered`."""
     verdict = verdict_of(run)
     return verdict is not None and verdict.outcome is Outcome.RECOVERED
 
 
 def was_answered(failure: Failure) -> bool:
-    """Tells whether a front failed for what it was told, and not by itself."""
+    """Returns whether a front failed because of the answer it received, and not by itself."""
     return failure.HasField("activity_failure_info") or failure.application_failure_info.type == ErrorTypes.REQUEST_INVALID
 
 
 def is_by_itself(run: Run) -> bool:
-    """Tells whether training could not be told to go on, and goes on without a word."""
+    """Returns whether the order to continue could not be delivered, so that training continues by itself without a report."""
     verdict = verdict_of(run)
     return verdict is not None and "goes on by itself" in verdict.reason
 
 
 def was_cancelled(run: Run) -> bool:
-    """Whether whoever asked was told that nothing of what was asked for is done."""
+    """Returns whether the requester was told that nothing of the request will be done."""
     verdict = verdict_of(run)
     if run.status == "cancelled":
         return not runs_mode(run.id, LAST.mode)  # half-way it leaves the job without pods
@@ -362,7 +362,7 @@ def was_cancelled(run: Run) -> bool:
 
 
 def is_settled(run: Run) -> bool:
-    """Whether a recovery came to an end that leaves nothing behind."""
+    """Returns whether a recovery ended without leaving anything behind."""
     verdict = verdict_of(run)
     if run.status == "cancelled":
         return not runs_mode(run.id, LAST.mode)  # half-way it leaves the job without pods
@@ -370,12 +370,12 @@ def is_settled(run: Run) -> bool:
 
 
 def is_first_mode(run: Run) -> bool:
-    """Whether no mode was tried before it in its incident."""
+    """Returns whether no mode was tried before it in its incident."""
     return not run.argument(RecoveryContext, 1).situation.tried
 
 
 def is_behind_operation(run: Run) -> bool:
-    """Tells whether only an operation was tried before it."""
+    """Returns whether only operations were tried before it."""
     return {MODES.get(runs) for runs in _tried(run)} <= set(ON_OPERATIONS)
 
 
@@ -384,14 +384,17 @@ def _tried(run: Run) -> set[str]:
 
 
 def is_of_training_side(run: Run) -> bool:
-    """Tells whether it was begun for nothing but what the training side told."""
+    """Returns whether it was started only because of reports of the training side."""
     faults = run.argument(RecoveryContext, 1).situation.faults
     return bool(faults) and all(fault.source == TRAINING_SIDE for fault in faults)
 
 
 def is_of_strangers(run: Run, introduced: Collection[str]) -> bool:
-    """Whether it is about processes of sessions only of which the entity was never told: a late word of an old life is taken for
-    one of the new, see the known weaknesses. What it has forgotten is no excuse."""
+    """Returns whether its faults are only of sessions that were never introduced to the entity.
+
+    A late message of an old life is taken for one of the new life, see the known weaknesses. Sessions that the entity has
+    forgotten do not count as strangers.
+    """
     faults = run.argument(RecoveryContext, 1).situation.faults
     return bool(faults) and not any(fault.session in ("", *introduced) for fault in faults)
 
@@ -400,7 +403,7 @@ def is_of_strangers(run: Run, introduced: Collection[str]) -> bool:
 
 
 class Intake:
-    """The real intake, as the watcher's reconciler uses it. A new watcher remembers nothing."""
+    """Real intake, used as by the watcher's reconciler. A new watcher remembers nothing."""
 
     def __init__(self) -> None:
         self._shown: Shown | None = None
@@ -411,18 +414,18 @@ class Intake:
         self._shown = intake.shown(view, Limits())
 
     def forget(self) -> None:
-        """The job's workflow is lost."""
+        """Resets what was acknowledged, because the job's workflow is lost."""
         self._acknowledged = intake.forgotten(self._acknowledged)
 
     def due(self) -> News | None:
-        """What is to be told now."""
+        """Returns the news that are due now; None: there are none."""
         return intake.due(self._shown, self._acknowledged) if self._shown else None
 
     def is_urgent(self, news: News) -> bool:
         return intake.is_urgent(news, self._acknowledged)
 
     def repeats(self, news: News) -> bool:
-        """Whether it was sent before, and nobody knows whether it was taken."""
+        """Returns whether the news were sent before and it is unknown whether they were applied."""
         return news == self._sent
 
     def sends(self, news: News) -> Call:
@@ -432,7 +435,7 @@ class Intake:
         return Call(Updates.END, (news.reason,)) if isinstance(news, End) else Call(Updates.SIGHTING, (news.sighting,))
 
     def answered(self, news: News, answer: Answer) -> bool:
-        """Whether there is no need to wait before the next one."""
+        """Processes the answer to news. Returns whether the next update can follow without a pause."""
         known = self._acknowledged
         if answer.kind == "again":
             self._acknowledged = intake.unconfirmed(known, news)

@@ -1,6 +1,7 @@
-"""The manager of the model's own training side, in recoveries of processes: it stands training, reports, and obeys orders.
+"""Manager of the model's own training side in recoveries of processes: it stops training, reports, and obeys orders.
 
-One object for each life of a manager process. What it knows it learnt from its ranks; a successor is told the attempt again.
+There is one object for each life of a manager process. It knows only what its ranks report; a successor is told the attempt
+again.
 """
 
 from collections import deque
@@ -18,34 +19,34 @@ MEMORY, GONE, NETWORK = "0", "1", "2"
 RETRY_FAILED, FAILED = 405, 406
 
 MEETS = 2.0
-"""Seconds in which a manager that follows another one has met whoever lives."""
+"""Seconds within which a manager that follows another one has met all living ranks."""
 ALONE, SPOKEN = 60.0, 900.0
-"""How long it waits for an order before it helps itself: for the first one, and behind one."""
+"""Seconds that it waits for an order before it recovers by itself: for the first order, and after one."""
 STARTS = 900.0
-"""How long processes of new pods are waited for."""
+"""Seconds that it waits for processes of new pods."""
 LAUNCHER = 10.0
-"""So long a launcher may say nothing."""
+"""Seconds after which a silent launcher counts as gone."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """An order of a recovery."""
+    """Order of a recovery."""
 
     name: str
     uuid: str
     ranks: frozenset[int] = field(default=frozenset(), compare=False)
-    """Faulty ones: those of a repetition may differ."""
+    """Faulty ranks; not compared, as those of a repetition may differ."""
     pods: frozenset[int] = field(default=frozenset(), compare=False)
-    """Pod ranks that leave."""
+    """Pod ranks that are replaced."""
     in_place: bool = False
 
 
 class CannotRepair(Exception):
-    """Says why."""
+    """The repair is not possible; the message says why."""
 
 
 class Recovery:
-    """From the first fault, or order, to the step behind it."""
+    """State of a recovery, from the first fault or order to the next completed step."""
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {}
@@ -54,7 +55,7 @@ class Recovery:
         self.carried: Command | None = None
         self.patience = ALONE
         self.work = object()
-        """What is going on; another one takes its place."""
+        """Token of the current work; it is replaced when other work begins."""
         self.repairs = False
 
 
@@ -62,7 +63,7 @@ class Manager:
     def __init__(self, training: "Training", *, follows: bool) -> None:
         self.training, self.clock, self.world = training, training.clock, training.world
         self.over = False
-        """Another process is the manager."""
+        """True if another process is the manager."""
         self.follows = follows
         self.recovery: Recovery | None = None
         self.met = not follows
@@ -88,7 +89,7 @@ class Manager:
             self.look()
 
     def look(self) -> None:
-        """What came while nothing else could be begun."""
+        """Handles faults that came while nothing else could be started."""
         if self.over or not self.met or self.training.state not in ("training", "standing"):
             return
         for rank in sorted(self.training.vacant()):
@@ -103,12 +104,12 @@ class Manager:
             self._add(self.recovery or self._begin(), rank, GONE)
 
     def failed(self, rank: int, kind: str) -> None:
-        """A repair that is going on repeats that step as well."""
+        """Adds a failed rank, unless a repair runs, which repeats the step anyway."""
         if self.met and not self.over and not (self.recovery and self.recovery.repairs):
             self._add(self.recovery or self._begin(), rank, kind)
 
     def blame(self) -> None:
-        """A switch has failed, for who is gone; where nobody is, for the network."""
+        """Reports the fault of a failed switch: lost ranks, or the network if none is lost."""
         self.look()
         if self.recovery and not self.recovery.known:
             self._add(self.recovery, 0, NETWORK)
@@ -138,7 +139,7 @@ class Manager:
         return recovery
 
     def _wait(self, recovery: Recovery) -> None:
-        """For orders, and not for ever."""
+        """Waits for orders; if none comes in time, repairs the job by itself."""
         work = recovery.work = object()
 
         def alone() -> None:
@@ -154,7 +155,7 @@ class Manager:
         return is_here and self.training.state != "gone"
 
     def order(self, command: Command) -> None:
-        """A repetition is none."""
+        """Takes an order; repetitions are ignored."""
         if command in self._seen or self.over:
             return
         self._judge(command)
@@ -162,11 +163,11 @@ class Manager:
         self._take(command)
 
     def _judge(self, command: Command) -> None:
-        """Whether a control plane may order that."""
+        """Records a wrong order, which a control plane must not give."""
         if command.name in (RETRY, RECOVER):
             before = [one.name for one in self._seen if one.uuid == command.uuid]
             asks_first = command.name == RECOVER and not command.in_place
-            if asks_first and ANNOUNCE not in before and not self.follows:  # one that follows may meet an attempt's end first
+            if asks_first and ANNOUNCE not in before and not self.follows:  # a successor may receive the end of an attempt first
                 self.world.moment(f"wrong order: {command.name} before its faults were announced")
             if {RETRY, RECOVER} & set(before):
                 self.world.moment(f"wrong order: {command.name} as a second strategy of one attempt")
@@ -177,7 +178,8 @@ class Manager:
         self._next(recovery)
 
     def _next(self, recovery: Recovery) -> None:
-        """Orders of one attempt one after the other; that of another one takes the place of what is going on."""
+        """Starts the next order. Orders of one attempt run one after the other; an order of another attempt replaces the
+        current work."""
         carried, orders = recovery.carried, recovery.orders
         if not orders or (carried and carried.uuid == orders[0].uuid):
             return
@@ -216,14 +218,14 @@ class Manager:
         )
 
     def _answer(self, recovery: Recovery, message: Message) -> None:
-        """Training stands, and the next order is awaited."""
+        """Sends an answer while training is stopped, and waits for the next order."""
         recovery.carried, recovery.repairs = None, False
         self.tell(message)
         self._wait(recovery)
         self._next(recovery)
 
     def fail(self, recovery: Recovery, command: Command, why: str) -> None:
-        if not command.name:  # nobody ordered it
+        if not command.name:  # the manager itself started it
             self.training.end(why)
             return
         kind = {STOP: "stopped", ANNOUNCE: "offers"}.get(command.name, "status")
@@ -254,7 +256,7 @@ class Manager:
 
 
 class Repair:
-    """Faulty ranks are taken by new processes: of the same pods, of others, or of nobody else."""
+    """Repair of a job: new processes take the faulty ranks, in the same pods or in others, or none are needed."""
 
     def __init__(self, manager: Manager, recovery: Recovery, command: Command, work: object) -> None:
         self.manager, self.recovery, self.command, self.work = manager, recovery, command, work
@@ -264,10 +266,10 @@ class Repair:
         taken = self._is_taken()
         self.leaving = frozenset() if taken or command.in_place else command.pods
         self.unheard: dict[int, float] = {}
-        """By pod rank: since when no launcher speaks for it."""
+        """Time since which no launcher has spoken for a pod, by pod rank."""
 
     def _is_taken(self) -> bool:
-        """A manager that follows finds the new pods in their places."""
+        """Returns whether a manager that follows another one finds the new pods already in place."""
         pods = self.command.pods
         were_backups = all(self.members.get(pod) in self.training.came_as_backups for pod in pods)
         lost = {rank for pod in pods for rank in self.training.ranks_of(pod)} & self.training.vacant()
@@ -303,7 +305,7 @@ class Repair:
             self.manager.recovered(self.recovery, self.command)
 
     def _replaced(self) -> frozenset[int]:
-        """Raises CannotRepair where a rank is gone that the order may not replace."""
+        """Returns the ranks that get other processes. Raises CannotRepair if a lost rank may not be replaced by this order."""
         left = frozenset(pod for pod in self.leaving if self.training.members.get(pod) == self.members.get(pod))
         of_pods = frozenset(rank for pod in left for rank in self.training.ranks_of(pod))
         vacant = self.training.vacant()
@@ -313,7 +315,7 @@ class Repair:
         return vacant if self.command.in_place else of_pods
 
     def _found(self) -> dict[int, str] | None:
-        """The pods of those that are replaced, by pod rank; None: they are not all there."""
+        """Returns the pods for the replaced ranks, by pod rank; None: not all of them are ready."""
         ranks = self._replaced()
         if not self.training.has_replica(ranks):
             raise CannotRepair("no rank is left")
@@ -328,7 +330,7 @@ class Repair:
         return there if pods <= there.keys() else None
 
     def _hear(self, silent: set[int]) -> None:
-        """Raises CannotRepair where no launcher has spoken for a pod for too long."""
+        """Raises CannotRepair if no launcher has spoken for one of these pods for too long."""
         now = self.clock.now.timestamp()
         self.unheard = {pod: self.unheard.get(pod, now) for pod in silent}
         if late := [pod for pod, since in self.unheard.items() if now - since > LAUNCHER]:

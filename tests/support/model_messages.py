@@ -1,4 +1,4 @@
-"""Messages of the model's training side, and how a manager of ours sends them."""
+"""Messages of the model's training side, and the way in which our manager sends them."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from tests.support.model_training import Training
 
 CALL = 10.0
-"""Seconds of one call: a message that has no answer by then is sent again, as the same message."""
+"""Time limit of one call in seconds: a message without an answer is sent again under the same id."""
 TICK = 0.2
 
 
 @dataclass(frozen=True)
 class Message:
-    """Attach, detach, pause, resumed, fault, first step; in a recovery of processes: stopped, offers, status; in an operation:
-    stood, switched, tested, went on."""
+    """Message of the training side. Kinds: attach, detach, pause, resumed, fault, first step; in a recovery of processes:
+    stopped, offers, status; in an operation: stood, switched, tested, went on."""
 
     kind: str
     session: str = ""
@@ -32,34 +32,34 @@ class Message:
     codes: tuple[tuple[int, tuple[str, ...]], ...] = ()
     """Results of a stress test: ranks, each with the codes of its checks."""
     answers: tuple[str, str] = ("", "")
-    """The attempt and the name of the order."""
+    """Attempt and name of the order that it answers."""
     life: str = ""
     client: str = ""
-    """Which process speaks, where that matters."""
+    """Sending process, where that matters."""
     once: bool = False
-    """Nobody sends it again where it is lost."""
+    """True if it is not repeated when it is lost."""
     id: str = ""
-    """Id of its own, however often it is sent; empty: each time it is another one."""
+    """Id that is kept when the message is repeated; empty: each call is another message."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An order of an operation on a job that trains, as MindIO and our own training side get it."""
+    """Order of an operation on a job that trains, for MindIO and our own training side."""
 
     name: str
     uuid: str
     links: tuple[tuple[int, bool], ...] = ()
-    """Ranks, and whether they are to use their backup links."""
+    """Ranks, each with True if it is to use its backup link."""
     ops: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """Ranks, each with its checks."""
 
 
 class Teller:
-    """Outbox of one life of a manager: one message after the other, each until it is answered."""
+    """Outbox of one life of a manager: sends one message after the other, each until it is answered."""
 
     def __init__(self, training: "Training", is_over: Callable[[], bool]) -> None:
         """Args:
-        is_over: tells whether another process is the manager.
+        is_over: returns whether another process is the manager.
         """
         self._training, self._clock, self._world = training, training.clock, training.world
         self._is_over = is_over
@@ -76,7 +76,7 @@ class Teller:
         self._clock.after(self._training.pace(message.kind), lambda: self._speak(message))
 
     def _speak(self, message: Message) -> None:
-        """Says it on the stream; a client without one is coming back, and tells it then."""
+        """Sends a message on the stream. A client without a stream sends it after it has reconnected."""
         if self._is_over() or self._training.state == "gone" or not self._waiting or self._waiting[0].id != message.id:
             return
         if not self._training.session:
@@ -88,7 +88,7 @@ class Teller:
         self._world.receive(told, self._training)
 
     def heard(self, message: Message) -> None:
-        """The control plane answered, whatever it was. Where the answer was lost, it is told again before anything else."""
+        """Removes a message that was answered in any way. If the answer was lost, the message is repeated before all others."""
         if self._waiting and self._waiting[0].id == message.id:
             if self._again:
                 self._again = False

@@ -1,6 +1,6 @@
-"""MindIO of the model, beside its hot switches: operations, and the question whether it trains.
+"""MindIO in the model, apart from its hot switches: operations, and the question whether it trains.
 
-It says each thing once, obeys the order that is due, and leaves where none comes. What is not due is noted as a wrong order.
+It sends each message once, obeys the expected order, and exits if none comes. Unexpected orders are recorded as wrong.
 """
 
 from typing import TYPE_CHECKING
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 STOP, ANNOUNCE, RETRY = "stop_train", "on_global_rank", "retry"
 QUESTIONS = (STOP, ANNOUNCE, RETRY)
-"""Orders by which it is asked whether it trains."""
+"""Orders that ask whether it trains."""
 
 PATIENCE, QUESTION_PATIENCE = 900.0, 30.0
-"""Seconds that it waits for an order in a pause, and behind an answer to a question."""
+"""Seconds that it waits for an order in a pause, and after an answer to a question."""
 
 
 class Mindio:
-    """One life of its manager."""
+    """One life of MindIO's manager."""
 
     def __init__(self, training: "Training") -> None:
         self.training, self.clock, self.world = training, training.clock, training.world
         self.over, self.agents_held = False, False
         self._waits = object()
         self._question = ""
-        """The order that it has answered last, of those by which it is asked."""
+        """Last question that it has answered."""
 
     def give_way(self) -> None:
-        """A fault ends each pause."""
+        """Ends the pause because of a fault."""
 
     def stop(self, reason: str) -> None:
-        """A hot switch is ordered in a pause: it knows no such thing."""
+        """Does nothing: MindIO knows no hot switch in a pause."""
 
     def order(self, operation: Operation) -> None:
         if operation.name in (HOLD, RELEASE):
@@ -52,7 +52,7 @@ class Mindio:
             self._after((0.05, 3.0), "held", lambda: self._work(operation))
 
     def _after(self, seconds: tuple[float, ...], state: str, work: object) -> None:
-        """Unless training is something else by then."""
+        """Does the work after a random delay, unless training has another state by then."""
         self._waits = object()
 
         def do() -> None:
@@ -118,7 +118,7 @@ class Mindio:
     # ---- whether it trains
 
     def _answer_question(self, name: str) -> None:
-        """Whoever stands for good answers nothing."""
+        """Answers a question whether it trains. Training that has stopped for good does not answer."""
         if name == STOP and self.training.state in ("training", "held") and self.training.whole():
             self.training.state, self.training.switching = "asked", None
         elif name == STOP or self.training.state != "asked":

@@ -1,7 +1,7 @@
-"""Our own training side of the model in operations: it pauses with all it has, does what it is told, and goes on.
+"""Our own training side of the model in operations: it pauses with its state, carries out orders, and continues.
 
-One object for each life of a manager, and a `Pause` for each attempt: as `manager/maintenance.py` of the training side,
-without its ranks. Where no order comes, training goes on by itself.
+There is one object for each life of a manager, and a `Pause` for each attempt, as in `manager/maintenance.py` of the training
+side, but without ranks. If no order comes, training continues by itself.
 """
 
 from collections import deque
@@ -19,20 +19,20 @@ OPERATIONS = (PAUSE, LINKS, TEST, CONTINUE, HOLD, RELEASE)
 
 FAILED = 406
 MERGE = 0.02
-"""Seconds behind the report of a fault, in which the pause that gave way to it is answered."""
+"""Seconds from the report of a fault until the pause that yielded to it is answered."""
 LATER = 1.1
-"""The same where processes are not recovered, and a fault is told whenever it is noticed."""
+"""The same delay where processes are not recovered, and faults are reported whenever they are noticed."""
 PATIENCE = 60.0
 """Seconds that a pause waits for its next order."""
 MEETS = 2.0
-"""Seconds in which a manager that follows another one has met whoever lives."""
+"""Seconds within which a manager that follows another one has met all living ranks."""
 FAULT_FIRST, NOT_PAUSED = "a fault is being recovered", "training is not paused: pause_train comes first, and is answered"
 
 OK, NOT_RUN, FAULT, TIMED_OUT = "0", "1", "2", "3"
 
 
 def results_of(operation: Operation, finds: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Answer of the ranks: the first one finds it."""
+    """Returns the codes of all ranks and checks: the first check of the first rank has the result `finds`."""
     found = {"fault": FAULT, "silent": TIMED_OUT, "untested": NOT_RUN}.get(finds, OK)
     rows = [(rank, tuple(OK for _ in ops)) for rank, ops in operation.ops]
     return () if finds == "nothing" else ((rows[0][0], (found, *rows[0][1][1:])), *rows[1:])
@@ -45,12 +45,12 @@ class Pauses:
         self.teller = Teller(training, lambda: self.over)
         self.active: Pause | None = None
         self._known: dict[str, Pause] = {}
-        """Operations by their attempts: all of this manager's life, as they may be asked for again."""
+        """Operations by attempt, for the whole life of this manager, as they may be requested again."""
         if follows:
             self.clock.after(MEETS, self._take_over)
 
     def _take_over(self) -> None:
-        """A side that is found standing goes on with the attempt that it stands for."""
+        """Continues the attempt for which a paused training side is held."""
         self.met = True
         if not self.over and self.training.state == "held" and self.active is None:
             self._maintain(self.training.held_for)
@@ -110,14 +110,14 @@ class Pauses:
             pause.begin()
 
     def give_way(self) -> None:
-        """Hands over to what mends a fault: nobody stands for an operation any more."""
+        """Ends the operation because of a fault, which is then recovered."""
         if pause := self.active:
             self.active = None
             told = 2 * MERGE if self.training.boss else LATER
             self.clock.after(told, lambda: pause.fail(FAULT_FIRST))
 
     def stop(self, reason: str) -> None:
-        """Training goes on from here."""
+        """Ends the current operation, after which training continues."""
         if self.active:
             self.active.stop(reason)
 
@@ -138,7 +138,7 @@ class Pauses:
 
 
 class Pause:
-    """State of one attempt."""
+    """State of the operation of one attempt."""
 
     def __init__(self, pauses: Pauses, attempt: str) -> None:
         self.pauses, self.attempt = pauses, attempt
@@ -154,7 +154,7 @@ class Pause:
 
     @property
     def busy(self) -> bool:
-        """Tells whether it does more than stand still."""
+        """Returns whether the operation does more than keep training paused."""
         stands = self._stopped is not None and not self._stopped[0] and self._went_on is None
         return self._went_on is None and not (stands and not self._orders and not self._works and not self._told)
 
@@ -207,7 +207,7 @@ class Pause:
         self._end(FAILED, reason, reason)
 
     def _end(self, code: int, info: str, reason: str) -> None:
-        """Ends the operation: nobody is paused, and the order to go on is answered with this."""
+        """Ends the operation: training is no longer paused, and the order to continue is answered with this code and text."""
         if self.pauses.active is self:
             self.pauses.active = None
         if self._went_on or self.pauses.over or self.training.state == "gone":
@@ -281,7 +281,7 @@ class Pause:
         self._next()
 
     def _switch(self, order: Operation) -> None:
-        if self.knobs.switches == "torn" and self.training.boss:  # on neither link: nobody ended, and training is recovered
+        if self.knobs.switches == "torn" and self.training.boss:  # neither link works: no process ended
             self.training.blame()
         elif self.knobs.switches != "yes":
             self._answered(order, done=False, words="rank 3: eth1 is down; all ranks are on the links of before")

@@ -1,4 +1,4 @@
-"""The control plane of the model: real workflows and intake, the gateway's manners, and what must never be seen of them."""
+"""Control plane of the model: real workflows and intake, a simulated gateway, and checks of forbidden behaviour."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,23 +15,23 @@ from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25), timedelta(seconds=60)
-"""Time in which the gateway repeats a report between two modes, anything else, and a report whose job's workflow is lost."""
+"""Time for which the gateway repeats a report between two modes, any other message, and a report whose job's workflow is lost."""
 UNHEARD = timedelta(seconds=1)
-"""How long the end of a recovery, or what became of pods, may be on its way to the entity."""
+"""Longest delay until the entity learns of the end of a recovery, or of a change of pods."""
 LONG_AGO = timedelta(seconds=300)
-"""What was taken then was there when a mode decided that ends now."""
+"""Age of a message that a mode must have received before it ended."""
 FORGOTTEN = timedelta(seconds=50)
-"""How long training may stand before somebody recovers it: less than until its manager helps itself."""
+"""Longest time for which training may stand without a recovery: less than until its manager recovers it by itself."""
 ASKED = 3
-"""Number of times that MindIO is asked whether it trains, where its answers are lost as well."""
+"""Number of lost answers of MindIO to the question whether it trains, after which a restart is accepted."""
 MOST_ASKED = 15
-"""Link switches for one maintenance."""
+"""Largest number of link switches for one maintenance."""
 RELIST = 30.0
-"""Seconds in which the watcher looks for workflows that were lost."""
+"""Seconds between two searches of the watcher for lost workflows."""
 ROUND = 300.0
-"""Seconds in which the gateway offers every attachment again. It has many."""
+"""Seconds between two offers of the same attachment by the gateway, which has many."""
 GROWING = 1.0
-"""Seconds in which the watcher gathers what has time."""
+"""Seconds for which the watcher gathers changes that are not urgent."""
 
 
 PROOFS = {
@@ -42,7 +42,7 @@ PROOFS = {
     "link switch": "went on",
     "stress test": "went on",
 }
-"""What happens to training before a mode may say that it recovered."""
+"""Event of training that must precede the verdict `recovered`, by mode."""
 
 
 class ControlPlane:
@@ -55,32 +55,32 @@ class ControlPlane:
         driver.perform = Activities(driver, self.world, self.labels).perform
         self.watcher = Watcher(self)
         self.found: list[str] = []
-        """What must never be seen."""
+        """Observations that must never occur, in words."""
         self._restart_asked_for = False
         self._fronts = 0
         self._reporting = False
         self._told: set[str] = set()
-        """Sessions of which the entity was told."""
+        """Sessions that were sent to the entity."""
         self._introduced: set[str] = set()
-        """Those of them that the entity which lives now took: whatever it remembers, they are no strangers to it."""
+        """Sessions that the current entity accepted. They are known to it even if it has forgotten them."""
         self._orphan: Run | None = None
-        """A recovery whose entity was lost."""
+        """Recovery whose entity was lost."""
         self._shortage = False
-        """There were too few nodes when a restart was given up."""
+        """True if there were too few nodes when a restart was given up."""
         self._taken: dict[tuple[str, str], datetime] = {}
-        """Time at which the report of an attempt's order was taken; and by recoveries, of each kind."""
+        """Time at which the report for an order of an attempt was accepted, and by recovery and kind of message."""
         self._lost = False
-        """The message that the knobs name is."""
+        """True if the message that the knobs name was lost."""
         self._answers_lost = 0
         self._maintenances = 0
         self.modes: list[Run] = []
-        """All that have ended."""
+        """Modes that have ended."""
         self.terminated = False
-        """A recovery was terminated: nobody knows what it did."""
+        """True if a recovery was terminated, so that its effects are unknown."""
         self.gentle = False
-        """There is no reason to leave training as it stands."""
+        """True if nothing justifies leaving training stopped."""
         self._stands_since: datetime | None = None
-        """While no recovery runs."""
+        """Time since which training has stood without a recovery; None: it does not."""
         driver.after(ROUND, self._round)
 
     # ---- what must never be seen
@@ -111,7 +111,7 @@ class ControlPlane:
         self.world.moment(f"{mode} ended")
 
     def _operated(self, run: Run, mode: str) -> None:
-        """An operation ended as it has to: it heard what was said, and leaves nobody held."""
+        """Checks the end of an operation: it processed all messages, and no agent is held."""
         kind = adapter.unheard_in_operation(run)
         if (run.id, kind) in self._taken and self._taken[run.id, kind] < self.driver.now - LONG_AGO:
             self.found.append(f"unheard: the {mode} waited for the message `{kind}`, which was taken")
@@ -127,26 +127,29 @@ class ControlPlane:
             self._introduced.clear()
 
     def _just_ended(self) -> Run | None:
-        """A recovery of whose end the entity may not have heard."""
+        """Returns a recovery of whose end the entity may not have learned; None: there is none."""
         ended = (run for run in self.driver.runs.values() if run.parent and run.ended)
         last = max(ended, key=lambda run: run.ended or self.driver.now, default=None)
         return last if last and last.ended and self.driver.now - last.ended < UNHEARD else None
 
     def _recovered(self, run: Run, mode: str) -> None:
-        """The verdict rests on what this very recovery brought about."""
+        """Checks that a verdict `recovered` is based on the effects of this recovery."""
         restarted = mode == "restart"
-        self._orphan = None if restarted else self._orphan  # what it left half done is swept
+        self._orphan = None if restarted else self._orphan  # the restart cleans up what it left
         proof = PROOFS.get(mode, "attached" if self.world.knobs.side == "mindio" else "first step")
         since = self.world.last("pods made") if restarted else run.began
         seen = self.world.last(proof)
-        if adapter.is_by_itself(run):  # nobody could tell it to go on, and it needs nobody
+        if adapter.is_by_itself(run):  # training continued by itself without an order
             return
         if since is None or seen is None or seen < since:
             self.found.append(f"untrue: the {mode} says recovered, and nothing {proof} since it acted")
 
     def _restarting(self) -> None:
-        """A job that trains is restarted only if a person asked for it, a mode before failed, one was lost or cut off half-way,
-        or nobody could know that it trains again: a manager that helped itself tells nobody."""
+        """Checks that the restart of a training job has a reason.
+
+        Reasons are: a person requested it, a mode before failed, or one was lost or cut off. It may also be unknown that the job
+        trains again, since a manager that recovered by itself does not report that.
+        """
         recovery = next(iter(self.recoveries()), None)
         if recovery is None or not self.world.trains_undisturbed():
             return
@@ -161,7 +164,7 @@ class ControlPlane:
             self.found.append("needless: a job that trains is restarted")
 
     def recoveries(self) -> list[Run]:
-        """Modes that run, as children of the entity."""
+        """Returns the running modes, which are children of the entity."""
         return [run for run in self.driver.runs.values() if run.status == "running" and run.parent]
 
     def watch(self) -> None:
@@ -176,7 +179,7 @@ class ControlPlane:
             self._stands_since = None
 
     def conclude(self) -> None:
-        """Nobody disturbs any more, and what was to happen has happened."""
+        """Checks the final state, when no disturbance is left and all events have happened."""
         entity = self.driver.running(ENTITY)
         running = [run for run in self.driver.runs.values() if run.status == "running" and run is not entity]
         open_runs = [run.id for run in running if not adapter.is_at_rest(self.driver, run)]
@@ -192,15 +195,15 @@ class ControlPlane:
         self.found += [what for _, what in self.world.log if what.startswith("wrong order")]
 
     def _misplaced(self, seen: adapter.Seen) -> list[str]:
-        """Links are where the job's workflow believes them."""
+        """Checks that links are where the job's workflow expects them."""
         here = self.world.training.links
-        if self.terminated or self.world.last("switched lost"):  # nobody but the training side knows it then
+        if self.terminated or self.world.last("switched lost"):  # only the training side knows it then
             return []
         found = [f"misplaced: ranks {sorted(here)} are on their backup links, known are {sorted(seen.links)}"]
         return [*(found if here != seen.links else []), *self._forgotten_links(seen)]
 
     def _forgotten_links(self, seen: adapter.Seen) -> list[str]:
-        """A maintenance knows what it has moved, and does not end before that has returned."""
+        """Checks that a maintenance knows what it has moved, and does not end before that has returned."""
         found = []
         for run in filter(adapter.is_maintenance, self.driver.runs.values()):
             known, moved = adapter.moved_by(self.driver, run), seen.moved.get(run.id, frozenset())
@@ -211,18 +214,18 @@ class ControlPlane:
         return found
 
     def twice(self) -> list[str]:
-        """One report of a fault is the reason for one recovery. Not where somebody cancels or terminates what runs."""
+        """Checks that one report of a fault leads to one recovery. Not valid if running workflows are cancelled or terminated."""
         told = sum(what == "process fault" for _, what in self.world.log)
         begun = sum(adapter.is_first_mode(run) and adapter.is_of_training_side(run) for run in self.modes)
         return [f"twice: {begun} recoveries of what was told {told} times"] if begun > told else []
 
     def _restless(self) -> list[str]:
-        """Whoever is refused asks again some times, and not for ever."""
+        """Checks that a refused request is repeated some times only."""
         asked = Counter(adapter.asked_by(run) for run in self.modes if run.id.endswith("link-switch/" + adapter.JOB))
         return [f"restless: {count} link switches for {front}" for front, count in asked.items() if front and count > MOST_ASKED]
 
     def _unsettled(self, seen: adapter.Seen) -> list[str]:
-        """What is left of a job that should train."""
+        """Returns the problems of a job that should train."""
         left = self.world.problems() + [f"not quiet: {what}" for what in seen.waiting]
         session = self.world.training.session
         if session not in ("", seen.session):
@@ -236,7 +239,7 @@ class ControlPlane:
         return left
 
     def _forsaken(self, name: str, seen: adapter.Seen) -> list[str]:
-        """A front that was told of a cancellation leaves nothing of its own running."""
+        """Checks that a front that was told of a cancellation leaves no recovery running."""
         front = self.driver.runs[adapter.front_id(name)]
         if not adapter.was_cancelled(front) or front.ended is None:
             return []
@@ -259,18 +262,18 @@ class ControlPlane:
         adapter.front(self.driver, mode, rank, f"front-{self._fronts}", pod.node if pod else "", backup=backup)
 
     def fail_over(self, rank: int) -> None:
-        """A maintenance of the links of a pod's node."""
+        """Starts a maintenance of the links of a pod's node."""
         if (pod := self.world.holder(rank)) and pod.node:
             self._maintenances += 1
             adapter.fail_over(self.driver, pod.node, adapter.maintenance_id(self._maintenances))
 
     def switch_back(self) -> None:
-        """All maintenances are over."""
+        """Requests the switchback of all maintenances."""
         for number in range(1, self._maintenances + 1):
             adapter.switch_back(self.driver, adapter.maintenance_id(number))
 
     def withdraw(self) -> None:
-        """The last front is cancelled."""
+        """Cancels the last front."""
         self.driver.cancel(adapter.front_id(f"front-{self._fronts}"))
 
     def lift(self) -> None:
@@ -284,7 +287,7 @@ class ControlPlane:
         elif message.kind == "attach":
             self._attach(message, sender)
         elif message.kind == "first step" and message.session not in self._told:
-            if sender.session == message.session:  # who cannot tell of a stream cannot tell of its steps either
+            if sender.session == message.session:  # its steps can only be sent once its stream is known
                 self.driver.after(AGAIN, lambda: self._receive(message, sender))
         else:
             patience = OF_A_FAULT if message.kind == "fault" else PATIENCE
@@ -300,7 +303,8 @@ class ControlPlane:
             )
 
     def _answered(self, message: Message, sender: Training, answer: Answer) -> None:
-        """A receipt of faults may bring an order for the stream that is here. A gateway may die with it."""
+        """Processes the answer to a message. A receipt of faults may contain an order for this stream; it may be lost with its
+        gateway."""
         receipt = adapter.receipt_of(answer)
         if receipt and receipt.order and receipt.order.session == sender.session:
             is_named = self.world.knobs.lost == "order" and not self._lost
@@ -312,14 +316,14 @@ class ControlPlane:
         sender.heard(message)
 
     def _miss(self, message: Message, sender: Training) -> None:
-        """The entity wants to know of a stream before it hears of a fault: it is told, or that it has ended."""
+        """Sends the attachment, or that it has ended, to an entity that needs to know the stream before its faults."""
         if sender.session == message.session:
             self._attach(sender.attachment(), sender)
         else:
             self._send(adapter.call_of(Message("detach", session=message.session), self.driver.now))
 
     def _attach(self, message: Message, sender: Training) -> None:
-        """For as long as its stream is open, which ends where another one took over."""
+        """Attaches a stream while it is open. The stream is ended if another one took over."""
         attach = adapter.call_of(message, self.driver.now)
 
         def is_open() -> bool:
@@ -335,7 +339,7 @@ class ControlPlane:
         self.driver.after(0.1, lambda: self._send(attach, is_open, answered))
 
     def _round(self) -> None:
-        """Every attachment is offered again, with the progress that its gateway heard of."""
+        """Offers the attachment again, with the progress that its gateway received."""
         if self.world.training.session:
             self._attach(self.world.training.attachment(), self.world.training)
         self.driver.after(ROUND, self._round)
@@ -349,7 +353,7 @@ class ControlPlane:
         missing: Callable[[], None] = lambda: None,
         name: str = "",
     ) -> None:
-        """Repeated until it is stored or refused. What has no id of its own is another message each time."""
+        """Sends an update until it is stored or refused. Without a name each call is another message."""
         name, until = name or f"{call.name}-{self.world.number()}", self.driver.now + patience
 
         def send() -> None:
@@ -367,8 +371,10 @@ class ControlPlane:
         send()
 
     def _report(self, call: Call, message: Message, sender: Training) -> None:
-        """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent
-        once only may be lost with a gateway."""
+        """Sends a report to the recovery that gave the last order on the stream, or to the one that the entity names.
+
+        One report is in flight at a time. A report that is sent only once may be lost with a gateway.
+        """
         if self._is_lost(message, sender):
             return
         if self._reporting:
@@ -397,12 +403,12 @@ class ControlPlane:
 
     @staticmethod
     def id_of(message: Message) -> str:
-        """Id by which it is taken once; empty: each call is a message."""
+        """Returns the id by which a message is applied once; empty: each call is another message."""
         return message.id
 
     def _is_lost(self, message: Message, sender: Training) -> bool:
-        """Tells whether a report is lost with its gateway: the first of its kind. What is sent again may be stored behind its
-        repetition."""
+        """Returns whether a report is lost with its gateway, as the first of its kind is. Its repetition may be stored before
+        it."""
         is_named = message.kind == self.world.knobs.lost and not self._lost
         if not is_named and not (message.once and self.driver.happens()):
             return False
@@ -415,7 +421,7 @@ class ControlPlane:
         return True
 
     def _heard(self, message: Message, sender: Training, by: str) -> None:
-        """Answered; taken by a recovery, where one is named."""
+        """Processes the answer to a report. `by` is the recovery that accepted it; empty: none did."""
         self._reporting = False
         if by:
             self._taken.setdefault(message.answers, self.driver.now)
@@ -424,7 +430,7 @@ class ControlPlane:
 
 
 class Watcher:
-    """Tells the entity what the intake finds due, one update in flight. It may be killed and started again."""
+    """Sends the entity the news of the intake, one update at a time. It may be killed and restarted."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane, self._intake, self._life = plane, Intake(), 0
@@ -450,7 +456,7 @@ class Watcher:
         self._plane.driver.after(RELIST, self._find_lost)
 
     def look(self) -> None:
-        """What is seen is seen a moment later, in its order."""
+        """Reads the cluster, and processes it a moment later, in the order of the changes."""
         if self._alive:
             shown, life = view(self._plane.world, self._plane.labels), self._life
 

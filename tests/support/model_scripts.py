@@ -1,4 +1,4 @@
-"""Random scripts of the model with operations on a job that trains: link switches, stress tests, maintenances of links."""
+"""Random scripts of the model for operations on a job that trains: link switches, stress tests, maintenances of links."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,7 @@ MEANWHILE = (*HARMLESS[:-1], "front cancelled", "recovery cancelled", "entity te
 
 
 def operated_script(seed: int) -> Script:
-    """An operation, or two, and whatever else may happen to a job; of ours or of MindIO."""
+    """Returns a script with one or two operations and any other events; our own training side or MindIO."""
     chance = random.Random(seed)
     knobs = Knobs(
         side=chance.choice(("rekindle", "mindio")),
@@ -60,7 +60,7 @@ def operated_script(seed: int) -> Script:
 
 
 def gentle_operated_script(seed: int) -> Script:
-    """An operation with our own training side, in which nothing breaks that is worth a restart of the job."""
+    """Returns a script with an operation on our own training side, in which nothing justifies a restart of the job."""
     chance = random.Random(seed)
     knobs = Knobs(
         spares=2,
@@ -84,21 +84,25 @@ def gentle_operated_script(seed: int) -> Script:
 
 
 def maintained_script(seed: int) -> Script:
-    """A maintenance of links, and whatever else may happen to its job; of ours or of MindIO."""
+    """Returns a script with a maintenance of links and any other events; our own training side or MindIO."""
     chance, plain = random.Random(seed), operated_script(seed)
     whatever = (*MEANWHILE, *LIGHT, *LIGHT, "stream away", *DISTURBANCES, *STRIKES)
     return replace(plain, disturbances=(*_maintenance(chance), *_some(chance, whatever, 3, 4)))
 
 
 def gentle_maintained_script(seed: int) -> Script:
-    """A maintenance with our own training side, in which nothing breaks that is worth a restart of the job."""
+    """Returns a script with a maintenance on our own training side, in which nothing justifies a restart of the job."""
     chance, plain = random.Random(seed), gentle_operated_script(seed)
     more = _some(chance, (*MEANWHILE, *LIGHT), 2, 4)
     return _gentle(replace(plain, disturbances=(*_maintenance(chance), *_some(chance, tuple(STRIKES), 2, 2), *more)))
 
 
 def _gentle(script: Script) -> Script:
-    """Nothing in it is worth a restart. A fault that only a job's workflow knew which was terminated then is."""
+    """Returns the script marked as gentle: nothing in it justifies a restart.
+
+    The termination of the job's workflow is removed if there are faults: one that only that workflow knew would justify a
+    restart.
+    """
     knobs, those = script.knobs, script.disturbances
     has_faults = knobs.switches == "torn" or knobs.goes_on != "yes" or knobs.finds or any(one.what in STRIKES for one in those)
     left = tuple(one for one in those if one.what != "entity terminated") if has_faults else those
@@ -106,7 +110,7 @@ def _gentle(script: Script) -> Script:
 
 
 def _maintenance(chance: random.Random) -> tuple[Disturbance, ...]:
-    """Walks from a failover to its switchback, which may come early."""
+    """Returns a failover and, in most cases, its switchback, which may come early."""
     rank = chance.randrange(2)
     over = Disturbance("failover asked for", delay=40.0, rank=rank)
     back = Disturbance("switchback asked for", chance.choice(OF_OPERATIONS), chance.choice((*DELAYS, 600.0)))

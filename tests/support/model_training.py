@@ -1,4 +1,4 @@
-"""The training side of the model: its manager and its processes, as strict as the real ones. Made by the `World`."""
+"""Training side of the model: its manager and its processes, as strict as the real ones. Created by the `World`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 """Seconds that a paused training side waits for its order."""
 RANKS = 2
-"""Of each pod."""
+"""Number of ranks of each pod."""
 LIVE = ("training", "paused", "held", "standing")
-"""States of processes that are there."""
+"""States in which processes exist."""
 
 
 @dataclass
@@ -29,8 +29,11 @@ class Switch:
 
 
 class Training:
-    """Training side of one generation of pods. Its state: starting, training, paused (by a hot switch), held (by an
-    operation), asked (whether it trains), standing (its processes are recovered), stuck, gone."""
+    """Training side of one generation of pods.
+
+    Its states are: starting, training, paused (by a hot switch), held (by an operation), asked (whether it trains), standing (its
+    processes are recovered), stuck, gone.
+    """
 
     def __init__(self, world: "World") -> None:
         self.world, self.clock = world, world.clock
@@ -38,36 +41,36 @@ class Training:
         self.life = f"life-{world.number()}"
         self.members: dict[int, str] = {}
         self.session = ""
-        """Of the open stream."""
+        """Session of the open stream; empty: there is none."""
         self.queue = ""
         self.ordered_by = ""
-        """Who gave the last order on this stream."""
+        """Workflow id of the recovery that gave the last order on this stream; empty: none did."""
         self.manager = 1
-        """How many processes were the manager so far."""
+        """Number of processes that have been the manager so far."""
         self.switching: Switch | None = None
         self.ending = False
         self.each = RANKS
         self.gone: set[int] = set()
-        """Ranks whose process ended, in pods that run on."""
+        """Ranks whose process ended in a pod that still runs."""
         self.alone = False
-        """It went on without an order, the last time."""
+        """True if it last continued without an order."""
         self.failed: dict[int, str] = {}
         """Ranks whose step failed, with the type of the fault."""
         self.came_as_backups: set[str] = set()
-        """Pods of members."""
+        """UIDs of member pods that joined as backup pods."""
         self.boss = Manager(self, follows=False) if world.knobs.allows != "exit" else None
         """Recovers processes; None: this training side does not."""
         self.pauses: Pauses | Mindio = Mindio(self) if self.mindio else Pauses(self, follows=False)
         self.held_for = ""
-        """The attempt of an operation for which it stands."""
+        """Attempt of the operation for which it is held."""
         self.links: set[int] = set()
         """Ranks that use their backup link."""
         self._loaded: dict[str, bool] = {}
-        """Backup pods that run, and whether their processes wait."""
+        """Running backup pods by UID, with True if their processes have loaded."""
         self._done: set[tuple[str, str]] = set()
         self._loading = self._met = False
         self._back = self.clock.now
-        """Time until which it stays away."""
+        """Time until which it does not reconnect."""
         self.clock.after(self.clock.random.choice((0.3, 1.0)), self.connect)
 
     @property
@@ -76,16 +79,16 @@ class Training:
 
     @property
     def knows_no_attempt(self) -> bool:
-        """Another process of MindIO is the manager: what its predecessor had done nobody knows."""
+        """True if a successor of MindIO's manager runs, which does not know what its predecessor had done."""
         return self.mindio and self.manager > 1
 
     def pace(self, kind: str) -> float:
-        """Seconds until a message is there."""
+        """Returns the seconds until a message arrives."""
         slow = kind == self.world.knobs.late or self.clock.random.random() < self.world.knobs.slow
         return self.clock.random.uniform(6.0, 12.0) if slow else 0.01
 
     def heard(self, message: Message) -> None:
-        """The control plane answered."""
+        """Processes the control plane's answer to a message."""
         if self.boss:
             self.boss.heard(message)
         elif isinstance(self.pauses, Pauses):
@@ -109,7 +112,7 @@ class Training:
             self._met = False
             self.clock.after(0.5, self.connect)
             return
-        if self.mindio and not self._met:  # it starts with the processes of its pod
+        if self.mindio and not self._met:  # it starts together with the processes of its pod
             self._met = True
             self.clock.after(2.0, self.connect)
             return
@@ -120,7 +123,7 @@ class Training:
         self.send(self.attachment())
 
     def attachment(self) -> Message:
-        """The open stream, with what its gateway heard of the first step."""
+        """Returns the attachment of the open stream, with the progress that its gateway received."""
         client = f"10.0.0.1 {self.life} {self.manager}" if self.mindio else ""
         trains = self.state in ("training", "paused", "held", "standing") and not self.mindio
         return Message("attach", session=self.session, queue=self.queue, client=client, life=self.life if trains else "")
@@ -129,10 +132,10 @@ class Training:
         return any(pod.rank == 0 and pod.phase == "Running" for pod in self.world.pods.values())
 
     def cut(self, *, silently: bool = False, away: float = 0.0) -> None:
-        """The stream breaks, and the client comes back. A gateway that died says nothing of it.
+        """Breaks the stream; the client reconnects. A gateway that died does not report the end.
 
         Args:
-            away: seconds for which it does not come back.
+            away: seconds for which the client does not reconnect.
         """
         self._back = self.clock.now + timedelta(seconds=away)
         if self.session:
@@ -142,7 +145,7 @@ class Training:
             self.clock.after(away + self.clock.random.choice((0.1, 1.0)), self.connect)
 
     def lose_manager(self) -> None:
-        """Another process is the manager from now on. MindIO's knows nothing of what its predecessor was told."""
+        """Replaces the manager by another process. MindIO's new manager knows nothing of what its predecessor was told."""
         self.manager += 1
         if self.mindio:
             if self.state in ("paused", "held", "asked"):
@@ -174,7 +177,7 @@ class Training:
         return here and not self.gone
 
     def look(self) -> None:
-        """Called whenever the cluster changed."""
+        """Processes the state of the cluster. Called after every change."""
         pods = self.world.pods
         if self.state == "starting" and not self._loading and not self.ending:
             ranks = {pod.rank: pod.uid for pod in pods.values() if pod.alive and not pod.backup}
@@ -203,7 +206,7 @@ class Training:
             self._stuck([rank for rank, uid in self.members.items() if uid not in self.world.pods])
 
     def _stuck(self, lost: list[int]) -> None:
-        """For good, or until its processes are recovered."""
+        """Stops training, for good or until its processes are recovered."""
         self.pauses.give_way()
         if self.boss:
             self.stand()
@@ -214,14 +217,14 @@ class Training:
             self.clock.after(self.clock.random.choice((0.1, 1.0)), lambda: self._report_fault(tuple(lost)))
 
     def hang(self, rank: int) -> None:
-        """A process stands, and its pod runs on."""
+        """Makes a process hang in a pod that still runs."""
         if self.boss:
             self.die(rank)
         elif self.state in ("training", "paused", "held"):
             self._stuck([rank])
 
     def die(self, rank: int) -> None:
-        """One process of a pod ends, and its pod runs on where others are recovered."""
+        """Ends one process of a pod. The pod keeps running if processes are recovered, and fails otherwise."""
         pod = self.members.get(rank)
         if self.boss and pod and self.state in LIVE:
             of_switch = self.state == "paused" and self.switching and self.switching.rank == rank
@@ -232,7 +235,7 @@ class Training:
             self.world.fail(holder.uid)
 
     def fail_step(self, rank: int, kind: str) -> None:
-        """The step fails on a rank, and no process ends."""
+        """Makes the step fail on a rank; no process ends."""
         if self.boss and rank in self.members and self.state in ("training", "standing") and not self.ending:
             of_rank = self.clock.random.choice(self.ranks_of(rank))
             if of_rank not in self.vacant():
@@ -250,7 +253,7 @@ class Training:
         return range(pod * RANKS, (pod + 1) * RANKS)
 
     def vacant(self) -> frozenset[int]:
-        """Ranks that have no process that trains."""
+        """Returns the ranks without a process that trains."""
         lost = [rank for rank, uid in self.members.items() if not self.live({rank: uid})]
         return frozenset((*self.gone, *(one for rank in lost for one in self.ranks_of(rank))))
 
@@ -259,12 +262,12 @@ class Training:
         return all(uid in pods and pods[uid].phase == "Running" for uid in members.values())
 
     def has_replica(self, lost: frozenset[int]) -> bool:
-        """Whether a pod keeps all of its processes."""
+        """Returns whether at least one pod keeps all of its processes."""
         missing = lost | self.vacant()
         return any(missing.isdisjoint(self.ranks_of(rank)) for rank in self.members)
 
     def places(self, pods: Iterable[int]) -> dict[int, str]:
-        """Where processes of these pod ranks can start, or wait already."""
+        """Returns the pods in which processes of these pod ranks can start, or already wait."""
         found = {}
         for rank in pods:
             own, holder = self.members[rank], self.world.holder(rank)
@@ -286,13 +289,13 @@ class Training:
                 self.clock.after(self.clock.random.choice((0.5, 3.0)), lambda uid=pod.uid: self._loaded.update({uid: True}))  # type: ignore[misc]
 
     def stand(self) -> None:
-        """Training stops, and nobody waits for who does not come."""
+        """Stops training; nobody waits any more for ranks that are missing."""
         if self.state in ("training", "paused", "held"):
             self.pauses.give_way()
             self.state, self.switching = "standing", None
 
     def take(self, ranks: frozenset[int], there: dict[int, str]) -> None:
-        """Other processes have these ranks."""
+        """Assigns these ranks to other processes."""
         for pod, uid in there.items():
             if self.members[pod] != uid:
                 self.gone.difference_update(self.ranks_of(pod))
@@ -303,7 +306,7 @@ class Training:
         self.gone.difference_update(ranks)
 
     def hold(self, attempt: str) -> None:
-        """All ranks stand behind one step, with what they have."""
+        """Pauses all ranks after the same step, with their state."""
         self.state, self.held_for = "held", attempt
         self.world.moment("held")
 
@@ -316,12 +319,13 @@ class Training:
         return self.state == "standing" or bool(self.boss and self.boss.recovery)
 
     def blame(self) -> None:
-        """An operation has failed, and nobody knows whose fault it is: all stand, and say so to each manager."""
+        """Stops training after an operation that failed for an unknown reason, and reports a network fault of rank 0 to each
+        manager."""
         self.failed.setdefault(0, "2")
         self._stuck([])
 
     def stop_for_good(self) -> None:
-        """Training has stopped, and its processes are there."""
+        """Stops training for good; its processes still exist."""
         self.state, self.switching = "stuck", None
 
     def go_on(self) -> None:
@@ -329,12 +333,12 @@ class Training:
         self.world.moment("repaired")
 
     def end(self, why: str) -> None:
-        """Nobody can go on."""
+        """Ends training because no rank can continue."""
         self.world.moment(f"training ends: {why}")
         self._exit()
 
     def _report_fault(self, lost: tuple[int, ...]) -> None:
-        if self.state != "gone" and not self.session:  # who is not registered reports nothing
+        if self.state != "gone" and not self.session:  # a client that is not registered does not report
             self.clock.after(0.5, lambda: self._report_fault(lost))
         elif self.state != "gone":
             self.send(Message("fault", ranks=lost, session=self.session))
@@ -364,7 +368,7 @@ class Training:
             self._order_migration()
 
     def operate(self, operation: Operation) -> None:
-        """Ours answers a repetition again. MindIO knows none, and hears of each order once."""
+        """Takes an order of an operation. Our side answers repetitions; MindIO takes each order once."""
         self.world.moment(f"order {operation.name}")
         if not self.mindio:
             self.pauses.order(operation)
@@ -414,7 +418,7 @@ class Training:
         self.send(Message("pause", offers=offers, once=self.mindio))
 
     def tell_pause_again(self) -> None:
-        """A manager that follows the one that paused does not know whether that was told."""
+        """Repeats the report of a pause, since a new manager does not know whether it was sent."""
         if self.state == "paused" and self.switching and (self.switching.uuid, "migration") not in self._done:
             self._tell_pause()
 
@@ -455,7 +459,7 @@ class Training:
         self.send(Message("resumed", strategy="migration" if went_on else "continue", once=self.mindio))
 
     def _fail_migration(self) -> None:
-        """The fault is told before the order is answered, by a manager that knows who lives."""
+        """Reports the fault of a failed migration, and then answers the order. A new manager first learns which ranks live."""
         self.state = "standing" if self.boss else "stuck"
         if self.boss and not self.boss.met:
             self.clock.after(0.2, self._fail_migration)
@@ -465,7 +469,7 @@ class Training:
         self.send(Message("resumed", code=406, once=self.mindio))
 
     def _exit(self) -> None:
-        """As MindIO does: all of its processes end, and the pods with them."""
+        """Ends all processes and their pods, as MindIO does."""
         for uid in list(self.members.values()):
             self.world.fail(uid)
         self.leave()

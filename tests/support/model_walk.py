@@ -1,4 +1,4 @@
-"""Random walks of the model: a script of disturbances, tied to what happens; what it found; and its smallest form."""
+"""Random walks of the model: a script of disturbances at certain moments, its findings, and the smallest script with them."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from tests.support.model_plane import ControlPlane
 from tests.support.model_world import Knobs, Node
 
 DISTURBED, QUIET = timedelta(hours=2), timedelta(hours=4)
-"""Within the first everything that was to happen has happened; within the second everything must be at rest."""
+"""Time within which all disturbances have happened, and time within which everything must have settled."""
 
 MOMENTS = (
     "first step",
@@ -35,7 +35,7 @@ DELAYS = (0.0, 0.01, 0.1, 1.0, 3.0, 40.0)
 
 @dataclass(frozen=True)
 class Disturbance:
-    """`what` happens to the pod of a rank, `delay` seconds behind the first `moment`."""
+    """Disturbance `what` of the pod of a rank, `delay` seconds after the first `moment`."""
 
     what: str
     moment: str = "first step"
@@ -47,7 +47,7 @@ HEALTHY = Knobs()
 WELL: dict[str, Any] = {"holds": "yes", "switches": "yes", "finds": "", "goes_on": "yes", "pauses": "yes", "resumes": "yes"}
 
 ALLOWED = ("", "", "", "recover", "recover-in-place", "retry,recover")
-"""What the owners of jobs allow whose processes are recovered."""
+"""Recovery strategies that the owners of jobs with recovered processes allow."""
 
 OF_PROCESSES = ("process fault", "order stop_train", "order on_global_rank", "order retry", "order recover", "repaired")
 OF_SWITCHES = (
@@ -70,20 +70,20 @@ class Script:
     disturbances: tuple[Disturbance, ...]
     knobs: Knobs = HEALTHY
     loss: float = 0.0
-    """How often an activity, or the answer to an update, is lost."""
+    """Probability that an activity, or the answer to an update, is lost."""
     long_history: int = 10_000
-    """After so many of its tasks a workflow is asked to continue as new."""
+    """Number of workflow tasks after which continue-as-new is suggested."""
     seed: int = 0
     gentle: bool = False
-    """Nothing in it is worth a restart of the whole job."""
+    """True if nothing in the script justifies a restart of the whole job."""
 
 
 MEDDLING = ("recovery cancelled", "front cancelled", "entity terminated", "recovery terminated")
-"""Whoever does so may have the same thing recovered again."""
+"""Disturbances after which the same fault may be recovered twice."""
 
 
 class Walk:
-    """One run of the model."""
+    """One run of a script."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -93,11 +93,11 @@ class Walk:
         self.plane.gentle = script.gentle
         self.driver.long_history = script.long_history
         self.story: list[str] = []
-        """The incidents, as the entity remembers them."""
+        """Incidents in the entity's history, in words."""
         self._left = list(script.disturbances)
 
     def run(self) -> list[str]:
-        """What was found; empty: all is well."""
+        """Runs the script. Returns what was found; empty: nothing is wrong."""
         try:
             while self.driver.step(self.driver.now + DISTURBED) and self.driver.now < self._end(DISTURBED):
                 self.plane.watch()
@@ -157,19 +157,19 @@ class Walk:
             self.world.remove(pod.uid)
 
     def evict(self, rank: int) -> None:
-        """Somebody drains its node."""
+        """Evicts a pod, as a drain of its node does."""
         if pod := self.world.holder(rank):
             pod.leaving = True
             self.world.change()
             self.driver.after(2.0, lambda: self.world.remove(pod.uid))
 
     def replace(self, rank: int) -> None:
-        """Its controller makes another pod at once, where nobody else takes over the rank."""
+        """Replaces a pod at once, as its controller does, unless a backup pod takes over its rank."""
         if (pod := self.world.holder(rank)) and self.world.trains() and not any(one.backup for one in self.world.pods.values()):
             self.world.replace(pod.uid)
 
     def restart(self) -> None:
-        """A person starts all pods anew, beside no recovery, and not while nobody knows what the last one did."""
+        """Restarts all pods, as a person may while no recovery runs and the entity knows the end of the last one."""
         if not self.world.ended and not self.plane.recoveries() and self.driver.running(ENTITY):
             self.world.restart()
 
@@ -258,11 +258,11 @@ STRIKES: dict[str, Callable[[Walk, int], None]] = {
     "memory fault": lambda walk, rank: walk.fail_step(rank, "0"),
     "network fault": lambda walk, rank: walk.fail_step(rank, "2"),
 }
-"""To processes of a job where they are recovered."""
+"""Disturbances of processes, for jobs whose processes are recovered."""
 
 
 def random_script(seed: int) -> Script:
-    """Every second one is of a job whose processes are recovered."""
+    """Returns a script; with an odd seed it is for a job whose processes are recovered."""
     return _script_of_processes(seed) if seed % 2 else _script(seed)
 
 
@@ -290,7 +290,7 @@ def _script_of_processes(seed: int) -> Script:
 
 
 def switched_script(seed: int) -> Script:
-    """A hot switch in which processes that are not switched end or fail: nothing of it is worth a restart of the job either."""
+    """Returns a script with a hot switch in which other processes end or fail; nothing justifies a restart of the job."""
     chance = random.Random(seed)
     knobs = Knobs(
         allows="", resumes=chance.choice(("yes", "yes", "406")), doubled=chance.random() < 0.2, late=chance.choice(("", "status"))
@@ -310,14 +310,14 @@ HARMLESS = ("stream cut", "gateway dies", "manager dies", "worker dies", "watche
 
 
 def gentle_script(seed: int) -> Script:
-    """Processes of two pods may end or fail, the third one keeps its own: nothing of it is worth a restart of the job."""
+    """Returns a script in which processes of two pods end or fail while the third keeps its own; nothing justifies a restart."""
     chance = random.Random(seed)
     strikes_at = chance.choice((("rank dies", *STRIKES), ("rank dies", *STRIKES), (*STRIKES, *OF_PODS)))
     knobs = Knobs(
         spares=4 if strikes_at[-1] == OF_PODS[-1] else 1,
         doubled=chance.random() < 0.2,
         allows="",
-        late=chance.choice(("", *(kind for kind in LATE if kind != "fault"))),  # the word of a fault is waited for, not for long
+        late=chance.choice(("", *(kind for kind in LATE if kind != "fault"))),  # the report of a fault is only waited for briefly
     )
     strikes = [
         Disturbance(
@@ -361,7 +361,7 @@ def kinds(found: list[str]) -> set[str]:
 
 
 def smaller(script: Script) -> Iterator[Script]:
-    """Scripts with one thing less."""
+    """Yields scripts that are simpler by one element."""
     those = script.disturbances
     for i in range(len(those)):
         yield replace(script, disturbances=(*those[:i], *those[i + 1 :]))
@@ -376,7 +376,7 @@ def smaller(script: Script) -> Iterator[Script]:
 
 
 def shrunk(script: Script, kind: str) -> Script:
-    """The smallest script that still finds this kind."""
+    """Returns the smallest script that still has a finding of this kind."""
     while True:
         for candidate in smaller(script):
             if candidate != script and kind in kinds(Walk(candidate).run()):
@@ -387,7 +387,7 @@ def shrunk(script: Script, kind: str) -> Script:
 
 
 def explained(script: Script) -> str:
-    """The script, what happened, and what was found."""
+    """Returns the script, its events and its findings as text."""
     walk = Walk(script)
     found = walk.run()
     lines = [f"{(when - START).total_seconds():10.3f} {what}" for when, what in walk.world.log]

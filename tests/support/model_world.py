@@ -1,7 +1,7 @@
-"""A job, its pods and its training side as values, for the model of the entity. It knows nothing of the control plane.
+"""Simulated job with its pods and training side, for the model of the entity. It knows nothing of the control plane.
 
-Pods have holders, generations and nodes; the training side answers orders with messages, and is as strict as the real ones. What
-happens has a name (`moment`), to which a script ties its disturbances.
+Pods have holders, generations and nodes. The training side answers orders with messages, and is as strict as the real ones.
+Events have names (`moment`), to which a script ties its disturbances.
 """
 
 import itertools
@@ -20,7 +20,7 @@ PATIENCE = 30.0
 """Seconds that a paused training side waits for its order."""
 
 RANKS = 2
-"""Of each pod."""
+"""Number of ranks of each pod."""
 
 
 class Clock(Protocol):
@@ -31,11 +31,11 @@ class Clock(Protocol):
 
 
 class Refused(Exception):
-    """The cluster refuses, and a repeated call would not help."""
+    """The cluster refuses a call, and a repetition would not help."""
 
 
 class Missing(Refused):
-    """There is no such pod."""
+    """The pod does not exist."""
 
 
 class Away(Exception):
@@ -48,9 +48,9 @@ class Node:
     ready: bool = True
     sick: bool = False
     isolated: str = ""
-    """Why no new pod goes there."""
+    """Reason why new pods avoid the node; empty: they do not."""
     since: datetime | None = None
-    """Of the last change of either."""
+    """Time of the last change of `ready` or `sick`."""
 
 
 @dataclass
@@ -81,39 +81,39 @@ class Pod:
 
 @dataclass(frozen=True)
 class Knobs:
-    """How a run differs from a healthy one."""
+    """Differences of a run from a healthy one."""
 
     side: str = "rekindle"
     pods: int = 3
     spares: int = 1
     pauses: str = "yes"
-    """yes; never; exit: nothing else is offered."""
+    """Pause of a hot switch: yes; never; exit: only `exit` is offered."""
     resumes: str = "yes"
-    """yes; 406; never."""
+    """Resumption after a hot switch: yes; 406; never."""
     deletes: bool = True
-    """Whether the cluster lets pods be deleted one by one."""
+    """True if the cluster allows single pods to be deleted."""
     answers: bool = True
     starts: bool = True
-    """Whether new pods come to run."""
+    """True if new pods start."""
     slow: float = 0.0
-    """How often a message of the training side takes seconds."""
+    """Probability that a message of the training side is delayed by seconds."""
     late: str = ""
-    """Messages of this kind always do."""
+    """Kind of messages that are always delayed by seconds; empty: none."""
     holds: str = "yes"
     """Answer to an operation: yes; no: it cannot pause; never (MindIO): it says nothing."""
     switches: str = "yes"
-    """yes; no: all ranks are on the links of before; torn: on neither."""
+    """Result of a link switch: yes; no: all ranks stay on their links; torn: neither link works."""
     finds: str = ""
     """Result of a stress test: nothing wrong; fault; silent; untested; nothing: there are no results."""
     goes_on: str = "yes"
-    """yes; no: behind an operation it does not."""
+    """Continuation after an operation: yes; no: it fails."""
     lost: str = ""
-    """The first message of this kind dies with its gateway. Of ours, which sends it again, it is stored late. `order`: the first
-    order that a receipt brings."""
+    """Kind of message of which the first one is lost with its gateway; empty: none. Our training side repeats it, and it is
+    stored late. `order`: the first order that a receipt contains."""
     doubled: bool = False
-    """Whether each report is sent twice."""
+    """True if each report is sent twice."""
     allows: str = "exit"
-    """What the job's owner allows to be done about its processes; empty: nothing is said, and all is allowed."""
+    """Recoveries of processes that the job's owner allows; empty: the owner says nothing, so that all are allowed."""
 
 
 class World:
@@ -126,9 +126,9 @@ class World:
         self.log: list[tuple[datetime, str]] = []
         self.generation = "0"
         self.ended = False
-        """Its object is deleted."""
+        """True if the job's object was deleted."""
         self.observed = False
-        """Nobody may do anything for it."""
+        """True if the job is only observed, and nothing may be done for it."""
         self.receive: Callable[[Message, Training], None] = lambda message, sender: None
         self.restarting: Callable[[], None] = lambda: None
         self._numbers = itertools.count(1)
@@ -167,7 +167,8 @@ class World:
         return old, self._backup(old, rank, suffix, (*avoid, old.node))
 
     def replace_lost(self, rank: int, suffix: str, avoid: Iterable[str]) -> tuple[Pod | None, Pod]:
-        """A backup pod for a rank that has lost its pod, and the pod that held it."""
+        """Creates a backup pod for a rank that lost its pod. Returns the pod that held the rank, if it exists, and the backup
+        pod."""
         self.answer()
         lost_nodes = {node.name for node in self.nodes.values() if not node.ready} | set(avoid)
         own = [pod for pod in self.pods.values() if pod.rank == rank and not pod.backup]
@@ -245,7 +246,7 @@ class World:
     # ---- what happens in a cluster
 
     def end(self) -> None:
-        """The job is deleted, and its pods with it."""
+        """Deletes the job and its pods."""
         self.ended = True
         self.training.leave()
         for uid in list(self.pods):
@@ -298,7 +299,7 @@ class World:
             self.schedule()
 
     def blink(self, name: str, seconds: float) -> None:
-        """Its kubelet is away for a while, and its pods run on."""
+        """Makes a node not ready for some seconds; its pods keep running."""
         node = self.nodes[name]
         if node.ready:
             node.ready, node.since = False, self.clock.now
@@ -306,17 +307,17 @@ class World:
             self.clock.after(seconds, lambda: self.mend(name, released=False))
 
     def isolate(self, name: str, reason: str) -> None:
-        """A person releases it when all is over."""
+        """Isolates a node; it is released at the end of the run."""
         self.nodes[name].isolated = self.nodes[name].isolated or reason
         self.change()
 
     def replace(self, uid: str) -> None:
-        """The pod is gone, and its controller makes another one at once."""
+        """Replaces a pod by another one at once, as its controller does."""
         if pod := self.pods.pop(uid, None):
             self._put(pod.name, pod.rank, pod.generation, ())
 
     def restart(self) -> None:
-        """Somebody else starts all pods anew."""
+        """Restarts all pods, as somebody other than the control plane."""
         self.training.leave()
         self.pods.clear()
         self.training = Training(self)
@@ -334,11 +335,11 @@ class World:
         return self.training.state == "training" and self.training.whole()
 
     def trains_undisturbed(self) -> bool:
-        """Nobody told a pod of it to end."""
+        """Returns whether the job trains and none of its pods is terminating."""
         return self.trains() and not any(self.pods[uid].leaving for uid in self.training.members.values())
 
     def problems(self) -> list[str]:
-        """What is wrong once nobody disturbs any more."""
+        """Returns what is wrong after all disturbances have ended."""
         found = [] if self.trains() else [f"dead: the training side is {self.training.state}, pods {self._pods()}"]
         found += [f"left behind: backup pod {pod.name}" for pod in self.pods.values() if pod.backup]
         holders = Counter(pod.rank for pod in self.pods.values() if not pod.backup)

@@ -1,4 +1,4 @@
-"""Modes with bugs, under the names of real ones: what the entity makes of them."""
+"""Modes with bugs, under the names of real ones, for tests of how the entity handles them."""
 
 import asyncio
 

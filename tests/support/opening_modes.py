@@ -1,4 +1,4 @@
-"""Modes that open a fault recovery and do no more, under the names of real ones. Their verdicts carry what they learnt."""
+"""Modes that only open a fault recovery, under the names of real ones. Their verdicts carry what they learned."""
 
 from typing import ClassVar
 
@@ -28,18 +28,18 @@ class _Opens(ModeWorkflow):
         return await self.close(verdict, cancelled=False)
 
     async def _stay(self) -> None:
-        """Until the next mode may begin."""
+        """Waits until the next mode may begin."""
 
 
 class _OpensForReal(_Opens):
-    """For real faults."""
+    """Mode for real faults."""
 
     OUTCOME = Outcome.RECOVERED
 
 
 @workflow.defn(name=Workflows.JOB_RESCHEDULING, failure_exception_types=[Exception])
 class Opens(_OpensForReal):
-    """The last mode."""
+    """Last mode of the ladder."""
 
     MODE = Mode.JOB_RESCHEDULING
 
@@ -54,7 +54,7 @@ class Opens(_OpensForReal):
 
 @workflow.defn(name=Workflows.ONLINE_RETRY, failure_exception_types=[Exception])
 class OpensForRetry(_OpensForReal):
-    """Where all faults may be retried."""
+    """Mode for faults that can all be retried."""
 
     MODE = Mode.ONLINE_RETRY
 
@@ -69,7 +69,7 @@ class OpensForRetry(_OpensForReal):
 
 @workflow.defn(name=Workflows.IN_PLACE, failure_exception_types=[Exception])
 class OpensInPlace(_OpensForReal):
-    """Where processes may start again in their pods."""
+    """Mode for processes that can restart in their pods."""
 
     MODE = Mode.IN_PLACE
 
@@ -84,8 +84,8 @@ class OpensInPlace(_OpensForReal):
 
 @workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
 class OpensFirst(_Opens):
-    """For a sub-health: it opens when a real fault is told, and hands over to the next mode when the test says so. Where a retry
-    is offered, it orders one before."""
+    """Mode for a sub-health. It opens a recovery when a real fault is reported, and hands over to the next mode when the test
+    signals it. If a retry is offered, it first orders one."""
 
     MODE = Mode.HOT_SWITCH
     OUTCOME = Outcome.ESCALATE
@@ -97,7 +97,7 @@ class OpensFirst(_Opens):
 
     @workflow.signal
     def hand_over(self) -> None:
-        """The test has seen enough."""
+        """Signals that the mode may hand over."""
         self.handed_over = True
 
     @workflow.run
@@ -107,7 +107,7 @@ class OpensFirst(_Opens):
 
     @workflow.query
     def is_over(self) -> bool:
-        """Its opening has come to an end."""
+        """Returns whether the opening has ended."""
         return self.over
 
     async def _stay(self) -> None:

@@ -1,4 +1,4 @@
-"""A job whose recoveries are opened and no more, and what that came to."""
+"""Job whose recoveries are only opened, and the results of these openings."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,8 +23,8 @@ ALLOWED = {RECOVER_STRATEGY: "retry"}
 
 
 def mindio(**limits: timedelta) -> Job:
-    """A job of MindIO that settles at once, so that the test does not wait for it. Its owner allows a retry: for other faults the
-    last mode opens."""
+    """Returns a MindIO job without settling time, so that tests do not wait. Its owner allows a retry; for other faults the last
+    mode opens."""
     quick = {"settle": timedelta(0), "release": timedelta(0), "report_lost": SHORT, **limits}
     return a_mindio_job(limits=Limits(**quick), annotations=ALLOWED)
 
@@ -33,10 +33,10 @@ def mindio(**limits: timedelta) -> Job:
 async def opening(
     env: WorkflowEnvironment, job: Job, script: Script | None = None, *, leaves: bool = False
 ) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
-    """A job that trains, and whose recoveries are opened and no more.
+    """Runs a training job whose recoveries are only opened.
 
     Args:
-        leaves: its training side is to have left in the end.
+        leaves: whether its training side is expected to have left at the end.
     """
     async with harness(env, job, modes=(OpensFirst, OpensForRetry, OpensInPlace, Opens)) as world, world.peer(script) as peer:
         await world.first_step()
@@ -47,7 +47,7 @@ async def opening(
 
 
 async def verdict(world: Harness, mode: Mode | None = None) -> Verdict:
-    """What a mode said at its end, by default the last one."""
+    """Returns the verdict of a mode, by default of the last one."""
     last = (await world.incident()).ladder[-1].mode
     handle = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, mode or last), result_type=Verdict)
     found: Verdict = await handle.result()
@@ -55,7 +55,7 @@ async def verdict(world: Harness, mode: Mode | None = None) -> Verdict:
 
 
 async def opened(world: Harness) -> Situation:
-    """What the opening learnt."""
+    """Returns the situation that the opening learned."""
     found = await verdict(world)
     assert found.reason == "opened"
     assert found.situation
@@ -67,7 +67,7 @@ def ranks(found: tuple[FaultRank, ...]) -> list[str]:
 
 
 def fields(order: Any) -> tuple[Any, ...]:
-    """What an order says, without job and uuid."""
+    """Returns the fields of an order, without job and uuid."""
     faults = [f"{one.rankId}:{one.faultType}" for one in order.faultRanks]
     return (
         order.signalType,
@@ -81,21 +81,21 @@ def fields(order: Any) -> tuple[Any, ...]:
 
 
 async def healed(world: Harness, fault: Fault) -> None:
-    """A fault is over, and the running mode has heard of it."""
+    """Clears a fault, and waits until the running mode has been informed."""
     before = await heard(world)
     await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(cleared=(fault.id,)))
     await told_again(world, before)
 
 
 async def told_again(world: Harness, before: int) -> None:
-    """Waits until the running mode has heard of faults once more."""
+    """Waits until the running mode was informed of faults once more."""
     async with asyncio.timeout(30):
         while await heard(world) == before:
             await asyncio.sleep(0.03)
 
 
 async def heard(world: Harness) -> int:
-    """How often the running mode was told what is broken."""
+    """Returns how often the running mode was informed of faults."""
     events = (await (await world.running()).fetch_history()).events
     return len(
         [event for event in events if event.workflow_execution_signaled_event_attributes.signal_name == ids.Signals.FAULTS]

@@ -1,4 +1,4 @@
-"""What a piece of code costs, counted in operations of the interpreter: no other process of the machine changes their number."""
+"""Measures the cost of code in operations of the interpreter, which other processes of the machine do not affect."""
 
 import sys
 from collections.abc import Callable

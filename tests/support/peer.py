@@ -1,9 +1,9 @@
-"""Training sides written from `recover.proto` alone, which can be scripted: ours, and TaskD with MindIO.
+"""Scripted training sides, written from `recover.proto` alone: ours, and TaskD with MindIO.
 
-They are as strict as the real ones. An order that is not awaited makes them leave, and so does one that comes too late. A
-repeated order is swallowed by the rules of the real client. A report is sent on a new connection of its own, once unless the
-script says otherwise, and a call that fails is given up within milliseconds. `MindioPeer` is more: it polls its orders and keeps
-only the newest one, and a new manager never meets the ranks of the one before.
+They are as strict as the real ones. They leave on an unexpected order, and on one that comes too late. Repeated orders are
+ignored by the rules of the real client. A report is sent on its own new connection, once unless the script says otherwise, and a
+failing call is given up within milliseconds. `MindioPeer` also polls its orders and keeps only the newest one, and its new
+manager never meets the ranks of the one before.
 """
 
 import asyncio
@@ -27,74 +27,74 @@ LOOP = 0.1
 """Seconds of one turn of the manager's loop, which takes one order."""
 
 PACE = 0.8
-"""Seconds between two orders to a MindIO client, the first of which has no answer: it should be one second, less what a busy
-machine takes to deliver."""
+"""Least number of seconds between two orders to a MindIO client of which the first has no answer: nominally one second, minus the
+time that a busy machine takes to deliver."""
 
 Call = Callable[[Any], Awaitable[wire.Status]]
 
 TRIES = 4
-"""How often the real client sends a report, within milliseconds, when the call itself fails."""
+"""Number of times that the real client sends a report, within milliseconds, when the call itself fails."""
 
 
 async def nothing_before(_: str) -> None:
-    """Happens."""
+    """Does nothing before the status."""
 
 
 @dataclass
 class Script:
-    """What the peer does differently from a healthy one."""
+    """Differences of the peer from a healthy one."""
 
     pauses: bool = True
-    """Reports the pause when the backup's processes have registered."""
+    """True to report the pause when the backup's processes have registered."""
     offers: tuple[str, ...] = ("migration",)
     resumes: bool = True
-    """Reports a status after `migration`."""
+    """True to report a status after `migration`."""
     status: int = 0
     statuses: list[int] = field(default_factory=list)
-    """Codes of its first statuses in a recovery of processes; then `status`."""
+    """Codes of its first statuses in a recovery of processes; after them `status` counts."""
     before_status: Callable[[str], Awaitable[object]] = nothing_before
-    """Called with the strategy when it is carried out, before its status."""
+    """Function that is called with the strategy when it is carried out, before its status."""
     went_on: str = "migration"
-    """The strategy in its status; ours says `continue` when the backup died and training goes on where it was."""
+    """Strategy in its status; ours reports `continue` when the backup died and training continues where it was."""
     repeats: int = 1
-    """How often each report is sent, each time on a new connection."""
+    """Number of times that each report is sent, each on a new connection."""
     loses: set[str] = field(default_factory=set)
-    """Kinds of reports that never leave: `stop complete`, `strategies`, `status`, `fault`."""
+    """Kinds of reports that are never sent: `stop complete`, `strategies`, `status`, `fault`."""
     stops: bool = True
-    """Reports that training has stopped."""
+    """True to report that training has stopped."""
     stop_code: int = 0
     answers_faults: bool = True
-    """Reports what it offers when all faults are announced."""
+    """True to report its offers when all faults are announced."""
     repairs: tuple[str, ...] = ("recover",)
-    """What it offers for faults, beside `exit` and `dump`, and `retry` where that may help."""
+    """Strategies that it offers for faults, in addition to `exit`, `dump`, and `retry` if that may help."""
     finds: tuple[int, ...] = ()
     """Ranks that it finds faulty between the stop and the announcement."""
     holds: bool = True
-    """Reports that all ranks stand, when it is paused for an operation."""
+    """True to report that all ranks have paused for an operation."""
     pause_code: int = 0
     switches: bool = True
-    """Reports that links are switched."""
+    """True to report that links are switched."""
     switch_results: list[bool] = field(default_factory=list)
-    """Of its first switches; then they succeed."""
+    """Results of its first link switches; later ones succeed."""
     tests: bool = True
-    """Reports what a stress test has found."""
+    """True to report the results of a stress test."""
     stress_codes: dict[tuple[int, int], str] = field(default_factory=dict)
-    """By rank and operation, where they are not 0."""
+    """Codes of checks that differ from 0, by rank and operation."""
     continues: bool = True
-    """Reports that training goes on behind an operation."""
+    """True to report that training continues after an operation."""
     continue_codes: list[int] = field(default_factory=list)
-    """Of its first ones; then 0."""
+    """Codes of its first reports of that; later ones are 0."""
     patience: float = 30.0
-    """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME); then it leaves."""
+    """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME) before it leaves."""
     on_order: Callable[[str], object] = lambda order: None
-    """Called with each order that is carried out, before it is."""
+    """Function that is called with each order before it is carried out."""
 
 
 class Pods(Protocol):
-    """What the training side's processes run in."""
+    """Pods in which the training side's processes run."""
 
     def leaves(self, pod_rank: int) -> None:
-        """Its agent ends."""
+        """Ends the agent of a pod."""
         ...
 
     async def replaced(self, ranks: Collection[int]) -> None:
@@ -103,7 +103,7 @@ class Pods(Protocol):
 
 
 class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
-    """One manager of one job, of our own training side."""
+    """Manager of one job, of our own training side."""
 
     def __init__(self, address: str, job_id: str, script: Script | None = None) -> None:
         FaultDialogue.__init__(self)
@@ -113,21 +113,21 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         self.script = script or Script()
         self.received: list[wire.ProcessManageSignal] = []
         self.gaps: list[float] = []
-        """Seconds between orders as they arrived."""
+        """Seconds between the arrivals of orders."""
         self.carried_out: list[str] = []
         self.answers: list[int] = []
         """Codes of the receipts of reports."""
         self.refusals: list[int] = []
         """Codes of Init and Register that were not 0."""
         self.keep_alives: list[str] = []
-        """The uuids of keep-alives."""
+        """Uuids of the keep-alives that arrived."""
         self.exited = ""
         self.broken_rules: list[str] = []
-        """What a real client would not have borne, although it would not have left for it."""
+        """Violations that a real client would not tolerate, although it would not leave because of them."""
         self.ended: list[str] = []
-        """How streams ended: status code and details."""
+        """Status codes and details with which streams ended."""
         self.comes_back = True
-        """Whether a stream that ended is opened again."""
+        """True if it reopens a stream that ended."""
         self.attached = asyncio.Event()
         self.changed = asyncio.Condition()
         self._arrived_at = float("-inf")
@@ -166,7 +166,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
     # ---- the script of the network
 
     async def attach(self) -> None:
-        """Comes (back) and waits until its stream is open. A real one comes back after a second, and has read its last order."""
+        """Connects, and waits until its stream is open. A real client reconnects after a second, and has read its last order."""
         self._arrived_at = float("-inf")
         self.start()
         await asyncio.wait_for(self.attached.wait(), 20)
@@ -175,14 +175,14 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         self._task = asyncio.create_task(self._live())
 
     async def cut(self) -> None:
-        """Drops the stream and its connection; `attach` comes back."""
+        """Drops the stream and its connection; `attach` reconnects."""
         self.attached.clear()
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def restart_manager(self) -> None:
-        """The manager is killed, and another process attaches, from another address."""
+        """Replaces the manager by another process, which attaches from another address."""
         await self.cut()
         self._elsewhere = Elsewhere(self.address)
         self.address = await self._elsewhere.start()
@@ -190,11 +190,11 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         await self.attach()
 
     def _forget(self) -> None:
-        """What the manager knew dies with it; the ranks stay as they are."""
+        """Discards the manager's knowledge; the ranks stay as they are."""
         self._carried.clear()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for something that the peer received or did."""
+        """Waits until a condition holds, which is checked whenever the peer received or did something."""
         async with asyncio.timeout(30), self.changed:
             await self.changed.wait_for(condition)
 
@@ -213,7 +213,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
                 self.ended.append(f"{error.code().name}: {error.details()}")
             self.attached.clear()
             await self._notify()
-            await asyncio.sleep(0.1)  # the real one comes back after a second
+            await asyncio.sleep(0.1)  # the real one reconnects after a second
 
     async def _subscribe(self) -> None:
         me = wire.ClientInfo(jobId=self.job_id, role="taskd")
@@ -249,10 +249,10 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         self._hear(signal)
 
     def _check_pace(self, gap: float, order: str) -> None:
-        """Ours reads orders as they come."""
+        """Checks the time between two orders. Ours accepts any."""
 
     def _hear(self, signal: wire.ProcessManageSignal) -> None:
-        """An order reaches who carries it out."""
+        """Carries out an order, unless it is a repetition."""
         if not self.exited and not self._is_repetition(signal):
             name = name_of(signal)
             self.carried_out.append(name)
@@ -260,7 +260,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
             self._spawn(self._carry_out(name, signal))
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
-        """Our manager carries out each order of an attempt once, in whatever order they come again."""
+        """Returns whether an order is a repetition: our manager carries out each order of an attempt once."""
         order = (signal.uuid, name_of(signal))
         repeated = order in self._carried
         self._carried.add(order)
@@ -287,7 +287,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
             await self.answer(order, signal)
 
     async def _prepare(self) -> None:
-        """Ours waits for `new pod running`."""
+        """Prepares a hot switch. Ours waits for `new pod running`."""
 
     async def _backup_registers(self) -> None:
         if self.script.pauses:
@@ -299,7 +299,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         self._switching = False
 
     async def _migrate(self) -> None:
-        if self.broken and self.may_follow:  # ours has dropped the switch for the fault
+        if self.broken and self.may_follow:  # ours has dropped the switch because of the fault
             await self.resume(406)
         elif not self._paused:
             self._exit("migration without a pause: it would kill the next recovery")
@@ -307,7 +307,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
             await self.resume(self.script.status)
 
     async def pause(self) -> None:
-        """All of the backup's processes have registered: training pauses and offers what it could do."""
+        """Pauses training and reports the offers, as when all of the backup's processes have registered."""
         self._paused = True
         self._patience = asyncio.get_running_loop().call_later(self.script.patience, self._exit, "no order after the pause")
         await self.report_strategies(self.script.offers)
@@ -317,7 +317,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         await self.report_status(status)
 
     def _exit(self, why: str) -> None:
-        """Leaves, as MindIO does: its processes end, and nothing is heard of it any more."""
+        """Leaves, as MindIO does: its processes end, and it sends nothing more."""
         self.exited = self.exited or why
         self._calm()
         if self._task:
@@ -342,7 +342,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
         return await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
 
     async def report_progress(self, progress: Progress) -> int:
-        """The first step of a life, as our own manager tells it."""
+        """Reports the first step of a life, as our own manager does."""
         async with grpc.aio.insecure_channel(self.address) as channel:
             stub: Any = ProgressStub(channel)
             message = training_pb2.ProgressReport(
@@ -354,7 +354,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
             return int((await stub.ReportProgress(message)).code)
 
     async def _report(self, kind: str, call: Call) -> int:
-        """As the Go client: each report on a new connection, up to four times on gRPC errors; answers are noted and ignored."""
+        """Sends a report as the Go client does: on a new connection, up to four times on gRPC errors. Answers are recorded."""
         if kind in self.script.loses:
             return -1
         code = -1
@@ -390,11 +390,11 @@ class MindioPeer(ScriptedPeer):
     may_follow = False
 
     pods: Pods | None = None
-    """None: they stay as they are."""
+    """Pods of the job; None: pods are not simulated."""
 
     def __init__(self, address: str, job_id: str, script: Script | None, backup_runs: Callable[[], Awaitable[object]]) -> None:
         """Args:
-        backup_runs: returns when a backup pod runs, whose processes register then without any order.
+        backup_runs: returns when a backup pod runs; its processes then register without an order.
         """
         super().__init__(address, job_id, script)
         self._backup_runs = backup_runs
@@ -407,7 +407,7 @@ class MindioPeer(ScriptedPeer):
         self._knows_ranks = self._answered = True
 
     def _forget(self) -> None:
-        """Its new controller waits for ranks that register once in their lives: it knows none of them, for ever."""
+        """Discards the manager's knowledge. The new controller never knows the ranks, which register only once in their lives."""
         self._slot, self._last_switch, self._last_strategy = None, (), ("", "")
         self._knows_ranks = False
 
@@ -417,7 +417,7 @@ class MindioPeer(ScriptedPeer):
         self._answered = False
 
     def _hear(self, signal: wire.ProcessManageSignal) -> None:
-        """One slot: the loop finds the newest order, and never hears of one that was overwritten."""
+        """Puts an order into the only slot: the loop takes the newest order, and never sees one that was overwritten."""
         if self._slot is None:
             self._spawn(self._next_turn())
         elif self._slot != signal:
@@ -432,8 +432,11 @@ class MindioPeer(ScriptedPeer):
         await self._notify()
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
-        """TaskD's rules: its hot switch looks at signal and actions of the last order only, its recovery at uuid and strategy; of
-        announcements there is one for each uuid."""
+        """Returns whether an order is a repetition by TaskD's rules.
+
+        Its hot switch compares signal and actions of the last order only, its recovery uuid and strategy. There is one
+        announcement for each uuid.
+        """
         if signal.signalType == "globalFault":
             before, self._last_announced = self._last_announced, signal.uuid
             self._last_switch = (signal.signalType, *signal.actions)
@@ -455,12 +458,12 @@ class MindioPeer(ScriptedPeer):
             await self._backup_registers()
 
     async def answer(self, order: str, signal: wire.ProcessManageSignal) -> None:
-        """Agents end that an order tells to; a repair waits for the ranks of the pods that come."""
+        """Ends the agents that an order names, and answers it; a repair waits for the ranks of the new pods."""
         self.end_agents(signal)
         await super().answer(order, signal)
 
     def end_agents(self, signal: wire.ProcessManageSignal) -> None:
-        """An exit for an agent that has left waits for the next one of its rank."""
+        """Ends the agents that an order names. Naming one twice is a broken rule: that would end the next agent of its rank."""
         pods = {int(pod) for pod in signal.nodeRankIds} if _ends_agents(signal) else set()
         self.broken_rules += [f"pod rank {pod} was told to leave twice" for pod in sorted(pods & self._left)]
         for pod in sorted(pods - self._left):
@@ -477,7 +480,7 @@ class MindioPeer(ScriptedPeer):
         self._left.clear()
 
     async def _report(self, kind: str, call: Call) -> int:
-        """A rank that the manager does not know is never heard of."""
+        """Sends a report, unless the manager does not know its ranks."""
         if not self._knows_ranks:
             return -1
         self._answered = True
@@ -491,5 +494,5 @@ def _ends_agents(signal: wire.ProcessManageSignal) -> bool:
 
 
 def name_of(signal: wire.ProcessManageSignal) -> str:
-    """What people call an order."""
+    """Returns the usual name of an order."""
     return signal.changeStrategy or (signal.actions[0] if signal.actions else signal.signalType)

@@ -1,4 +1,4 @@
-"""A platform, as strict as the original's: it takes what the contract has, field by field, and knows nothing of our code."""
+"""Platform that is as strict as the original: it accepts exactly the fields of the contract, and does not use our code."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ from tests.support.contract import messages
 Check = Callable[[Any], None]
 
 LIMIT = 30.0
-"""Seconds for a message that is to come."""
+"""Time limit in seconds for an expected message."""
 
 
 def _strings(names: str) -> tuple[str, ...]:
@@ -83,14 +83,14 @@ CONFIG = messages(
 
 
 class Heard:
-    """Messages of a stream, checked as it came."""
+    """Messages of a stream, each checked on arrival."""
 
     def __init__(self, call: Any, check: Check) -> None:
         self.call, self._check = call, check
         self.messages: list[Any] = []
 
     async def next(self, wanted: Callable[[Any], bool] = bool) -> Any:
-        """The next message that is wanted; others before it are kept in `messages` as well."""
+        """Returns the next wanted message; earlier ones are also kept in `messages`."""
         async with asyncio.timeout(LIMIT):
             while (message := await self.call.read()) is not grpc.aio.EOF:
                 self._check(message)
@@ -100,7 +100,7 @@ class Heard:
         raise AssertionError(f"the stream ended: {await self.call.details()}")
 
     async def end(self) -> str:
-        """Status and words with which it ends, whatever comes before."""
+        """Returns the status and text with which the stream ends, after any messages."""
         async with asyncio.timeout(LIMIT):
             try:
                 while await self.call.read() is not grpc.aio.EOF:
@@ -167,7 +167,7 @@ class Platform:
         return await self.ask(path, TRACE, "DataStatusReq", "DataStatusRes", jobNsName=job)
 
     def told_of_tracing(self, job_id: str) -> Heard:
-        """Subscribes as a job's manager."""
+        """Subscribes to tracing as a job's manager."""
         path = "/TrainingDataTrace/SubscribeDataTraceSwitch"
         return self.listen(path, TRACE, "ProfilingClientInfo", "DataStatusRes", lambda _: None, jobId=job_id, role="taskd")
 

@@ -1,4 +1,4 @@
-"""The control plane as real processes: each behind a proxy of its own, and started again when it is killed."""
+"""Control plane as real processes, each behind its own proxy, and restarted when it is killed."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ CONTROL, GATEWAY, SERVER = "control", "gateway", "temporal"
 
 @dataclass
 class Processes:
-    """The running processes, and a way to each of them that no proxy watches."""
+    """Running processes, with clients of them that bypass the proxies."""
 
     stack: Stack
     client: Client
@@ -34,7 +34,7 @@ class Processes:
         return self.stack.addresses.gateway
 
     async def kill(self, victims: Iterable[str]) -> None:
-        """SIGKILL to all of them, then waits until they are dead; the stack starts them again."""
+        """Sends SIGKILL to all of them and waits until they are dead; the stack restarts them."""
         doomed = [process for name in victims if (process := self.stack.members[name].process)]
         for process in doomed:
             if process.returncode is None:
@@ -44,7 +44,7 @@ class Processes:
 
 @asynccontextmanager
 async def processes(directory: Path, watcher: Watcher) -> AsyncIterator[Processes]:
-    """Temporal server on a database file, control worker, gateway and local cluster, until the block ends."""
+    """Runs a Temporal server on a database file, control worker, gateway and local cluster, until the block ends."""
     temporal, ui, gateway = free_ports(3)
     addresses = Addresses(
         temporal=f"127.0.0.1:{temporal}",

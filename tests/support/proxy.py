@@ -1,6 +1,7 @@
-"""A gRPC proxy in front of the Temporal server that lets a test look at every call, hold it open, and drop it.
+"""gRPC proxy in front of the Temporal server, with which a test can inspect every call, hold it open, and drop it.
 
-Calls pass as raw bytes, long polls too. A caller that dies takes its call at the server with it, as a broken connection would.
+Calls are passed on as raw bytes, long polls too. A caller that dies takes its call at the server with it, as a broken connection
+would.
 """
 
 from __future__ import annotations  # grpc's classes are generic in their stubs only
@@ -25,23 +26,23 @@ if TYPE_CHECKING:
 
 
 class Dropped(Exception):
-    """The call is not passed on: its caller is dead."""
+    """The call is not passed on because its caller is dead."""
 
 
 class Watcher(Protocol):
-    """Sees the calls; may await as long as a call should be held open."""
+    """Observer of the calls. It may await as long as a call should be held open."""
 
     async def before(self, caller: str, method: str, request: bytes) -> object:
-        """A call, before the server gets it; answers what `after` is told. Raises Dropped."""
+        """Observes a call before the server receives it. Returns the value that is passed to `after`. Raises Dropped."""
         ...
 
     async def after(self, caller: str, method: str, noted: object, response: bytes) -> None:
-        """What the server answered, before the caller gets it."""
+        """Observes the server's answer before the caller receives it."""
         ...
 
 
 class Proxy:
-    """One caller's way to the server."""
+    """Proxy between one caller and the server."""
 
     def __init__(self, caller: str, server: str, watcher: Watcher) -> None:
         self._caller, self._server_address, self._watcher = caller, server, watcher
@@ -60,7 +61,7 @@ class Proxy:
         await self._channel.close()
 
     async def pass_on(self, path: str, request: bytes, context: Context) -> bytes:
-        """One call, shown to the watcher on its way in and out."""
+        """Passes on one call, and shows it to the watcher on its way in and out."""
         method = path.removeprefix(METHODS)
         try:
             noted = await self._watcher.before(self._caller, method, request)

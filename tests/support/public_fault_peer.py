@@ -1,4 +1,4 @@
-"""A sender of public faults that knows nothing of our code: its messages are made here from the contract's table of fields."""
+"""Sender of public faults that does not use our code: its messages are generated from the contract's table of fields."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def request(*faults: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def send(target: str, told: dict[str, Any]) -> tuple[int, str]:
-    """Code and info of the answer."""
+    """Sends a request, and returns code and info of the answer."""
     async with grpc.aio.insecure_channel(target) as channel:
         method = channel.unary_unary(
             "/PubFault/SendPublicFault",

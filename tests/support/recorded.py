@@ -1,12 +1,12 @@
-"""Dialogues of real clients with the controller that this product replaces, as tables, and a peer that replays them.
+"""Recorded dialogues of real clients with the controller that this product replaces, as tables, and a peer that replays them.
 
 A line is a message, in the order in which they were recorded:
 
-    > a report                         < an order, which is ours too
-    - an order that we do not give     + one that we give in its place, or that has no like
-    * a report that was not recorded, since the original's dialogue had come to its end
+    > a report                         < an order that ours gives too
+    - an order that ours does not give + an order that ours gives in its place, or in addition
+    * a report that was not recorded, since the original dialogue had ended
 
-An order is its signal, actions, faulty ranks with their types, and the rest. Keep-alives, uuids and times are left out.
+An order consists of its signal, actions, faulty ranks with their types, and the rest. Keep-alives, uuids and times are left out.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from rekindle_wire import recover_pb2 as wire
 from tests.support.peer import MindioPeer
 
 Fields = tuple[str, list[str], list[str], str, int, list[str], str]
-"""As `tests.support.openings.fields` writes an order."""
+"""Fields of an order in the format of `tests.support.openings.fields`."""
 
 
 @dataclass(frozen=True)
 class Dialogue:
     pods: int
-    """Of one rank each."""
+    """Number of pods, of one rank each."""
 
     allows: str
-    """Annotation `recover-strategy`."""
+    """Value of the annotation `recover-strategy`."""
 
     lines: tuple[str, ...]
 
@@ -34,16 +34,16 @@ class Dialogue:
 
     @property
     def first(self) -> list[str]:
-        """The reports before any order."""
+        """Reports before the first order."""
         return self._reports(0)
 
     @property
     def orders(self) -> list[Fields]:
-        """Ours."""
+        """Orders that our control plane gives."""
         return [order_of(line[2:]) for line in self.lines if line[0] in "<+"]
 
     def behind(self, number: int) -> list[str]:
-        """The reports between our order of this number, from 0, and the next one."""
+        """Returns the reports between our order with this number, from 0, and the next one."""
         ours = [index for index, line in enumerate(self.lines) if line[0] in "<+"]
         return self._reports(ours[number] + 1) if number < len(ours) else []
 
@@ -73,7 +73,7 @@ def order_of(text: str) -> Fields:
 
 
 class Recorded(MindioPeer):
-    """Answers with what was recorded, and is as strict as any."""
+    """Peer that answers with recorded reports, and is as strict as the others."""
 
     dialogue: Dialogue
 
@@ -91,7 +91,7 @@ class Recorded(MindioPeer):
             await self._say(report)
 
     async def _before(self, signal: wire.ProcessManageSignal) -> None:
-        """Agents end; a repair that went well was one of new ranks."""
+        """Ends the named agents. If the repair was recorded as successful, it waits for the new ranks."""
         self.end_agents(signal)
         if any(report.startswith("status recover 0") for report in self.dialogue.behind(len(self.carried_out) - 1)):
             await self.ranks_come(signal)

@@ -1,4 +1,4 @@
-"""Files of rules, nodes that show something, and what follows from it."""
+"""Builders for files of rules and for nodes with certain facts, and the faults that follow."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +19,13 @@ HEAD = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n"
 
 
 def written(*rules: str, use: str = "[]") -> Rules:
-    """A file with these rules, each in one line."""
+    """Returns the rules of a file with these rules, each in one line."""
     return parse(f"{HEAD}  use: {use}\n  rules:\n" + "".join(f"    - {{name: r{n}, {rule}}}\n" for n, rule in enumerate(rules)))
 
 
 def shows(name: str = "node-0", **facts: Any) -> Node:
-    """A ready node. Facts: conditions (type to status, reason and message), taints, cordoned, labels, annotations, reports."""
+    """Returns a ready node. Facts: conditions (type to status, reason and message), taints, cordoned, labels, annotations,
+    reports."""
     well = node(name)
     conditions = tuple(
         Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=NOW)
@@ -42,7 +43,7 @@ def shows(name: str = "node-0", **facts: Any) -> Node:
 
 
 def faults(seen: JobView, rules: Rules | None = None) -> Sequence[Fault]:
-    """As whoever sees whole objects, and the watcher, which keeps less of them, alike find them."""
+    """Returns the faults of a job. Checks that the watcher, which stores only parts of objects, finds the same."""
     found = sight(seen, rules).faults
     assert sight(kept(seen, rules or plain()), rules).faults == found
     return found

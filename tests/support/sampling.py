@@ -1,4 +1,4 @@
-"""Tests that prove the same path are sampled: of each such group one runs, chosen by the commit; `make test-all` runs every one.
+"""Samples tests that prove the same path: one test of each group runs, chosen by the commit; `make test-all` runs all of them.
 
     @pytest.mark.same_path("a failed hot switch ends in job rescheduling")
 
@@ -19,20 +19,20 @@ ALL = os.environ.get("REKINDLE_TEST_ALL") == "1"
 
 
 def commit() -> str:
-    """What samples are seeded by: everybody who runs this commit's tests runs the same ones."""
+    """Returns the commit, the seed of the samples: everybody who runs this commit's tests runs the same ones."""
     command = ["git", "rev-parse", "HEAD"]
     found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "0"
 
 
 def _but(parameter: str, item: pytest.Item) -> str:
-    """The name of a case without its value of one parameter."""
+    """Returns the name of a test case without its value of one parameter."""
     assert isinstance(item, pytest.Function)
     return f"{item.path.name} {item.name.replace(str(item.callspec.params[parameter]), '*')}"
 
 
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests that run, and those that are left out. A test that is asked for by its own name is never left out."""
+    """Returns the tests that run, and those that are left out. A test that is selected by its own name is never left out."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("same_path"):

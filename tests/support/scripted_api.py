@@ -1,4 +1,4 @@
-"""An API server on loopback that admits everything: objects that the real one would refuse, or whose schema is open."""
+"""Scripted API server on loopback that admits everything: also objects that the real one would refuse, or with an open schema."""
 
 import asyncio
 import json
@@ -17,31 +17,31 @@ WAIT_LIMIT = 20.0
 
 
 class ScriptedApi:
-    """Collections of objects by path, and whoever watches them."""
+    """Collections of objects by path, and their watchers."""
 
     def __init__(self) -> None:
         self.collections: dict[str, dict[str, Object]] = {}
         self.refused: dict[tuple[str, str], tuple[int, str]] = {}
-        """Answers to a method on a path that are errors: code and words."""
+        """Errors to return for a method on a path: code and message."""
         self.answers: dict[tuple[str, str], tuple[int, Object]] = {}
-        """Whole answers to a method on a path."""
+        """Complete answers to return for a method on a path: code and body."""
         self.held: dict[tuple[str, str], asyncio.Event] = {}
-        """Until when a method on a path is not answered."""
+        """Events that must be set before a method on a path is answered."""
         self.requests: list[tuple[str, str]] = []
-        """Methods and paths, in their order."""
+        """Received methods and paths, in order."""
         self.streams = True
-        """Whether lists are streamed to who asks for that."""
+        """True if lists are streamed to clients that request it."""
         self.ends_streams = False
-        """Whether these end before their end."""
+        """True if streamed lists end prematurely."""
         self.gone: set[str] = set()
-        """Names of objects that go while their list is streamed."""
+        """Names of objects that are deleted while their list is streamed."""
         self._watchers: list[tuple[str, str, asyncio.Queue[Object]]] = []
         self._answered = Counter[tuple[str, str]]()
         self._version = 0
         self._changed = asyncio.Condition()
 
     async def put(self, path: str, thing: Object) -> Object:
-        """Creates or replaces an object of a collection, as it is."""
+        """Creates or replaces an object of a collection without validation."""
         name = thing["metadata"]["name"]
         known = name in self.collections.setdefault(path, {})
         self._version += 1
@@ -56,7 +56,7 @@ class ScriptedApi:
         return thing
 
     async def until(self, path: str, name: str, field: str) -> Object:
-        """The object of this name, or that begins with it, as soon as it has this field."""
+        """Waits until an object with this name or prefix has this field, and returns it."""
 
         def found() -> Object | None:
             things = self.collections.get(path, {})
@@ -141,7 +141,7 @@ class ScriptedApi:
         return web.json_response(page)
 
     async def _stream(self, request: web.Request, items: list[Object]) -> web.StreamResponse:
-        """The end of it is where its reader goes, and opens a watch."""
+        """Streams a list. Its reader leaves at the end, and opens a watch."""
         if not self.streams:
             words = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
             return web.json_response({"kind": "Status", "code": 422, "message": words}, status=422)
@@ -176,13 +176,13 @@ class ScriptedApi:
             )
 
     async def until_watched(self, path: str, streams: int = 1) -> None:
-        """By so many streams, each with a selector of its own."""
+        """Waits until this number of streams watch the path, each with its own selector."""
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
             await self._changed.wait_for(lambda: sum(watched == path for watched, _, _ in self._watchers) >= streams)
 
 
 def _is_below(path: str, watched: str) -> bool:
-    """A collection of one namespace is a part of that of all namespaces."""
+    """Returns whether a collection is the watched one, or that of one namespace within it."""
     return watched in (path, re.sub(r"/namespaces/[^/]+(?=/)", "", path))
 
 
@@ -199,7 +199,7 @@ def _merged(thing: Object, change: Object) -> Object:
 
 @asynccontextmanager
 async def scripted_api(directory: Path) -> AsyncIterator[tuple[ScriptedApi, Api]]:
-    """The server, and a client of it."""
+    """Runs the server, and yields it with a client."""
     scripted = ScriptedApi()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", scripted.answer)

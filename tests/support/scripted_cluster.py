@@ -1,4 +1,4 @@
-"""A cluster in memory behind the port `Cluster`: pods follow a script instead of processes. For tests of procedures."""
+"""Scripted cluster in memory, behind the port `Cluster`: pods follow a script and have no processes. For tests of procedures."""
 
 import asyncio
 import itertools
@@ -34,7 +34,7 @@ from rekindle.policy.pod_ranks import is_standby, last_holder
 
 
 class _Making:
-    """Of a standby or a backup pod. What the cluster was asked for comes, whoever has cancelled that."""
+    """Creation of a standby or a backup pod. A requested pod is created even if the request is cancelled."""
 
     def __init__(self) -> None:
         self.is_asked, self.may_be, self.is_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -47,46 +47,46 @@ class _Making:
 
 
 class ScriptedCluster:
-    """Holds the pods of one job; every write is counted in `writes`."""
+    """Cluster with the pods of one job; every write is recorded in `writes`."""
 
     def __init__(self, job: Job, nodes: int = 3, first_node: int = 0) -> None:
         self.job_model = job
         self.node_names = [f"node-{i}" for i in range(first_node, first_node + nodes)]
         self.pods_by_name: dict[str, Pod] = {}
         self.cordoned, self.conditions = dict[str, bool](), dict[str, tuple[Condition, ...]]()
-        """What is wrong with a node, by its name."""
+        """Cordoned nodes, and conditions of nodes, by node name."""
         self.node_annotations: dict[str, dict[str, str]] = {}
         self.writes: list[str] = []
         self.events: list[ClusterEvent] = []
         self.labels: dict[str, str | None] = {}
         self.spare = True
-        """Whether a node is free for a backup pod."""
+        """True if a node is free for a backup pod."""
         self.backup_node = ""
-        """Where a backup pod is put, whatever it should avoid."""
+        """Node for backup pods, even if they should avoid it; empty: any free one."""
         self.backup_starts = True
         self.backup_waits = self.backup_gate = ""
-        """Reason why a container of it has not started; a scheduling gate that somebody puts on it."""
+        """Reason why a container of the backup pod has not started, and a scheduling gate that is put on the pod."""
         self.refuses_backups = self.refuses_standbys = self.refuses_annotations = self.refuses_stops = self.withholds_pods = ""
         self.forgets_to_answer, self.making = False, _Making()
-        """That standbys are made."""
+        """True if the creation of standbys never returns; and the state of creations."""
         self.pods_start = True
         self.pods_are_placed = True
-        """Job rescheduling: whether the scheduler has room for new pods."""
+        """True if the scheduler has room for new pods in job rescheduling."""
         self.terminating_for_ever: set[str] = set()
         self.rules = plain()
         self.undeletable: set[str] = set()
         self.ends_only_by_force: set[str] = set()
         self.takes_metadata, self.takes_notes = asyncio.Event(), asyncio.Event()
-        """Whether labels of the job, and annotations without labels, are taken now; otherwise the write waits."""
+        """Set while writes of the job's labels, and of annotations without labels, are accepted; otherwise the write waits."""
         self.takes_metadata.set()
         self.takes_notes.set()
         self.metadata_is_written = asyncio.Event()
-        """Set by the first such write, also while it waits."""
+        """Set by the first write of labels, also while it waits."""
         self.phase: JobPhase | None = JobPhase.RUNNING
-        """Of the job object; None: there is none."""
+        """Phase of the job object; None: it does not exist."""
         self.unreachable = False
         self.refused_calls = self.asked_for_backups = 0
-        """Since it is unreachable."""
+        """Calls that were refused because the cluster is unreachable, and dry runs of backup pods."""
         self._versions = itertools.count(1)
         self._followers: set[asyncio.Event] = set()
         for rank in range(job.pods):
@@ -110,7 +110,7 @@ class ScriptedCluster:
         return self._put(pod.model_copy(update={"status": status}))
 
     def run(self, name: str) -> Pod:
-        """A pod that was scheduled runs."""
+        """Lets a scheduled pod run."""
         pod = self.pods_by_name[name]
         return self._put(pod.model_copy(update={"status": pod.status.model_copy(update={"phase": PodPhase.RUNNING})}))
 
@@ -122,7 +122,7 @@ class ScriptedCluster:
 
     @property
     def followers(self) -> int:
-        """Who waits for its pods now."""
+        """Number of callers that follow its pods now."""
         return len(self._followers)
 
     # ---- the port
@@ -164,7 +164,7 @@ class ScriptedCluster:
         return JobObject(metadata=metadata, spec=spec, status=JobObjectStatus(phase=self.phase))
 
     def _knows(self, job_id: str) -> None:
-        """Workflows of another test's job may live on for a moment: they would restart the pods of this one."""
+        """Raises NotFound for another job: workflows of an earlier test may live on, and would restart this job's pods."""
         if job_id != self.job_model.id:
             raise NotFound(job_id)
 
@@ -327,7 +327,7 @@ class ScriptedCluster:
         self.labels.update(annotations)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        """Nothing is evicted here."""
+        """Does nothing, as pods are never evicted here."""
 
     async def budgets(self) -> Mapping[str, int]:
         return {}
@@ -352,7 +352,7 @@ class ScriptedCluster:
         )
         meta = ObjectMeta(
             name=name,
-            uid=f"{version:08x}-{name}",  # told apart by their first characters, as UIDs are
+            uid=f"{version:08x}-{name}",  # UIDs differ in their first characters
             labels={GENERATION: generation},
             annotations={RANK_INDEX: str(rank)},
             owner_uid=self.job_model.id,
@@ -374,14 +374,14 @@ class ScriptedCluster:
 
 
 class TheirCluster(ScriptedCluster):
-    """Its agents end when they are told to, and a controller makes the pod of a rank anew when it is gone."""
+    """Cluster on which agents end when they are told to, and a controller recreates the pod of a rank when it is gone."""
 
     def __init__(self, job: Job, nodes: int = 4) -> None:
         super().__init__(job, nodes)
         self.agents_end = True
         self.anew_start = True
         self.late: set[int] = set()
-        """Pod ranks that get no node."""
+        """Pod ranks whose new pods get no node."""
         self._first = {pod.metadata.uid for pod in self.pods_by_name.values()}
 
     def leaves(self, pod_rank: int) -> None:
@@ -404,7 +404,7 @@ class TheirCluster(ScriptedCluster):
             self.make_anew(int(pod.metadata.annotations[RANK_INDEX]))
 
     def make_anew(self, rank: int) -> Pod:
-        """As the Ascend Operator and its scheduler do."""
+        """Recreates the pod of a rank, as the Ascend Operator and its scheduler do."""
         used = {pod.spec.node_name for pod in self.pods_by_name.values()}
         node = "" if rank in self.late else next((node for node in self.node_names if node not in used), "")
         phase = PodPhase.RUNNING if node and self.anew_start else PodPhase.PENDING
@@ -424,7 +424,7 @@ class TheirCluster(ScriptedCluster):
 
 
 class SlowCluster(ScriptedCluster):
-    """Deletes backup pods when it is told to."""
+    """Cluster that deletes backup pods only after the test has allowed it."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)

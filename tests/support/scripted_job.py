@@ -1,4 +1,4 @@
-"""A workflow in the place of `TrainingJob` that keeps what the watcher tells it, and refuses what a test says."""
+"""Workflow in place of `TrainingJob` that stores what the watcher sends, and refuses what a test names."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from rekindle.model.fault import Sighting
 from rekindle.model.state import JobState, Registration
 
 HELD = "held"
-"""Query: all that it took, in order."""
+"""Query of everything that it accepted, in order."""
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
@@ -52,6 +52,6 @@ class ScriptedJob:
 
 @asynccontextmanager
 async def scripted_jobs(client: Client) -> AsyncIterator[None]:
-    """A worker that runs such workflows, until the block ends."""
+    """Runs a worker for these workflows until the block ends."""
     async with Worker(client, task_queue=CONTROL_QUEUE, workflows=[ScriptedJob], workflow_runner=UnsandboxedWorkflowRunner()):
         yield

@@ -1,4 +1,4 @@
-"""Tokens of pods: from the real API server, or signed here with what keys there are, or by nobody."""
+"""Tokens of pods: issued by the real API server, signed here with any key, or with an invalid signature."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from tests.support.kubernetes import Namespace
 
 
 async def token_of(namespace: Namespace, pod: Object | None, audience: str = TOKEN_AUDIENCE) -> str:
-    """What a kubelet would project into the pod; without a pod: bound to none."""
+    """Returns a token as a kubelet would project it into the pod; without a pod it is bound to none."""
     spec: Object = {"audiences": [audience], "expirationSeconds": 600}
     if pod:
         metadata = pod["metadata"]
@@ -30,12 +30,12 @@ def claims_in(token: str) -> dict[str, Any]:
 
 
 def claims_of_pod(uid: str, *, audience: str = TOKEN_AUDIENCE, lasts: float = 86_400) -> dict[str, Any]:
-    """As Kubernetes says them."""
+    """Returns the claims of a pod's token in the format of Kubernetes."""
     return {"aud": [audience], "exp": time.time() + lasts, "kubernetes.io": {"pod": {"name": "a-pod", "uid": uid}}}
 
 
 def signed(claims: dict[str, Any], key: Path) -> str:
-    """A token of these claims, as the holder of the key makes it."""
+    """Returns a token with these claims, signed with the key."""
     text = f"{_part({'alg': 'RS256', 'typ': 'JWT'})}.{_part(claims)}"
     command = ["openssl", "dgst", "-sha256", "-sign", str(key)]
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
@@ -43,7 +43,7 @@ def signed(claims: dict[str, Any], key: Path) -> str:
 
 
 def unsigned(claims: object, signature: str = "c2lnbmF0dXJl") -> str:
-    """Somebody wrote it."""
+    """Returns a token with these claims and an invalid signature."""
     return f"{_part({'alg': 'RS256'})}.{_part(claims)}.{signature}"
 
 

@@ -1,7 +1,7 @@
-"""A training side whose devices are tested: it pauses, its ranks make the checks that they are told, and it goes on when it may.
+"""Training side whose devices are tested: it pauses, its ranks run the requested checks, and it continues on order.
 
-As strict as the real ones: a list of checks that meets training which goes on is a broken rule. Both peers take their part from
-here.
+It is as strict as the real ones: a list of checks that arrives while training runs is a broken rule. Both simulated peers inherit
+from this class.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ class StressDialogue:
 
     def __init__(self) -> None:
         self.tests: list[wire.StressTestRankParams] = []
-        """As they were told."""
+        """Lists of checks in the order in which they were received."""
         self.stress_subscribed = asyncio.Event()
 
     async def report_tested(self, ops: dict[int, tuple[int, ...]], info: str = "") -> int:
-        """What each rank found, by the script."""
+        """Reports the results of each rank, as the script says."""
         message = wire.StressTestResult(jobId=self.job_id)
         for rank, of_rank in ops.items():
             for op in of_rank:
@@ -47,7 +47,7 @@ class StressDialogue:
         return await self._report("stress test", lambda stub: stub.ReplyStressTestResult(message, metadata=said))
 
     async def listen_for_tests(self) -> None:
-        """Comes back for ever."""
+        """Subscribes to stress tests, and reconnects until it is cancelled."""
         while True:
             try:
                 async with grpc.aio.insecure_channel(self.address) as channel:

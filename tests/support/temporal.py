@@ -22,19 +22,20 @@ SETTINGS = (
     "--dynamic-config-value",
     'history.timerProcessorMaxTimeShift="10ms"',
 )
-"""What `rekindle dev` starts its server with; by default every timer below a second takes a second."""
+"""Settings with which `rekindle dev` starts its server; by default every timer below a second takes a second."""
 
 AT_ONCE = () if ALL else ("--dynamic-config-value", 'history.workflowIdReuseMinimalInterval="10ms"')
-"""A job's workflow that continues as new behind an incident answers at once. By default its next run begins a second after the
-one before, which nearly every test would wait for; so it is in tests/versions,
-tests/end_to_end, the demos, and `make test-all`."""
+"""Setting with which a job's workflow that continues as new after an incident answers at once. By default its next run begins a
+second after the one before, for which nearly every test would wait. The default is used in tests/versions, tests/end_to_end, the
+demos, and `make test-all`."""
 
 START_LIMIT = timedelta(minutes=1)
-"""The SDK's five seconds are too few for a machine that has other things to do, or reads the binary for the first time."""
+"""Time limit of the server's start. The SDK's five seconds are too short for a busy machine, or one that reads the binary for the
+first time."""
 
 
 async def skipping_server(settings: tuple[str, ...] = AT_ONCE) -> WorkflowEnvironment:
-    """A server on which tests may fast-forward a workflow's clock."""
+    """Starts a server on which tests may fast-forward a workflow's clock."""
     return await WorkflowEnvironment.start_time_skipping_v2(
         dev_server_existing_path=str(BINARY),
         dev_server_extra_args=[*SETTINGS, *settings, "--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true"],

@@ -46,5 +46,5 @@ def owner(kind: Kind, name: str, uid: str = "") -> Object:
 
 
 def holders(seen: Snapshot) -> dict[str, str]:
-    """Job of each pod."""
+    """Returns the job of each pod, by pod name."""
     return {one.metadata.name: one.metadata.owner_uid for one in seen.pods}

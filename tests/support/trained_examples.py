@@ -1,4 +1,4 @@
-"""A manifest of `examples/kubernetes` on a running product: real training, through the loss of a pod, to the end."""
+"""Runs a manifest of `examples/kubernetes` on a running product: real training, through the loss of a pod, to the end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ from tests.training.job import free_port
 
 PATIENCE = 240.0
 STRUCK_AFTER = 10
-"""Steps."""
+"""Number of steps after which the fault is injected."""
 
 Controllers = Callable[[Namespace], AbstractAsyncContextManager[Any]]
 
@@ -31,22 +31,22 @@ def kubeconfig_of(stack: Stack) -> Path:
 
 @dataclass(frozen=True)
 class Trained:
-    """End of the job."""
+    """Result of a completed job."""
 
     incident: Incident
-    """The only one."""
+    """The only incident of the job."""
     records: list[StepRecord]
 
 
 Happens = Callable[[Rekindle, Namespace, str], Awaitable[None]]
-"""Fault of the job, which is told by its UID."""
+"""Function that injects a fault into the job with this UID."""
 
 
 async def trained_through(happens: Happens, kind: str, stack: Stack, folder: Path, controllers: Controllers) -> Trained:
-    """Applies the manifest, and sees the job to its end, as its controller says it, with equal parameters on all ranks.
+    """Applies the manifest, and runs the job until its controller reports its end. Checks that all ranks have equal parameters.
 
     Args:
-        folder: which all pods share.
+        folder: folder that all pods share.
     """
     rekindle = Rekindle(await connect(stack.addresses.temporal, started_here=True))
     async with AsyncExitStack() as stays:
@@ -66,8 +66,8 @@ async def trained_through(happens: Happens, kind: str, stack: Stack, folder: Pat
 
 
 async def trained_through_a_lost_pod(kind: str, stack: Stack, folder: Path, controllers: Controllers) -> None:
-    """Takes the pod of rank 2 away. Which mode mends it depends on who is faster: a controller that makes the pod anew, or the
-    replacement of it."""
+    """Deletes the pod of rank 2. Which mode recovers it depends on whether its controller or the replacement creates a pod
+    first."""
 
     async def lose(_: Rekindle, namespace: Namespace, __: str) -> None:
         lost = next(one for one in measure.read_steps(folder) if one.rank == 2)
@@ -82,7 +82,7 @@ async def trained_through_a_lost_pod(kind: str, stack: Stack, folder: Path, cont
 
 
 async def watch_anew(stack: Stack) -> None:
-    """The watcher looks once a minute for kinds that were not there: it is told that some are."""
+    """Restarts the watcher, so that it notices newly installed kinds at once instead of within a minute."""
     watcher = stack.members["watcher"]
     started, process = watcher.started, watcher.process
     assert process
@@ -92,7 +92,7 @@ async def watch_anew(stack: Stack) -> None:
 
 
 async def _trains(folder: Path, step: int) -> None:
-    """Files of ranks are looked at: nothing tells of them."""
+    """Waits until training has completed a step, by polling the ranks' files."""
     try:
         async with asyncio.timeout(PATIENCE):
             while measure.last_step(measure.read_steps(folder)) < step:
@@ -102,12 +102,12 @@ async def _trains(folder: Path, step: int) -> None:
 
 
 def _is_complete(job: Object) -> bool:
-    """Tells whether its controller says so."""
+    """Returns whether the job's controller reports it as complete."""
     conditions = job.get("status", {}).get("conditions") or ()
     return any(one["type"] in ("Complete", "Completed", "Succeeded") and one["status"] == "True" for one in conditions)
 
 
 def _show_logs(stack: Stack, namespace: str) -> None:
-    """Prints the logs, to be read at a failure."""
+    """Prints the end of the pods' logs, for the analysis of failures."""
     for log in sorted(kubeconfig_of(stack).parent.rglob(f"{namespace}_*.log")):
         print(f"---- {log.name}", *log.read_text().splitlines()[-45:], sep="\n")

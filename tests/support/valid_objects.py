@@ -1,4 +1,4 @@
-"""Objects of Kubernetes that mean what they say: one of each kind that is read, to be used as they are or to be broken."""
+"""Valid objects of Kubernetes, one of each kind that is read, to be used unchanged or modified."""
 
 import copy
 from typing import Any
@@ -18,7 +18,7 @@ def _metadata(name: str, **more: Any) -> Object:
 
 
 def pod(job_id: str, name: str) -> Object:
-    """A pod of rank 0 that runs; without a job, one that its owner references tell."""
+    """Returns a running pod of rank 0; without a job id its job follows from its owner references."""
     mine = {keys.JOB_ID: job_id} if job_id else {}
     labels = {**mine, keys.BARE_JOB_NAME: "loose", "batch.kubernetes.io/job-name": "job"}
     annotations = {keys.RANK_INDEX: "0", COMPLETION_INDEX: "0", keys.PODS: "2"}

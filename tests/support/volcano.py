@@ -1,9 +1,9 @@
-"""Volcano's rescheduling as a peer that can be scripted: which pods are faulty, and which are deleted for it.
+"""Scripted simulation of Volcano's rescheduling: which pods are faulty, and which are deleted because of it.
 
-It has a session after every change instead of each second, and reads everything anew for each: what was written first is seen
-first. Scheduling is the real scheduler's; Volcano's say in it is an affinity, and a gate that it opens. Not played: cards (a
-node's condition `SubHealthy` stands for them), super pods, escalation by waiting, and whatever needs the time of day.
-Source: Volcano plugin.
+It runs a session after every change instead of each second, and lists everything for each, so that writes are seen in their
+order. Scheduling is the real scheduler's; Volcano adds an affinity, and opens a gate. Not simulated: cards (a node's condition
+`SubHealthy` stands for them), super pods, escalation by waiting, and everything that needs the time of day. Source: Volcano
+plugin.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ from tests.support.kubernetes import Namespace
 
 NODES = "/api/v1/nodes"
 FORCED = ("forceExit", "hotSwitch")
-"""Sub-health strategies that leave no grace."""
+"""Sub-health strategies without a grace period."""
 
 
 @dataclass(frozen=True)
 class Handled:
-    """A job whose pods were deleted: it is left alone until they were replaced."""
+    """Job whose pods were deleted: it is left alone until they are replaced."""
 
     deleted: frozenset[str]
     known: frozenset[str]
-    """All pods that there were; a later one may fail anew."""
+    """UIDs of all pods at that time; a later pod may fail again."""
 
 
 class Volcano(Controller):
-    """`async with Volcano(namespace) as volcano:`; a deaf one neither schedules nor deletes."""
+    """Simulated Volcano: `async with Volcano(namespace) as volcano:`. While it is deaf it neither schedules nor deletes."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._groups, self._pods = groups_path(namespace.name), namespace.path("pods")
@@ -93,7 +93,7 @@ class Volcano(Controller):
             await self._delete(group, pods, faulty, _is_forced(group, reasons))
 
     def _fault(self, group: Object, pod: Object, nodes: dict[str, Object]) -> str:
-        """Why a pod is faulty; the first reason counts."""
+        """Returns why a pod is faulty, the first reason that holds; empty: it is not."""
         if not (name := pod["spec"].get("nodeName")) or is_terminating(pod):
             return ""
         node = nodes.get(name)
@@ -108,7 +108,8 @@ class Volcano(Controller):
         return "SubHealthFault" if _is_sub_health_fault(group, pod, node) else ""
 
     def _may_act(self, group: Object, pods: Sequence[Object], reasons: dict[str, str]) -> bool:
-        """Once; again when all that it deleted was replaced, or when a later pod fails."""
+        """Returns whether the job may be rescheduled: once, and again when all deleted pods were replaced or a later pod
+        fails."""
         uid = group["metadata"]["uid"]
         if (handled := self._handled.get(uid)) is None:
             return True
@@ -131,7 +132,7 @@ class Volcano(Controller):
         uids = frozenset(pod["metadata"]["uid"] for pod in doomed)
         self._handled[group["metadata"]["uid"]] = Handled(uids, frozenset(pod["metadata"]["uid"] for pod in pods))
         for pod in doomed:
-            with contextlib.suppress(NotFound, Conflict):  # a Conflict is what the loser gets where two delete it at once
+            with contextlib.suppress(NotFound, Conflict):  # another controller may delete it at the same time
                 path = f"{self._pods}/{pod['metadata']['name']}"
                 await self.api.delete(path, pod["metadata"]["uid"], 0 if forced else None)
 
@@ -145,14 +146,14 @@ class Volcano(Controller):
 
 @contextlib.asynccontextmanager
 async def operator_and_volcano(namespace: Namespace) -> AsyncIterator[tuple[AscendOperator, Volcano]]:
-    """Both peers at work in a namespace, and the kinds that they know."""
+    """Runs both simulated controllers in a namespace, with the kinds that they use."""
     await apply_crds(namespace.api)
     async with AscendOperator(namespace) as operator, Volcano(namespace) as volcano:
         yield operator, volcano
 
 
 def _keeps_others(group: Object, faulty: Sequence[Object]) -> bool:
-    """Whether only faulty pods are deleted; the first condition that holds decides."""
+    """Returns whether only faulty pods are deleted; the first condition that holds decides."""
     if annotations_of(group).get("huawei.com/recover_policy_path") == "pod":
         return True
     leads = (
@@ -175,7 +176,7 @@ def _is_sub_health_fault(group: Object, pod: Object, node: Object | None) -> boo
 
 
 def _is_refused(node: Object, group: Object) -> bool:
-    """For new pods; a node that is not ready is refused by the scheduler itself."""
+    """Returns whether new pods avoid the node. The scheduler itself refuses a node that is not ready."""
     sub_healthy = _has(node, "SubHealthy") and _strategy(group) in ("graceExit", *FORCED)
     return sub_healthy or annotations_of(node).get("NodeHealthyStatus") == "UnHealthy"
 

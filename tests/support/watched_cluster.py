@@ -1,4 +1,4 @@
-"""A scripted cluster with a watch, and the real watcher over it: jobs are registered and seen as in production."""
+"""Scripted cluster with a watch, and the real watcher over it: jobs are registered and observed as in production."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -19,7 +19,7 @@ from workers.watcher.watcher import Watcher
 
 
 class WatchedCluster(ScriptedCluster):
-    """Tells every change of a pod or node to who watches."""
+    """Cluster that sends every change of a pod or node to its watchers."""
 
     def __init__(self, job: Job, nodes: int = 3) -> None:
         self._watchers: list[asyncio.Queue[WatchEvent]] = []
@@ -30,14 +30,14 @@ class WatchedCluster(ScriptedCluster):
         self._changed("MODIFIED", "Node", self._node(name))
 
     def degrade(self, name: str) -> None:
-        """A node becomes sub-healthy."""
+        """Makes a node sub-healthy."""
         since = datetime.now(UTC)
         sick = Condition(type="SubHealthy", status="True", reason="80E18005", message="NPU link", last_transition_time=since)
         self.conditions[name] = (sick,)
         self._changed("MODIFIED", "Node", self._node(name))
 
     async def job(self, job_id: str) -> JobObject:
-        """With what its owner wrote."""
+        """Returns the job object with the labels and annotations of its owner."""
         job, words = await super().job(job_id), ",".join(self.job_model.capabilities)
         labels = {SUB_HEALTHY_STRATEGY: self.job_model.sub_health.value}
         metadata = job.metadata.model_copy(update={"labels": labels, "annotations": {CAPABILITIES: words}})
@@ -80,7 +80,7 @@ class WatchedCluster(ScriptedCluster):
 
 @asynccontextmanager
 async def watched(client: Client, cluster: WatchedCluster) -> AsyncIterator[None]:
-    """The real watcher, until the block ends."""
+    """Runs the real watcher until the block ends."""
     watcher = asyncio.create_task(Watcher(cluster, TemporalJobWorkflows(client), Limits(), listed=None).run())
     try:
         yield

@@ -1,4 +1,4 @@
-"""A watcher for tests, and a scripted peer in the place of the jobs' workflows."""
+"""Watcher for tests, and a scripted peer in place of the jobs' workflows."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -16,7 +16,7 @@ from workers.watcher.watcher import Watcher
 
 
 class Peer:
-    """Takes what the watcher tells; may be told to fail first."""
+    """Accepts what the watcher sends. It can be set to fail first."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, News]] = []
@@ -28,7 +28,7 @@ class Peer:
         self.gone: set[str] = set()
         """Jobs whose workflow is lost."""
         self.registered: set[str] = set()
-        """Jobs whose workflow runs since an earlier watcher."""
+        """Jobs whose workflow an earlier watcher has registered."""
         self._changed = asyncio.Condition()
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
@@ -47,7 +47,7 @@ class Peer:
         return True
 
     async def lost(self, job_ids: Collection[str]) -> list[str]:
-        """Says once of a job that its workflow is gone."""
+        """Reports each lost workflow once."""
         gone = [job_id for job_id in job_ids if job_id in self.gone]
         self.gone -= set(gone)
         return gone
@@ -60,7 +60,7 @@ class Peer:
         return len(self.update_ids)
 
     def gaps(self) -> list[float]:
-        """Seconds between what was taken."""
+        """Returns the seconds between accepted updates."""
         return [later - earlier for earlier, later in pairwise(self.taken_at)]
 
     @property
@@ -74,7 +74,7 @@ class Peer:
 
     @property
     def sighting(self) -> Sighting:
-        """The last one that was taken."""
+        """Last sighting that was accepted."""
         return self.sightings[-1]
 
     async def until(self, satisfied: Callable[[], bool]) -> None:
@@ -86,12 +86,12 @@ class Peer:
         return self.sighting
 
     async def until_held(self, *pods: Pod) -> None:
-        """Until it knows these pods as holders of the ranks, in order."""
+        """Waits until it knows these pods as holders of the ranks, in order."""
         holders = tuple(pod.metadata.uid[:8] for pod in pods)
         await self.until_seen(lambda seen: seen.holders == holders)
 
     async def until_registered(self, sub_health: str) -> None:
-        """Until it knows this policy of the job."""
+        """Waits until it knows this policy of the job."""
         await self.until(
             lambda: sub_health in {one.registration.job.sub_health for one in self.news if isinstance(one, Register)}
         )
@@ -103,7 +103,7 @@ class Peer:
 
 @asynccontextmanager
 async def watching(cluster: Cluster, peer: Peer) -> AsyncIterator[None]:
-    """A watcher, until the block ends."""
+    """Runs a watcher until the block ends."""
     task = asyncio.create_task(Watcher(cluster, peer, Limits(), look_for_lost=0.05, listed=0.05).run())
     try:
         yield

@@ -1,4 +1,4 @@
-"""Clusters of every kind under one test: the port, and what an administrator does beside it. A driver is a row of `WORLDS`."""
+"""Clusters of every kind for the same tests: the port, and what an administrator does. Each driver is a row of `WORLDS`."""
 
 import asyncio
 import itertools
@@ -31,18 +31,18 @@ from workers.operator import Operator
 
 WAIT_LIMIT = 30.0
 NODES = ("node-0", "node-1", "node-2")
-"""Of two accelerators each."""
+"""Names of the nodes, which have two accelerators each."""
 
 _numbers = itertools.count(1)
 
 
 class Watching:
-    """Waits for pods of a job, over the port."""
+    """Waits for pods of a job over the port."""
 
     cluster: Cluster
 
     async def until(self, job_id: str, condition: Callable[[Sequence[Pod]], bool]) -> Sequence[Pod]:
-        """The job's pods, as soon as they satisfy a condition."""
+        """Returns the job's pods as soon as they satisfy a condition."""
         async with asyncio.timeout(WAIT_LIMIT), aclosing(self.cluster.follow(job_id)) as states:
             async for pods in states:
                 if condition(pods):
@@ -60,58 +60,59 @@ class Watching:
         return running(await self.until(job_id, lambda pods: bool(running(pods))))[0]
 
     async def holder(self, job_id: str, rank: int | str) -> Pod:
-        """The pod of a rank, without backups."""
+        """Returns the pod of a rank, ignoring backups."""
         pods = await self.cluster.pods(job_id)
         return next(pod for pod in pods if rank_of(pod) == str(rank) and keys.POD_TYPE not in pod.metadata.annotations)
 
 
 class World(Watching, ABC):
-    """One empty cluster, and the hand of its administrator."""
+    """Empty cluster, and the operations of its administrator."""
 
     shows_managers = True
-    """Whether the manager is a pod of the job itself."""
+    """True if the manager is a pod of the job itself."""
 
     has_standbys = True
-    """We may make pods of a job that have no rank, and that end with it."""
+    """True if the control plane may create pods of a job that have no rank and end with it."""
 
     by_our_hand = True
-    """We make the pods, choose their nodes and say their generation; otherwise the Ascend Operator and Volcano do."""
+    """True if the control plane creates the pods, and chooses their nodes and generation; otherwise the Ascend Operator and
+    Volcano do."""
 
     @abstractmethod
     async def submit(
         self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
     ) -> str:
-        """Creates a job called `demo` of one rank a pod; answers its UID."""
+        """Creates a job called `demo` with one rank per pod; returns its UID."""
 
     @abstractmethod
     async def delete(self, pod: Pod) -> None:
-        """As `kubectl delete pod --force`."""
+        """Deletes a pod as `kubectl delete pod --force` does."""
 
     @abstractmethod
     def without(self, node: str) -> AbstractAsyncContextManager[None]:
-        """Nobody hears of the node any more, until the block ends."""
+        """Makes a node unreachable until the block ends."""
 
     async def kill(self, job_id: str, pod: Pod) -> None:
-        """The pod's processes, from outside; returns when it has failed, or somebody has deleted it for that."""
+        """Kills the pod's processes from outside. Returns when the pod has failed, or was deleted because of that."""
         kill_carriers(f"{keys.ENV_POD_UID}={pod.metadata.uid}")
         living = {(pod.metadata.uid, PodPhase.RUNNING)}
         await self.until(job_id, lambda pods: not living & {(one.metadata.uid, one.status.phase) for one in pods})
 
     async def settle(self) -> None:
-        """Returns when the job's controller has acted on all that there is now."""
+        """Returns when the job's controller has processed the current state."""
         return
 
     @abstractmethod
     async def labels(self, job_id: str) -> dict[str, str]:
-        """Labels and annotations where a person sees them."""
+        """Returns the job's labels and annotations where a person sees them."""
 
     @abstractmethod
     async def reasons(self) -> set[str]:
-        """Reasons of the events about the job."""
+        """Returns the reasons of the events about the job."""
 
     @abstractmethod
     async def break_watches(self) -> None:
-        """As a cluster may at any time."""
+        """Breaks all watches, as a cluster may at any time."""
 
     async def job(
         self,
@@ -122,7 +123,7 @@ class World(Watching, ABC):
         labels: Mapping[str, str] | None = None,
         manager: Sequence[str] | None = None,
     ) -> str:
-        """A job whose pods run."""
+        """Creates a job, and returns its UID when its pods run."""
         job_id = await self.submit(pods, command, accelerators, labels or {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}, manager)
         expected = pods + (manager is not None and self.shows_managers)
         await self.until(job_id, lambda pods: len(pods) == expected and all(pod.status.phase is PodPhase.RUNNING for pod in pods))
@@ -130,7 +131,7 @@ class World(Watching, ABC):
         return job_id
 
     async def until_known(self, job_id: str) -> None:
-        """Returns when whoever else has to know that the job runs knows it."""
+        """Returns when all other controllers that have to know it know that the job runs."""
         return
 
 
@@ -138,13 +139,13 @@ Answer = TypeVar("Answer")
 
 
 async def tried(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """As Temporal tries it: a controller may be a moment behind, or write between our reading and our writing."""
+    """Retries a call on Conflict, as Temporal does: a controller may be slightly behind, or write between our read and write."""
     async with asyncio.timeout(WAIT_LIMIT):
         while True:
             try:
                 return await call()
             except Conflict:
-                await asyncio.sleep(0.1)  # nothing that may be watched says when a template is open to changes
+                await asyncio.sleep(0.1)  # no watch shows when a template may be changed
 
 
 def rank_of(pod: Pod) -> str | None:
@@ -182,12 +183,12 @@ class LocalWorld(World):
 
 
 class KubernetesWorld(World):
-    """Jobs of one kind in a namespace of their own, through a relay that can end watches."""
+    """Jobs of one kind in a namespace of their own, through a proxy that can end watches."""
 
     def __init__(self, namespace: Namespace, proxy: ApiProxy, cluster: KubernetesCluster) -> None:
         self.namespace, self.proxy, self.cluster = namespace, proxy, cluster
         self.path = ""
-        """Of the job object."""
+        """Path of the job object."""
 
     async def delete(self, pod: Pod) -> None:
         await self.namespace.api.delete(self.namespace.path("pods", pod.metadata.name), pod.metadata.uid, 0)
@@ -198,7 +199,7 @@ class KubernetesWorld(World):
         await api.patch(path, {"metadata": {"annotations": {LOST: "yes"}}})
         try:
             said = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "no word of it"}
-            await api.patch(f"{path}/status", {"status": {"conditions": [said]}})  # as when its lease has run out
+            await api.patch(f"{path}/status", {"status": {"conditions": [said]}})  # as if its lease had expired
             yield
         finally:
             await api.patch(path, {"metadata": {"annotations": {LOST: None}}})
@@ -217,7 +218,7 @@ class KubernetesWorld(World):
         self.proxy.expire_watches()
 
     async def limit(self, **limits: float) -> None:
-        """As the job's owner sets its limits, in seconds."""
+        """Sets limits of the job in seconds, as its owner does."""
         await self.namespace.api.patch(self.path, {"metadata": {"annotations": {keys.LIMITS: json.dumps(limits)}}})
 
     async def create(self, path: str, body: Object) -> Object:
@@ -271,7 +272,8 @@ class IndexedJob(KubernetesWorld):
         return str(job["metadata"]["uid"])
 
     async def settle(self) -> None:
-        """The real controller is only heard of by what it does: one more index gets a pod."""
+        """Returns when the real controller has created a pod for an additional index, as only its actions show that it is up
+        to date."""
         job = await self.namespace.api.get(self.path)
         more = job["spec"]["completions"] + 1
         await self.namespace.api.patch(self.path, {"spec": {"completions": more, "parallelism": more}})
@@ -280,7 +282,7 @@ class IndexedJob(KubernetesWorld):
 
 
 class BarePods(KubernetesWorld):
-    """Pods that nobody controls."""
+    """Pods without a controller."""
 
     has_standbys = False
 
@@ -299,7 +301,7 @@ class BarePods(KubernetesWorld):
 
 
 class Operated(KubernetesWorld):
-    """An AscendJob, with an Ascend Operator and a Volcano that are played."""
+    """AscendJob with a simulated Ascend Operator and a simulated Volcano."""
 
     shows_managers = False
     has_standbys = False
@@ -316,7 +318,8 @@ class Operated(KubernetesWorld):
         return str(job["metadata"]["uid"])
 
     async def until_known(self, job_id: str) -> None:
-        """Volcano ends pods only of a gang that runs, and sees that it does a session later than everybody else."""
+        """Waits until the gang is marked as running: Volcano deletes only pods of running gangs, and notices this a session
+        later."""
         await self.namespace.until("podgroups", f"demo-{job_id}", lambda group: group.get("status", {}).get("phase") == "Running")
 
 

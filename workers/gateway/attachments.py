@@ -1,4 +1,4 @@
-"""Tells the workflows of jobs which streams are here: of each job in order, a few jobs at a time, and again from time to time.
+"""Tells the workflows of jobs which streams this gateway holds: a few jobs at a time, and again in regular rounds.
 
 Clients of a gateway that died come back all at once, and Temporal bears some hundred updates a second: what is more waits here.
 Reports and faults do not pass here, and are never behind it. A `TrainingJob` that was lost and registered again hears of its
@@ -21,17 +21,17 @@ from workers.gateway.lanes import Admission, Lanes
 from workers.gateway.streams import Stream, Streams
 
 IN_FLIGHT = 32
-"""Attachments that Temporal is told of at once. Source: tried with 1,000 jobs on two cores: with more, many time out and none is
-quicker."""
+"""Largest number of attachments that are sent to Temporal concurrently. Source: tried with 1,000 jobs on two cores: with more,
+many time out and none is quicker."""
 
 PATIENCE = 60.0
-"""Seconds that a client waits for its turn. It would begin again behind all others."""
+"""Seconds that a client waits for its turn. A client that gives up earlier joins the end of the queue again."""
 
 ROUND = 10.0
-"""Seconds in which every attachment is offered again, where there are few of them."""
+"""Seconds of a round in which every attachment is offered again, if there are few of them."""
 
 OFFERS = 20
-"""Attachments that are offered again in a second, at most."""
+"""Largest number of attachments that are offered again per second."""
 
 SHUTDOWN = "the gateway shuts down"
 OVER = "another subscriber took over"
@@ -52,7 +52,7 @@ class Attachments:
 
     @asynccontextmanager
     async def stream(self, job_id: str, client: str) -> AsyncIterator[Stream]:
-        """A stream of which the job's workflow knows, until the block ends; an older one of the job is ended.
+        """Opens a stream, attaches it to the job's workflow, and yields it. An older stream of the job is ended.
 
         Args:
             client: its address.
@@ -73,15 +73,15 @@ class Attachments:
             await self._detached(stream)
 
     def want(self, job_id: str) -> None:
-        """A recovery of the job waits for its stream: it comes before others."""
+        """Records that a recovery of the job waits for its stream: it comes before others."""
         self._streams.wanted.add(job_id)
 
     def here(self, job_id: str) -> Stream | None:
-        """The job's stream at this gateway."""
+        """Returns the job's stream at this gateway; None: it is not here."""
         return self._streams.of(job_id)
 
     async def tell(self, stream: Stream) -> None:
-        """Offers an attachment out of its turn: the job's workflow misses it. One that has ended meanwhile is told to have."""
+        """Offers an attachment immediately, because the job's workflow misses it. Does nothing if the stream has ended."""
         async with self._lanes.of(stream.job_id):
             if stream.told and not stream.ended:
                 await self._offer(stream)
@@ -98,15 +98,17 @@ class Attachments:
                 await self._offer_again(stream)
 
     def stop(self) -> None:
-        """Nobody waits for a turn any more; what was sent is told to its end."""
+        """Cancels attachments that wait for their turn. Those that were already sent to Temporal are completed."""
         self._stopping = True
         for task, stream in self._waiting.items():
             if not stream.told:
                 task.cancel()
 
     async def _attached(self, stream: Stream) -> None:
-        """Returns when the job's workflow knows of the stream. A caller that is cancelled leaves nothing half told: what was sent
-        already is told to its end, what was not is not."""
+        """Returns when the job's workflow knows of the stream.
+
+        If the caller is cancelled, an attachment that was already sent to Temporal is completed, and one that was not is dropped.
+        """
         task = self._begin(stream, self._attach(stream))
         try:
             await asyncio.shield(task)
@@ -118,7 +120,7 @@ class Attachments:
             raise
 
     async def _detached(self, stream: Stream) -> None:
-        """The stream has ended. When the gateway stops all end at once and come back elsewhere: their jobs need not be told."""
+        """Detaches a stream that has ended. On shutdown nothing is sent: the clients reconnect to another gateway."""
         if not stream.told:
             return
         logger.info("detached", extra={"job": stream.job_id, "session": stream.session, "reason": stream.ended})
@@ -167,7 +169,7 @@ class Attachments:
                 raise
 
     async def _offer_again(self, stream: Stream) -> None:
-        """A stream that the job's workflow has given up ends: its client comes back with a new one."""
+        """Offers an attachment again. Ends the stream if the workflow has given it up: its client then opens a new one."""
         async with self._lanes.of(stream.job_id):
             if not stream.told or stream.ended:
                 return

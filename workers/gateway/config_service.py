@@ -1,4 +1,4 @@
-"""Service `config.Config` of the wire contract, which tells the rank tables of inference jobs: it says that it is not served."""
+"""Service `config.Config` of the wire contract, which serves rank tables of inference jobs: answers that it is not served."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""A gateway that cannot reach Temporal, beside others that may: it sends its clients to them, and new ones away.
+"""Disconnects the clients of a gateway that cannot reach Temporal, and refuses new ones, so that other gateways serve them.
 
 Orders for a job go to the queue of the gateway that holds its stream, and this one hears of none. Its clients would wait until
 they give up, while another gateway behind the same address could serve them.
@@ -16,10 +16,10 @@ from workers.gateway.streams import Streams
 from workers.gateway.watch import Watch
 
 LOOK_SECONDS = 2.0
-"""Seconds between two looks, and for each of them."""
+"""Seconds between two checks, and the time limit of each."""
 
 LONG_SECONDS = 10.0
-"""Seconds without an answer, after which clients are sent away. Source: the wire contract, outages: all clients bear 10 s."""
+"""Seconds without an answer after which clients are disconnected. Source: the wire contract, outages: all clients bear 10 s."""
 
 WORDS = "this gateway cannot reach Temporal; another one may"
 
@@ -30,11 +30,11 @@ class CutOff:
     def __init__(self, client: Client, streams: Streams, watch: Watch, status: health.aio.HealthServicer) -> None:
         self._client, self._streams, self._watch, self._status = client, streams, watch, status
         self._since: float | None = None
-        """Moment at which Temporal was first not reached; None: it answers."""
+        """Time at which Temporal was first not reached; None: it answers."""
         self._is_cut_off = False
 
     async def watch(self) -> None:
-        """Looks again and again, until it is cancelled."""
+        """Checks the connection to Temporal at intervals, until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if await self._answers():

@@ -1,4 +1,4 @@
-"""What all methods of the gateway do alike: only a pod of a job speaks for it, and what is wrong becomes the contract's code."""
+"""Checks that all methods of the gateway share: only pods of a job may speak for it, and errors become codes of the contract."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -22,7 +22,7 @@ UNINITIALIZED = 408
 INVALID_PARAMETER = 409
 OM_IS_RUNNING = 411
 PARAMETERS = 413
-"""Of an operation: something of it is not as the job is."""
+"""Code for a requested operation that does not match the job, such as an unknown device."""
 
 OUT_OF_MAX_JOBS = 500
 POD_GROUP = 502
@@ -41,17 +41,17 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 class Desk:
-    """What all methods do alike: only a pod of the job is listened to, and what is wrong becomes the contract's code."""
+    """Authorizes callers and translates errors into codes of the contract, for all methods of the gateway."""
 
     def __init__(self, senders: Senders | None) -> None:
         self._senders = senders
 
     async def admit(self, context: Context, job_id: str) -> None:
-        """Returns when the caller may speak for the job.
+        """Returns if the caller may speak for the job; aborts the call otherwise.
 
         A stranger gets a gRPC error and no code: managers in Go ignore the code of a report, 403 ends the older Python client,
-        and any other would be untrue. It may be a pod of the job all the same, whose address the cluster does not know yet; its
-        client comes back after a gRPC error, as it does when a gateway is away.
+        and any other would be untrue. It may still be a pod of the job whose address the cluster does not know yet. Its client
+        retries after a gRPC error, as when a gateway is away.
 
         Raises:
             BadInput: no job has such an id.
@@ -67,7 +67,7 @@ class Desk:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def job_of(self, context: Context, said: str) -> str:
-        """The job's id as the caller says it, or as the token says of which its pod is one. Empty: neither does."""
+        """Returns the job's id as the caller gives it, or that of the job whose pod the token names. Empty: neither says it."""
         token = _token(context)
         if said or not token or self._senders is None:
             return said
@@ -80,7 +80,7 @@ class Desk:
         raise AssertionError("an aborted call goes no further")
 
     async def answer(self, context: Context, job_id: str, work: Callable[[], Awaitable[Receipt]], unknown: int) -> Receipt:
-        """The receipt of some work, or the contract's code for what is wrong. `unknown`: the code for a job that nobody knows."""
+        """Returns the receipt of `work`, or the contract's code for its error; `unknown` is the code for an unknown job."""
         try:
             await self.admit(context, job_id)
             return await work()
@@ -95,7 +95,7 @@ class Desk:
 
     @asynccontextmanager
     async def subscription(self, context: Context, job_id: str) -> AsyncIterator[None]:
-        """A stream of somebody who may speak for the job. What is wrong ends it with a gRPC error, which clients try again."""
+        """Admits a subscriber for the time of the block. Errors end the stream with a gRPC error, which clients retry."""
         try:
             await self.admit(context, job_id)
             with self._senders.holding(job_id, context.peer()) if self._senders else nullcontext():

@@ -1,4 +1,4 @@
-"""Service `fault.Fault` of the wire contract: platforms hear which faults the nodes of a job have, or those of all jobs.
+"""Service `fault.Fault` of the wire contract: tells platforms which faults the nodes of one job, or of all jobs, have.
 
 What is told is what stands in the jobs' states. A node without a registered job has no fault here.
 """
@@ -24,16 +24,16 @@ from workers.gateway.watch import ALL, Ended, Subscriber, Watch
 
 FOUND, TOO_MANY = 200, 429
 CLUSTER = "-1"
-"""Word in place of a job's id: all jobs. Source: ClusterD."""
+"""Value in place of a job's id: all jobs. Source: ClusterD."""
 
 NODE = "-1"
-"""Word in place of a device's id: the node itself. Source: ClusterD."""
+"""Value in place of a device's id: the node itself. Source: ClusterD."""
 
 RATE, BURST, QUEUE = 10.0, 10, 50
-"""Questions a second and at once, and those that wait. Source: ClusterD."""
+"""Queries per second, largest burst, and number of queries that may wait. Source: ClusterD."""
 
 MOST = 10_000
-"""Clients that are remembered, those with a stream and the last ones that registered. Source: ClusterD's MaxServeJobs."""
+"""Largest number of clients that are remembered: those with a stream, and the last that registered. Source: ClusterD's MaxServeJobs."""
 
 LONGEST_ROLE = 128
 
@@ -44,11 +44,11 @@ class FaultService(fault_pb2_grpc.FaultServicer):
     def __init__(self, watch: Watch, platforms: Platforms) -> None:
         self._watch, self._platforms = watch, platforms
         self._registered: OrderedDict[tuple[str, str], Subscriber | None] = OrderedDict()
-        """Registrations by job and role, the newest last; with the stream, when there is one."""
+        """Registrations by job and role, the newest last, with the stream; None: not subscribed yet."""
         self._questions = Bucket(RATE, BURST, QUEUE)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        """Registers a platform, or aborts with a gRPC error. The one before under this job and role is sent away."""
+        """Registers a platform, or aborts with a gRPC error. An earlier client of the same job and role is disconnected."""
         job_id, role = await self._admitted(request, context)
         try:
             if job_id != ALL:
@@ -74,7 +74,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
         return idle is not None
 
     async def SubscribeFaultMsgSignal(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
-        """The faults that stand, and then each change. Behind its end a client registers again."""
+        """Sends the current faults, and then each change. After the stream has ended a client registers again."""
         job_id, role = key = await self._admitted(request, context)
         if key not in self._registered:
             await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job_id or CLUSTER} not registered, role={role}")
@@ -100,7 +100,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
         await context.abort(grpc.StatusCode.ABORTED, ended)
 
     async def _push(self, subscriber: Subscriber, context: Context) -> None:
-        """Tells nothing twice in a row, as ClusterD does."""
+        """Writes each change of the faults; like ClusterD, never sends the same message twice in a row."""
         known: dict[str, tuple[NodeFaults, ...]] = {}
         last: tuple[NodeFaults, ...] | None = None
         if subscriber.job_id == ALL and not subscriber.has_news:
@@ -141,7 +141,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
 
 
 def _read(request: wire.ClientInfo) -> tuple[str, str]:
-    """Job and role."""
+    """Returns the job's id (`ALL` for all jobs) and the client's role. Raises BadInput."""
     if not 0 < len(request.role) <= LONGEST_ROLE:
         raise BadInput(f"role: {len(request.role)} characters, accepted is the name of a client of 1 to {LONGEST_ROLE}")
     if request.jobId in ("", CLUSTER):

@@ -1,7 +1,7 @@
-"""Who was introduced: `Init` and `Register` are answered from what the job's workflow says, and nothing of them is stored.
+"""Answers `Init` and `Register` from the state of the job's workflow; the gateway stores no introductions.
 
-What a gateway has just learnt of a job it remembers for a moment, since its client asks three times in a row. A client that comes
-to another gateway between two of its calls is told that it is not known, and begins again, as the contract has it.
+What a gateway has learnt of a job is cached for a moment, since a client makes three calls in a row. A client that reaches
+another gateway between two of its calls is told that it is unknown, and begins again, as the contract says.
 """
 
 import asyncio
@@ -19,27 +19,27 @@ from workers.gateway.job_workflows import Jobs, Rejected
 from workers.gateway.lanes import Admission
 
 FRESH = 60.0
-"""Seconds for which an answer of the job's workflow is used."""
+"""Seconds for which an answer of the job's workflow is cached."""
 
 QUESTIONS = 32
-"""Jobs that are asked at once: clients of a gateway that died come back all together."""
+"""Largest number of concurrent queries to jobs' workflows: clients of a gateway that died reconnect all at once."""
 
 MAX_JOBS = 10_000
-"""Jobs that are remembered, the last ones that were named. Source: ClusterD's MaxServeJobs."""
+"""Number of jobs in the cache; the least recently named are dropped. Source: ClusterD's MaxServeJobs."""
 
 
 @dataclass
 class _Known:
-    """What is known of one job."""
+    """Cached data of one job."""
 
     contact: Contact | None = None
     asked: float = float("-inf")
     listed: bool = False
-    """It comes from a list of jobs, which says less: the job's progress is not in it."""
+    """True if the entry comes from the list of jobs, which does not contain the job's progress."""
     initialized: bool = False
     registered: bool = False
     progress: Progress | None = None
-    """The last one that this gateway was told, or heard of from the job's workflow."""
+    """Last progress that this gateway received, or read from the job's workflow."""
 
 
 class Introductions:
@@ -52,16 +52,17 @@ class Introductions:
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def learn(self) -> None:
-        """Which jobs train, in one question, when the gateway starts: clients of one that died come back all together, and
-        each of them would be a question. A list may be a moment old: the job's workflow has the last word when it is told of
-        the stream."""
+        """Lists the jobs that train with one query when the gateway starts, so that returning clients cause no query each.
+
+        The list may be slightly outdated: the job's workflow decides when the stream is attached.
+        """
         now = asyncio.get_running_loop().time()
         for job_id in await self._jobs.training():
             known = self._of(job_id)
             known.contact, known.asked, known.listed = Contact(recovery_on=True, introduced=True), now, True
 
     async def complete(self, job_id: str) -> None:
-        """Asks for what the list of jobs did not say; there is time for it when the job's stream is here.
+        """Queries the job's workflow for what the list of jobs does not contain. Called when the job's stream is here.
 
         Raises:
             Rejected: there is no such job. Unavailable: Temporal did not answer.
@@ -71,20 +72,20 @@ class Introductions:
             await self._ask(job_id)
 
     async def initialize(self, job_id: str) -> Receipt:
-        """The answer to Init.
+        """Returns the answer to `Init`.
 
         Raises:
             Rejected: there is no such job, or nothing of it may be recovered. Unavailable: Temporal did not answer.
         """
         known, contact = await self._ask(job_id)
         if not contact.recovery_on:
-            self.forget(job_id)  # an owner who turns it on is not kept waiting
+            self.forget(job_id)  # so that a change by the owner takes effect at once
             raise Rejected(ErrorTypes.RECOVERY_OFF, RECOVERY_OFF)
         known.initialized = True
         return Receipt(info=f"job(uid={job_id}) init success")
 
     async def register(self, job_id: str) -> Receipt:
-        """The answer to Register.
+        """Returns the answer to `Register`.
 
         Raises:
             Rejected: there is no such job, or Init was left out. Unavailable: Temporal did not answer.
@@ -96,7 +97,7 @@ class Introductions:
         return Receipt(info="register success")
 
     async def subscriber(self, job_id: str) -> Contact:
-        """What is known of the job of a client that subscribes.
+        """Returns what is known of the job for a client that subscribes.
 
         Raises:
             Rejected: there is no such job, or Register was left out. Unavailable: Temporal did not answer.
@@ -107,7 +108,7 @@ class Introductions:
         return contact
 
     async def trace(self, job_id: str) -> Trace | None:
-        """Returns what the ranks of a job are to measure now; None: nobody has said, or nobody answers."""
+        """Returns the tracing settings of a job; None: nobody has set any, or the workflow does not answer."""
         try:
             async with self._questions.place(job_id):
                 return (await self._jobs.contact(job_id)).trace
@@ -115,7 +116,7 @@ class Introductions:
             return None
 
     def forget(self, job_id: str) -> None:
-        """The job's workflow says something else than it said: it is asked again."""
+        """Invalidates the cached answer, because the job's workflow contradicted it; the workflow is queried again."""
         if known := self._known.get(job_id):
             known.asked = float("-inf")
 
@@ -133,7 +134,7 @@ class Introductions:
             async with self._questions.place(job_id):
                 contact = await self._jobs.contact(job_id)
             old = known or _Known()
-            known = self._of(job_id)  # only of jobs that there are
+            known = self._of(job_id)  # only for existing jobs
             known.contact, known.asked, known.listed = contact, now, False
             known.progress = contact.progress or old.progress
         assert known.contact

@@ -1,4 +1,4 @@
-"""Service `job.Job` of the wire contract: platforms hear which jobs there are, and how they fare.
+"""Service `job.Job` of the wire contract: tells platforms which jobs exist and what state they are in.
 
 What is told is what stands in the jobs' states. No rank table does: `HcclJson` is empty, as ClusterD leaves it for large jobs.
 """
@@ -25,16 +25,16 @@ from workers.gateway.watch import ALL, Ended, Subscriber, Watch
 REGISTERED = 200
 ROLES = ("CCAgent", "DefaultUser1", "DefaultUser2", "FdAgent")
 MOST_OF_A_ROLE = 20
-"""Streams. Source, of the roles too: ClusterD."""
+"""Largest number of streams of one role. Source, also of the roles: ClusterD."""
 
 RATE, BURST = 20.0, 20
-"""Subscriptions a second. Source: ClusterD."""
+"""Largest number of subscriptions per second, and largest burst. Source: ClusterD."""
 
 MOST = 10_000
-"""Clients that are remembered, the last ones that registered or subscribed."""
+"""Largest number of clients in memory; the least recent registrations are dropped."""
 
 BATCH = 1_000
-"""Jobs in one message: some 300 bytes each, of the 8 MiB that a message may have."""
+"""Number of jobs in one message: some 300 bytes each, of the 8 MiB that a message may have."""
 
 logger = logging.getLogger("gateway")
 
@@ -50,11 +50,11 @@ class JobService(job_pb2_grpc.JobServicer):
         self._watch, self._platforms = watch, platforms
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._streams: Counter[str] = Counter()
-        """Registrations by role."""
+        """Number of open streams by role."""
         self._subscriptions = Bucket(RATE, BURST)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        """An id with which its owner subscribes, once."""
+        """Returns an id with which the client can subscribe once."""
         await self._platforms.admit(context)
         if request.role not in ROLES:
             words = f"role: {request.role[:40]!r} is not accepted: {', '.join(ROLES)}"
@@ -71,14 +71,14 @@ class JobService(job_pb2_grpc.JobServicer):
             del self._clients[idle]
 
     async def SubscribeJobSummarySignal(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
-        """All jobs one by one, and then each that changes."""
+        """Sends all jobs, one message each, and then each job that changes."""
         async with self._subscription(request, context) as subscriber:
             while news := await subscriber.news():
                 for view in news:
                     await subscriber.write(context, _signal(view))
 
     async def SubscribeJobSummarySignalList(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
-        """All jobs in as few messages as may be, and then those that change."""
+        """Sends all jobs in as few messages as possible, and then those that change."""
         async with self._subscription(request, context) as subscriber:
             if not subscriber.has_news:
                 await subscriber.write(context, _list([], 0))
@@ -88,7 +88,8 @@ class JobService(job_pb2_grpc.JobServicer):
 
     @asynccontextmanager
     async def _subscription(self, request: wire.ClientInfo, context: Context) -> AsyncIterator[Subscriber]:
-        """A stream of one who has registered. A second one ends the first; behind the last one the client is forgotten."""
+        """Opens the stream of a registered client. A second stream ends the first; the end of the last one unregisters the
+        client."""
         client = await self._admitted(request, context)
         self._streams[client.role] += 1
         ended = ""

@@ -1,4 +1,4 @@
-"""The gateway's questions to the workflows of a job, repeated until they are stored or refused."""
+"""Sends the gateway's updates and queries to the workflows of jobs, and repeats them until they are stored or refused."""
 
 import asyncio
 import logging
@@ -33,17 +33,17 @@ from workers.gateway.lanes import Lanes
 
 RPC_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 25.0
-"""Seconds that a client is kept waiting while Temporal does not answer: the call may still be carried out, so it is repeated."""
+"""Seconds for which a call is repeated while Temporal does not answer, since it may still be carried out; the client waits."""
 
 LISTING = 3.0
-"""Seconds for the list of jobs with which a gateway starts: its clients wait meanwhile."""
+"""Time limit in seconds for the list of jobs when a gateway starts, for which its clients wait."""
 
 TRAINING = (
     f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND RekindlePhase STARTS_WITH '{phases.TRAINING}'"
 )
 
 BETWEEN_MODES = 5.0
-"""Seconds that a report may wait between two modes."""
+"""Seconds that a report may wait between the end of one mode and the start of the next."""
 
 STARTS = 60.0
 """Seconds that a report waits for a recovery that a busy server has not started yet: its first order may come with the receipt of
@@ -53,7 +53,7 @@ REGISTERED_AGAIN = 60.0
 """Seconds that a report waits for a workflow that is lost. The watcher looks for such every 30 s."""
 
 STORED_LAST = "AcceptedUpdateCompletedWorkflow"
-"""The update was accepted in the workflow's very last task: its verdict carries the report on."""
+"""Error type of an update that was accepted in the workflow's last task: the report is carried on in its verdict."""
 
 AGAIN = (
     RPCStatusCode.UNAVAILABLE,
@@ -72,7 +72,7 @@ logger = logging.getLogger("gateway")
 
 
 class Rejected(Exception):
-    """A workflow refused the update, or there is no such workflow."""
+    """A workflow refused the update, or the workflow does not exist."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ class Rejected(Exception):
 
 
 class Row(NamedTuple):
-    """A job in Temporal's list. Another one: something has changed."""
+    """A job in Temporal's list. If its row differs from an earlier one, the job has changed."""
 
     run: str
     phase: str
@@ -95,7 +95,7 @@ class Jobs:
         self._storing: set[asyncio.Task[Receipt]] = set()
 
     async def ask(self, job_id: str, update: str, argument: Value | str | None = None) -> Receipt:
-        """An update of the job's own workflow.
+        """Sends an update to the job's workflow.
 
         Raises:
             Rejected: with the workflow's reason, or `job.unknown`.
@@ -104,7 +104,7 @@ class Jobs:
         return await self._kept(self._update(job_workflow(job_id), job_id, update, argument, uuid.uuid4().hex))
 
     async def training(self) -> list[str]:
-        """Ids of the jobs that train, as Temporal lists them; what is not answered in time is not known."""
+        """Returns the ids of the jobs that train, as Temporal lists them; jobs that are not listed in time are missing."""
         found: list[str] = []
         try:
             async with asyncio.timeout(LISTING):
@@ -114,7 +114,7 @@ class Jobs:
         return found
 
     async def contact(self, job_id: str) -> Contact:
-        """What the job's own workflow says of itself; nothing is stored for it.
+        """Queries the job's workflow for its contact data; nothing is stored.
 
         Raises:
             Rejected: `job.unknown`. Unavailable: Temporal did not answer in time.
@@ -125,7 +125,7 @@ class Jobs:
         return contact
 
     async def status(self, job_id: str, patience: float = PATIENCE) -> JobStatus:
-        """The whole state of a job, also of one that has ended; not where its workflow was terminated.
+        """Returns the whole state of a job, also of one that has ended, but not if its workflow was terminated.
 
         Args:
             patience: seconds within which a question without an answer is repeated.
@@ -135,7 +135,7 @@ class Jobs:
         return await self._query(job_id, Queries.STATUS, JobStatus, QueryRejectCondition.NOT_COMPLETED_CLEANLY, patience)
 
     async def rows(self) -> dict[str, Row]:
-        """The jobs that live, by id, as Temporal lists them: a moment late.
+        """Returns the jobs that live, by id, as Temporal lists them; the list is slightly delayed.
 
         Raises:
             Unavailable: Temporal does not answer.
@@ -168,12 +168,13 @@ class Jobs:
             raise Unavailable(f"the workflow of job {job_id} cannot be asked: {error}") from error
 
     async def report(self, job_id: str, report: Report, recovery: str, report_id: str, *, is_here: bool = False) -> Receipt:
-        """A report to the recovery that waits for it; at most one of a job is in flight, so that their order is kept.
+        """Sends a report to the recovery that waits for it. Only one report of a job is in flight, which preserves their order.
 
         Args:
-            recovery: workflow id of the one that gave the last order on the job's stream; empty: none did here.
-            report_id: by which it is taken once, however often it is sent; empty: who sends it does not say.
-            is_here: the job's stream is: a workflow that does not run was lost, and will be registered again.
+            recovery: workflow id of the recovery that sent the last order on the job's stream; empty: none did at this gateway.
+            report_id: id by which repeated sends are recognized as one report; empty: the sender gave none.
+            is_here: True if this gateway holds the job's stream. A workflow that does not run was then lost, and will be
+                registered again.
         """
         lost = REGISTERED_AGAIN if is_here else 0.0
         return await self._kept(self._next_report(job_id, report, recovery, report_id or uuid.uuid4().hex, lost))
@@ -181,7 +182,7 @@ class Jobs:
     async def report_faults(
         self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None, report_id: str
     ) -> Receipt:
-        """Faults, to the job's own workflow. Who told them tells nobody else, and training may stand.
+        """Sends faults to the job's workflow. The sender tells nobody else, and training may have stopped.
 
         Args:
             report_id: as of `report`.
@@ -195,7 +196,7 @@ class Jobs:
         return await self._kept(self._report_faults(job_id, report, attach, report_id or uuid.uuid4().hex))
 
     async def settle(self, within: float) -> None:
-        """Waits for messages that are being stored; ends those that are not stored in time."""
+        """Waits for messages that are being stored, and cancels those that are not stored in time."""
         storing = set(self._storing)
         if storing:
             _, late = await asyncio.wait(storing, timeout=within)
@@ -204,7 +205,7 @@ class Jobs:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _kept(self, storing: Coroutine[object, object, Receipt]) -> Receipt:
-        """A message that arrived is stored, even if its sender hangs up meanwhile: it will not send it again."""
+        """Stores a message that has arrived even if the sender disconnects: it will not send the message again."""
         task = asyncio.create_task(storing)
         self._storing.add(task)
         task.add_done_callback(self._stored)
@@ -220,10 +221,10 @@ class Jobs:
             return await self._report(job_id, report, recovery, update_id, lost)
 
     async def _report(self, job_id: str, report: Report, recovery: str, update_id: str, lost: float) -> Receipt:
-        """Straight to the recovery, which is the job's question only where that is not known or has ended.
+        """Sends a report to the recovery directly, and to the job's workflow only if the recovery is unknown or has ended.
 
         Args:
-            lost: seconds that it waits for a workflow of the job that is lost: its recovery may go on.
+            lost: seconds to wait for a lost workflow of the job, since its recovery may go on.
         """
         began = asyncio.get_running_loop().time()
         patience = {ErrorTypes.BETWEEN_MODES: BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE: STARTS}

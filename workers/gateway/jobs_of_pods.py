@@ -1,5 +1,6 @@
-"""Job of a caller whose template could not name it: the UID of a job is not known before the job is made. Used by
-`senders.py`, for a token that the API server has confirmed.
+"""Finds the job of a pod whose template could not name it, as the UID of a job is not known before the job is created.
+
+Used by `senders.py`, for tokens that the API server has confirmed.
 """
 
 import asyncio
@@ -11,18 +12,22 @@ from rekindle.errors import NotFound, Refused
 from rekindle.model.senders import Claims
 
 MAX_PODS = 10_000
-"""Pods of which is remembered what was found. Source: ClusterD's MaxServeJobs."""
+"""Number of pods in the cache. Source: ClusterD's MaxServeJobs."""
 
 FRESH = 60.0
-"""Seconds for which a job that was found is not looked up again. A manager asks at each of its connections."""
+"""Seconds for which a job that was found is cached. A manager asks on each of its connections."""
 
 FRESH_REFUSAL = 2.0
-"""Seconds for which a pod of no job is none: its client calls every second, and its job may be made after it."""
+"""Seconds for which a refusal is cached: the client calls every second, and its job may be created after the pod."""
 
 
 class Directory(Protocol):
     async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
-        """NotFound: there is no such pod. Refused: it is of no job, or nobody can tell of which."""
+        """Returns the UID of the pod's job.
+
+        Raises:
+            NotFound: the pod does not exist. Refused: it belongs to no job, or its job cannot be determined.
+        """
         ...
 
 
@@ -37,10 +42,10 @@ class JobsOfPods:
     def __init__(self, cluster: Directory) -> None:
         self._cluster = cluster
         self._found: OrderedDict[str, _Found] = OrderedDict()
-        """Jobs by the pod's UID."""
+        """Cached results, keyed by the pod's UID."""
 
     async def of(self, claims: Claims) -> str:
-        """UID of the job of a pod.
+        """Returns the UID of the job of a pod.
 
         Raises:
             Refused: it has none. Unavailable: nobody could tell.

@@ -1,4 +1,4 @@
-"""Who comes when: one after the other for each job, a few at a time for all. For what the gateway tells and asks Temporal."""
+"""Queues for calls to Temporal: calls for one job run one after the other, and a limited number run at once in all."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from rekindle.errors import Unavailable
 
 
 class Lanes:
-    """A lane for each job: what is said of one job is said in the order in which it happened."""
+    """One lock per job, so that messages about a job are sent in the order in which the events happened."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -28,19 +28,19 @@ class Lanes:
 
 
 class Admission:
-    """At most so many at once. Jobs that are wanted come first, the others by turns: who comes often waits behind itself."""
+    """Limits the number of concurrent calls. `wanted` jobs come first; the others take turns, however many calls each has."""
 
     def __init__(self, places: int, patience: float, wanted: Collection[str]) -> None:
         """Args:
-        patience: seconds that somebody waits for a place.
-        wanted: few jobs, which may change while others wait.
+        patience: seconds that a caller waits for a place.
+        wanted: ids of a few jobs that come first; they may change while others wait.
         """
         self._free, self._patience, self._wanted = places, patience, wanted
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def place(self, job_id: str) -> AsyncIterator[None]:
-        """A place, until the block ends.
+        """Holds a place until the block ends.
 
         Raises:
             Unavailable: none became free in time.

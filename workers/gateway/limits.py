@@ -1,4 +1,4 @@
-"""Limits for how often something may be asked for. Used by the services of platforms."""
+"""Rate limits. Used by the services of platforms."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Bucket:
-    """Tokens that come back by and by."""
+    """Token bucket: tokens are refilled at a constant rate."""
 
     rate: float
-    """Tokens a second."""
+    """Tokens per second."""
 
     burst: float
     queue: int = 0
-    """Callers that may wait for a token."""
+    """Number of callers that may wait for a token."""
 
     _left: float | None = None
-    """Tokens that are left; None: nobody has asked yet."""
+    """Tokens that are left; None: no token was requested yet."""
     _counted: float = 0.0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _waiting: int = 0
 
     async def take(self) -> bool:
-        """Tells whether the caller has a token, perhaps after others who wait for one; False: too many wait already."""
+        """Takes a token, after a wait if allowed. Returns False if too many callers wait already."""
         if self._turn.locked() or self._count() < 1:
             if self._waiting >= self.queue:
                 return False

@@ -1,4 +1,4 @@
-"""Between the wire and the model: protobuf stays on this side of the gateway. Bad messages are refused by field."""
+"""Translates between protobuf messages and the model. Invalid messages are refused with the name of the field."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 MAX_ID = 128
 MAX_RANKS = MOST_RANKS
-"""Ranks in one message: no job has more."""
+"""Largest number of ranks in one message: no job has more."""
 
 MAX_INFO = 1_000
-"""Characters of free text that are kept."""
+"""Number of characters of free text that are kept."""
 
 NOT_SWITCHED = 1
-"""Code of a report of links that were not switched; the contract has a bool."""
+"""Code of a report that links were not switched; the contract has a boolean instead."""
 
 MAX_NODE, MAX_DEVICE = 253, 16
-"""Characters of the name of a node, and of the id of a device."""
+"""Longest name of a node, and longest id of a device, in characters."""
 
 SWITCHES = {
     "CommunicationOperator": "communication",
@@ -38,17 +38,17 @@ SWITCHES = {
     "FP": "forward",
     "DataLoader": "loader",
 }
-"""Fields of `ProfilingSwitch`, and those of a `Trace`."""
+"""Fields of `ProfilingSwitch`, and the fields of `Trace` to which they map."""
 
 TRACED = 200
-"""Code of what is told of a switch. Source: ClusterD."""
+"""Code of a message about the tracing switch. Source: ClusterD."""
 
 MAX_STRATEGIES = 32
 MAX_STRATEGY = 64
 
 
 def job_id(text: str) -> str:
-    """A job id that may be used in a workflow id."""
+    """Returns the job id if it may be used in a workflow id. Raises BadInput otherwise."""
     if not text:
         raise BadInput(
             "jobId: missing, accepted is the UID of the job (MINDX_TASK_ID), or on Kubernetes the token of a pod of the job"
@@ -61,7 +61,7 @@ def job_id(text: str) -> str:
 
 
 def signal_of(order: Order) -> wire.ProcessManageSignal:
-    """An order as it goes onto the stream."""
+    """Returns an order as a message for the main stream."""
     return wire.ProcessManageSignal(
         uuid=order.uuid,
         jobId=order.job_id,
@@ -76,20 +76,20 @@ def signal_of(order: Order) -> wire.ProcessManageSignal:
 
 
 def switch_list(job: str, links: RankLinks) -> wire.SwitchRankList:
-    """Ranks and the links that they are to use, as it goes onto the stream of link switches."""
+    """Returns ranks and the links that they are to use, as a message for the stream of link switches."""
     ranks = links.ranks
     to_backup = set(links.backup)
     return wire.SwitchRankList(jobId=job, rankID=[str(rank) for rank in ranks], op=[rank in to_backup for rank in ranks])
 
 
 def stress_list(job: str, asked: Iterable[RankOps]) -> wire.StressTestRankParams:
-    """Ranks and the checks that they make, as it goes onto the stream of stress tests."""
+    """Returns ranks and the checks that they run, as a message for the stream of stress tests."""
     lists = {str(rank): wire.StressOpList(ops=one.ops) for one in asked for rank in one.ranks}
     return wire.StressTestRankParams(jobId=job, stressParam=lists)
 
 
 def switches(trace: Trace, words: str = "") -> profiling_pb2.DataStatusRes:
-    """Returns what ranks measure, as it goes onto the stream of tracing, and as it is answered."""
+    """Returns the tracing settings of a job, as a message for the stream of tracing and as an answer."""
     said = {field: "on" if getattr(trace, name) else "off" for field, name in SWITCHES.items()}
     return profiling_pb2.DataStatusRes(message=words, profilingSwitch=profiling_pb2.ProfilingSwitch(**said), code=TRACED)
 
@@ -134,14 +134,14 @@ def status(message: wire.RecoverStatusRequest, attempt: str = "") -> Report:
 
 
 def links_switched(message: wire.SwitchResult, attempt: str = "", info: str = "") -> Report:
-    """The contract says whether all ranks have switched, and no more; ours says why one has not."""
+    """Returns the report of a link switch. The contract says only whether all ranks have switched; ours also gives the reason."""
     return Report(
         kind=ReportKind.LINKS, code=0 if message.result else NOT_SWITCHED, info=info[:MAX_INFO], attempt=attempt[:MAX_STRATEGY]
     )
 
 
 def stress_results(message: wire.StressTestResult, attempt: str = "", info: str = "") -> Report:
-    """Of each rank and check."""
+    """Returns the report of a stress test, with the results of each rank and check."""
     said = {
         text: {name: OpResult(code=one.code, result=note(one.result)) for name, one in of_rank.rankResult.items()}
         for text, of_rank in message.stressResult.items()
@@ -155,7 +155,7 @@ def stress_results(message: wire.StressTestResult, attempt: str = "", info: str 
 
 
 def stress_request(message: wire.StressTestParam) -> StressRequest:
-    """What a platform asks for: operations by node, or on all of them.
+    """Returns the stress test that a platform requests: operations by node, or on all nodes.
 
     Raises:
         BadInput: what is wrong, by field.
@@ -170,7 +170,7 @@ def stress_request(message: wire.StressTestParam) -> StressRequest:
 
 
 def node_links(message: wire.SwitchNics) -> tuple[NodeLinks, ...]:
-    """What a platform asks for: devices by node, each with its direction.
+    """Returns the link switches that a platform requests: devices by node, each with its direction.
 
     Raises:
         BadInput: what is wrong, by field.
@@ -203,7 +203,7 @@ def _of_node(node: str, devices: wire.DeviceList) -> list[NodeLinks]:
 
 
 def process_fault(message: wire.ProcessFaultRequest, session: str, seen_at: datetime) -> Fault:
-    """A report of faulty processes, with the type of each rank.
+    """Returns the fault that reports faulty processes, with the type of each rank.
 
     Args:
         session: the subscription of the job at this gateway; empty: it has none here.
@@ -211,7 +211,7 @@ def process_fault(message: wire.ProcessFaultRequest, session: str, seen_at: date
     told = _fault_ranks(message.faultRanks)
     if not told:
         raise BadInput("faultRanks: empty, accepted are 1 or more ranks with their fault types")
-    types = {fault.rank: fault.type for fault in told}  # of a rank that is named twice, the last word
+    types = {fault.rank: fault.type for fault in told}  # the last entry counts if a rank is named twice
     ranks = tuple(sorted(types))
     return Fault(
         id="processes",

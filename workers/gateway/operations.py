@@ -1,4 +1,4 @@
-"""What a platform asks for on the wire of a job that trains: links are switched, as a maintenance, or nodes are tested."""
+"""Operations that platforms request for a job that trains: link switches, carried out as a maintenance, and stress tests."""
 
 import asyncio
 import logging
@@ -28,13 +28,13 @@ from workers.gateway.side_streams import SideStreams
 DISTRIBUTED = "switching operation was successfully distributed"
 FINISHED = "switch nic finish"
 TEST_DISTRIBUTED = "stress test operation was successfully distributed"
-"""Words of the contract."""
+"""Messages of the wire contract."""
 
 LISTED = 3.0
-"""Seconds in which what was just begun appears in Temporal's list."""
+"""Seconds within which a workflow that was just started appears in Temporal's list."""
 
 ANSWER = timedelta(minutes=15)
-"""How long the end of a switch is waited for. Source: the wire contract, 15 minutes."""
+"""Longest time to wait for the end of a switch. Source: the wire contract, 15 minutes."""
 
 Found = TypeVar("Found", str, tuple[str, ...])
 
@@ -44,18 +44,18 @@ logger = logging.getLogger("gateway")
 class Operations:
     def __init__(self, client: Client, settings: Settings, sides: SideStreams) -> None:
         self.sides = sides
-        """On which the training side is told."""
+        """Side streams, on which the training side receives link switches and stress tests."""
         self._rekindle = Rekindle(client)
         self._maintenances = Maintenances(self._rekindle)
         self._tests = StressTests(self._rekindle)
         self._begun: dict[str, str] = {}
-        """The last test of each job that was asked for here."""
+        """Id of the last stress test of each job that was requested at this gateway."""
         self._moved: dict[str, tuple[str, ...]] = {}
-        """The maintenances of each job that were asked here, by the last request, to move links."""
+        """Ids of the maintenances, by job, that the last request at this gateway asked to move links."""
         self.platforms = Platforms(settings)
 
     async def switch_links(self, context: Context, job_id: str, read: Callable[[], Sequence[NodeLinks]]) -> Receipt:
-        """The contract's answer when the links are being moved, or why they are not."""
+        """Starts a link switch. Returns the contract's OK once the links are being moved, or the reason why they are not."""
 
         async def ask() -> Receipt:
             links = read()
@@ -69,7 +69,7 @@ class Operations:
         return await self._answered(context, job_id, ask)
 
     async def _switch_back(self, job_id: str, links: Sequence[NodeLinks]) -> None:
-        """Each device by the maintenance that has moved it."""
+        """Switches each device back by the maintenance that has moved it. Raises BadInput for a device that none has moved."""
         state = (await self._rekindle.status(await self._rekindle.find(job_id))).state
         moved: dict[tuple[str, str], str] = {}
         for maintenance in (one.maintenance for one in state.links):
@@ -102,7 +102,7 @@ class Operations:
             raise
 
     async def switched(self, context: Context, job_id: str) -> str:
-        """How the switch that was asked for last has ended, in the contract's words; waits for its end."""
+        """Waits for the end of the last requested switch, and returns its result as a message of the contract."""
         maintenances = await self._asked_for(context, job_id, self._newest, "swtiching nic")
         try:
             async with asyncio.timeout(ANSWER.total_seconds()):
@@ -118,7 +118,7 @@ class Operations:
         return f"switch nic failed, {'; '.join(failed)}" if failed else FINISHED
 
     async def _settled(self, job_id: str, maintenance: str) -> Maintenance:
-        """Raises NotMoved as soon as the switch has failed, whatever is done for the job then."""
+        """Waits until a maintenance has settled. Raises NotMoved as soon as the switch has failed, whatever follows."""
         own = own_verdicts(self._rekindle, job_id, maintenance, Mode.LINK_SWITCH)
         word = await first_word(own, self._maintenances.settled(maintenance), lambda one: one.outcome is Outcome.ESCALATE)
         if isinstance(word, Verdict):
@@ -126,7 +126,7 @@ class Operations:
         return word
 
     async def _asked_for(self, context: Context, job_id: str, find: Callable[[str], Awaitable[Found]], doing: str) -> Found:
-        """The workflow that does it. Who asked for nothing, or for no job, gets a gRPC error. Source: the wire contract."""
+        """Returns the workflow of the requested operation. Aborts with a gRPC error without one. Source: the wire contract."""
         try:
             messages.job_id(job_id)
             await self.platforms.admit(context)
@@ -143,7 +143,7 @@ class Operations:
     # ---- stress tests
 
     async def test(self, context: Context, job_id: str, read: Callable[[], StressRequest]) -> Receipt:
-        """The contract's answer when training is being paused for it, or why it is not."""
+        """Starts a stress test. Returns OK once training is being paused for it, or the reason why it is not."""
 
         async def ask() -> Receipt:
             test = await self._tests.begin(job_id, read(), requested_by="StressTest")
@@ -154,7 +154,7 @@ class Operations:
         return await self._answered(context, job_id, ask)
 
     async def tested(self, context: Context, job_id: str) -> str:
-        """Returns what the test that was asked for last has found, in the contract's words; waits for its end alone."""
+        """Waits for the end of the last requested stress test, and returns its result as a message of the contract."""
         test = await self._asked_for(context, job_id, self._newest_test, "stress testing")
         try:
             own = own_verdicts(self._rekindle, job_id, test, Mode.STRESS_TEST)
@@ -167,7 +167,7 @@ class Operations:
         return message(verdict.tested) if verdict.tested else f"stress test failed, {verdict.reason}"
 
     async def _newest_test(self, job_id: str) -> str:
-        """It may have been begun at another gateway, a moment ago."""
+        """Returns the id of the job's newest stress test, which another gateway may just have started; empty: there is none."""
         deadline = asyncio.get_running_loop().time() + LISTED
         while True:
             test = await self._tests.newest(job_id, self._begun.get(job_id, ""))
@@ -176,15 +176,17 @@ class Operations:
             await asyncio.sleep(0.2)
 
     async def _newest(self, job_id: str) -> tuple[str, ...]:
-        """The job's maintenances that move links, or the one that did so last; empty: none does. It may have been asked for at
-        another gateway."""
+        """Returns the job's maintenances that move links now, or the last one that did; empty: there are none.
+
+        Another gateway may have requested them.
+        """
         here, deadline = self._moved.get(job_id, ()), asyncio.get_running_loop().time() + LISTED
         while True:
             try:
                 asking = (await self._rekindle.status(job_id)).front
                 found = await self._maintenances.of(job_id)
             except BadInput:
-                if here:  # its job has ended
+                if here:  # the job has ended
                     return here
                 raise
             known = {run.id for run in found}
@@ -198,7 +200,7 @@ class Operations:
             await asyncio.sleep(0.2)
 
     async def _last_of(self, runs: Sequence[WorkflowExecution], here: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that move links now, or the one that has moved some last; with all that were asked for together with it."""
+        """Returns the runs that move links now, or the last one that did, with all that the same request named."""
         moving, moved = [], dict[str, datetime]()
         for run in runs:
             known = await self._maintenances.status(run.id)

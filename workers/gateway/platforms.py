@@ -1,4 +1,4 @@
-"""Which addresses may ask for operations on jobs and tell of faults of nodes: those of platforms that the installation names."""
+"""Checks that a request for operations on jobs, or a report of node faults, comes from the address of a configured platform."""
 
 import ipaddress
 
@@ -15,7 +15,7 @@ class Platforms:
         self._networks = settings.platforms
 
     async def admit(self, context: Context) -> None:
-        """On Kubernetes any pod of any tenant could ask: others get a gRPC error."""
+        """Aborts the call unless it comes from a platform's address. Without this check any pod on Kubernetes could call."""
         address = address_of(context.peer())
         if self._everybody or any(ipaddress.ip_address(address) in network for network in self._networks):
             return

@@ -1,7 +1,7 @@
-"""Service `PubFault` of the wire contract: platforms and agents tell of faults of nodes. Served by the gateway.
+"""Service `PubFault` of the wire contract: receives faults of nodes from platforms and agents. Served by the gateway.
 
-What is told is kept in the cluster, where the watcher finds it as it finds what others write there. As the contract has it, a bad
-fault does not keep the good ones beside it from being taken.
+Faults are stored in the cluster, where the watcher finds them like any other state. As the contract says, an invalid fault does
+not keep valid ones in the same request from being accepted.
 """
 
 import asyncio
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from activities.clusters.kubernetes.public_faults import PublicFaults
 
 INVALID_RATE = 410
-"""Also of a sender that nobody knows. Source: the wire contract."""
+"""Code for a sender that exceeds its rate, and for an unknown sender. Source: the wire contract."""
 
 SENT = "public fault send successfully"
-"""Words of the contract."""
+"""Message of the wire contract."""
 
 BURST, REFILL = 100, 1.0
-"""Requests of a sender at once, and those a second that it has back. Source: ClusterD."""
+"""Largest burst of requests of a sender, and requests per second after it. Source: ClusterD."""
 
 TOLD = 5
-"""Faults that were left out of which the answer says why."""
+"""Largest number of rejected faults whose reasons the answer contains."""
 
 logger = logging.getLogger("gateway")
 
 
 class Kept(NamedTuple):
-    """Where public faults are kept, and the rules that look at them."""
+    """Store of public faults, and the rules that evaluate them."""
 
     faults: "PublicFaults"
     rules: Rules
@@ -57,11 +57,11 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
     def __init__(self, platforms: Platforms) -> None:
         self._platforms = platforms
         self.kept: Kept | None = None
-        """None: the cluster, or its rules, know no public faults."""
+        """Store and rules; None if the cluster or its rules do not support public faults."""
         self._requests: defaultdict[str, Bucket] = defaultdict(lambda: Bucket(REFILL, BURST))
-        """Limits by sender."""
+        """Rate limits, keyed by sender."""
         self._reading = asyncio.Lock()
-        """One request is read at a time, between what all streams have to say: the largest takes more than a second."""
+        """Lock that serializes parsing: the largest request takes more than a second, in which other streams must be served."""
 
     async def SendPublicFault(self, request: wire.PublicFaultRequest, context: Context) -> wire.RespStatus:
         await self._platforms.admit(context)
@@ -89,7 +89,7 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         return wire.RespStatus(code=OK, info=_answer(len(request.faults), left_out))
 
     async def _limited(self, sender: str, rules: Rules) -> str:
-        """Why it may not send now; empty: it may."""
+        """Returns why the sender may not send now; empty: it may."""
         known = senders(rules)
         if sender not in known:
             return f"resource: {sender[:40]!r} is no sender of public faults (accepted: {', '.join(sorted(known))})"
@@ -98,10 +98,10 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
 
 
 async def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelope, list[PublicFault], Sequence[str]]:
-    """The faults that are as the contract wants them, and what is wrong with the others.
+    """Returns the envelope, the valid faults, and the reasons why the others are invalid.
 
     Raises:
-        BadInput: it is wrong as a whole, or none of its faults is good.
+        BadInput: the envelope is invalid, or none of the faults is valid.
     """
     words = {name: getattr(request, name) for name in Envelope.model_fields}
     try:
@@ -124,7 +124,7 @@ async def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[E
 
 
 async def _problem(kept: Kept, envelope: Envelope, fault: PublicFault) -> str:
-    """Why there is no room for a fault; empty: it is kept."""
+    """Stores a fault. Returns why there is no room for it; empty: it is stored."""
     try:
         await kept.faults.tell(envelope, fault)
     except BadInput as error:
@@ -152,7 +152,7 @@ def _answer(count: int, left_out: Sequence[str]) -> str:
 
 @asynccontextmanager
 async def public_faults_of(settings: Settings) -> AsyncIterator[Kept | None]:
-    """Where this installation keeps them, until the block ends."""
+    """Yields the store of public faults, open until the block ends; None if this installation has none."""
     rules = rules_of(settings.rules)
     if settings.cluster == "local" or "public-fault" not in rules.reporters:
         yield None

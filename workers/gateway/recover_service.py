@@ -29,7 +29,7 @@ from workers.gateway.side_streams import Side
 logger = logging.getLogger("gateway")
 
 LONGEST_ID = 64
-"""Characters of a report's id."""
+"""Longest id of a report, in characters."""
 
 
 class RecoverService(recover_pb2_grpc.RecoverServicer):
@@ -45,7 +45,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         self._operations, self._desk = operations, desk
 
     async def Init(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        """A manager that was not told its job's id hears it in the answer's metadata."""
+        """Answers `Init`. A manager that does not know its job's id receives it in the trailing metadata."""
         job_id = await self._desk.job_of(context, request.jobId)
         answer = await self._desk.answer(context, job_id, lambda: self._introductions.initialize(job_id), POD_GROUP)
         if job_id != request.jobId:
@@ -57,12 +57,12 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         return _status(await self._desk.answer(context, job_id, lambda: self._introductions.register(job_id), JOB_NOT_EXIST))
 
     async def HealthCheck(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        """For everybody: it says nothing of the job."""
+        """Answers any caller: the answer contains nothing about the job."""
         return wire.Status(code=OK, info="healthy")
 
     async def SubscribeProcessManageSignal(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
         async with self._desk.subscription(context, request.jobId):
-            contact = await self._introductions.subscriber(request.jobId)  # who may not attach must not end another's stream
+            contact = await self._introductions.subscriber(request.jobId)  # before it may end another's stream
             if contact.recovering:
                 self._attachments.want(request.jobId)
             async with self._attachments.stream(request.jobId, address_of(context.peer())) as stream:
@@ -184,6 +184,6 @@ def _report_id(context: Context) -> str:
 
 
 def _metadata(context: Context, key: str) -> str:
-    """What ours says besides the contract; empty: nothing."""
+    """Returns a metadata value that our training side sends beyond the contract; empty: none."""
     said = dict(context.invocation_metadata() or ()).get(key, "")
     return said.decode(errors="replace") if isinstance(said, bytes) else said

@@ -1,7 +1,7 @@
-"""Who may speak for a job: the pods of the job. Asked by the gateway at each call that names a job.
+"""Authenticates callers: only the pods of a job may speak for it. The gateway checks each call that names a job.
 
-Those of our training side are known by their tokens, which `tokens.py` has confirmed. MindIO's clients send none and are known by
-their addresses, which nothing proves.
+Pods of our training side are identified by their tokens, which `tokens.py` has confirmed. MindIO's clients send none and are
+identified by their addresses, which nothing proves.
 """
 
 import asyncio
@@ -26,33 +26,33 @@ from workers.gateway.lanes import Admission
 from workers.gateway.tokens import Tokens
 
 LOOKUPS = 16
-"""Look-ups in flight: a gateway that starts is called by all jobs in one second."""
+"""Largest number of concurrent look-ups: when a gateway starts, all jobs call it within a second."""
 
 MAX_JOBS = 10_000
-"""Jobs that are remembered, the last ones that were named, and as many ids of which no job is known: anybody makes those up.
-Source: ClusterD's MaxServeJobs."""
+"""Number of jobs in the cache, and as many ids without a known job, since anybody can invent those. The least recently named
+are dropped. Source: ClusterD's MaxServeJobs."""
 
 REST = 4.0
-"""Between two look-ups of a job, in times of what the last one took: large jobs have megabytes of pods."""
+"""Pause between two look-ups of a job, as a multiple of the time that the last one took: large jobs have megabytes of pods."""
 
 SAY_AGAIN = 60.0
-"""Seconds between two lines of the log about one address and one job."""
+"""Seconds between two log messages about the same address and job."""
 
 TELL_AGAIN = 3600.0
-"""Seconds between two events of one job."""
+"""Seconds between two events about the same job."""
 
 Rules = Mapping[TrainingSide, Proof]
 
 
 class Directory(PodDirectory, Protocol):
-    """What is asked of the cluster."""
+    """Queries that the gateway sends to the cluster."""
 
     async def locate(self, job_id: str) -> None:
-        """Waits, with whoever else asks, until it is known where the job is. NotFound: nowhere."""
+        """Waits, together with other callers, until it is known where the job is. Raises NotFound if it is nowhere."""
         ...
 
     async def speakers(self, job_id: str) -> Speakers:
-        """NotFound: there is no such job."""
+        """Returns the pods that may speak for the job. Raises NotFound if there is no such job."""
         ...
 
     async def record(self, job_id: str, event: ClusterEvent) -> None: ...
@@ -63,18 +63,18 @@ logger = logging.getLogger("gateway")
 
 @dataclass(frozen=True)
 class Times:
-    """In seconds."""
+    """Time limits in seconds."""
 
     gap: float = 1.0
-    """Between two look-ups of a job, whoever calls, at least."""
+    """Shortest time between two look-ups of a job, regardless of who calls."""
 
     patience: float = 5.0
-    """That a stranger waits for its refusal. A kubelet tells the address of a new pod a moment after its processes have started,
-    some clients never repeat a refused Init, and others repeat a call without a pause."""
+    """Time that an unknown caller waits until it is refused. A kubelet reports the address of a new pod a moment after its
+    processes have started. Some clients never repeat a refused Init, and others repeat a call without a pause."""
 
     fresh: float = 60.0
-    """After which what is known of a job is looked up again, behind a call that need not wait for it: an address that a pod has
-    left may be another job's next."""
+    """Time after which the data of a job is looked up again, in the background of a call. An address that a pod has released may
+    next belong to another job."""
 
 
 USUAL = Times()
@@ -82,23 +82,23 @@ USUAL = Times()
 
 @dataclass
 class _Known:
-    """What is known of one job."""
+    """Cached data of one job."""
 
     speakers: Speakers | None = None
     asked: float = float("-inf")
-    """When the last look-up began."""
+    """Time at which the last look-up began."""
     took: float = 0.0
-    """Seconds of that."""
+    """Duration of the last look-up in seconds."""
     told: float = float("-inf")
-    """When the last one that was answered began."""
+    """Time at which the last look-up that was answered began."""
     event: float = float("-inf")
-    """When an event of the job said last that a caller was refused."""
+    """Time of the last event that said on the job that a caller was refused."""
     problem: str = "the cluster does not answer"
     looking: asyncio.Task[None] | None = None
 
 
 class Senders:
-    """Remembers the pods of each job. A caller that is known needs no look-up, and no API server."""
+    """Caches the pods of each job. A known caller needs no look-up and no API server."""
 
     def __init__(self, cluster: Directory, tokens: Tokens, rules: Rules, times: Times = USUAL) -> None:
         self._cluster, self._tokens, self._rules = cluster, tokens, rules
@@ -106,16 +106,17 @@ class Senders:
         self._times = times
         self._jobs: OrderedDict[str, _Known] = OrderedDict()
         self._strange: OrderedDict[str, _Known] = OrderedDict()
-        """Ids of which no job is known, or not yet."""
+        """Ids for which no job is known, or not yet."""
         self._work: set[asyncio.Task[None]] = set()
         self._few = Admission(LOOKUPS, times.patience, ())
-        """By the address that caused a look-up: one that names many jobs is not in front of all others."""
+        """Limit of concurrent look-ups, with turns by calling address: an address that names many jobs does not delay the
+        others."""
         self._said: dict[tuple[str, str], float] = {}
         self._held: Counter[tuple[str, str]] = Counter()
-        """Streams of those who were admitted, by job and connection."""
+        """Number of open streams of admitted callers, keyed by job and connection."""
 
     async def check(self, job_id: str, peer: str, token: str = "") -> None:
-        """Returns when a pod of the job calls.
+        """Returns if the caller is a pod of the job.
 
         Args:
             peer: as gRPC names it.
@@ -135,11 +136,11 @@ class Senders:
             self._tell(job_id, caller.address, str(error))
             raise Refused(f"jobId={job_id}: {error}") from error
         except Unavailable as error:
-            if not self._held[job_id, peer]:  # a stream that was admitted proves its connection, whatever token comes on it
+            if not self._held[job_id, peer]:  # an admitted stream proves its connection, whatever the token
                 raise Unavailable(f"jobId={job_id}: whether {caller.address} is one of its pods is not known: {error}") from error
 
     async def job_of(self, peer: str, token: str) -> str:
-        """UID of the job of which a pod calls that does not know it.
+        """Returns the UID of the job of a calling pod that does not know it.
 
         Raises:
             Refused: the token is good for nothing, or its pod is of no job. Unavailable: nobody could tell; try again.
@@ -153,7 +154,8 @@ class Senders:
         return await self._jobs_of_pods.of(caller.claims)
 
     def _tell(self, job_id: str, address: str, reason: str) -> None:
-        """Who owns the job looks at its events, and not into our log. A stranger's call is no news of the job."""
+        """Records an event on the job, since its owner reads events and not our log. Calls from foreign addresses are not
+        recorded."""
         job = self._known(job_id)
         is_own = job.speakers is not None and address in job.speakers.addresses
         if not is_own or _now() - job.event < TELL_AGAIN:
@@ -175,7 +177,7 @@ class Senders:
 
     @contextmanager
     def holding(self, job_id: str, peer: str) -> Iterator[None]:
-        """A stream of a caller that was admitted, as long as it lasts."""
+        """Counts the stream of an admitted caller until the block ends."""
         self._held[job_id, peer] += 1
         try:
             yield
@@ -185,7 +187,7 @@ class Senders:
                 del self._held[job_id, peer]
 
     async def _listed(self, job_id: str, caller: Caller) -> _Known:
-        """The job, when the caller may be one of its pods."""
+        """Returns the job if the caller may be one of its pods. Raises Refused or Unavailable otherwise."""
         job, now = self._known(job_id), _now()
         if self._problem(job, caller) is None:
             if now - job.told > self._times.fresh:
@@ -203,8 +205,10 @@ class Senders:
         return job
 
     def _since(self, problem: Problem, now: float) -> float:
-        """When a look at the cluster must have begun on which a refusal rests. What the caller itself lacks, none will show: a
-        manager without a token calls every second, for ever."""
+        """Returns the earliest start of a look-up on which a refusal may be based.
+
+        For what the caller itself lacks an older look-up is enough: a manager without a token calls every second, for ever.
+        """
         return now if problem.may_pass else now - self._times.fresh
 
     def _problem(self, job: _Known, caller: Caller) -> Problem | None:
@@ -226,14 +230,14 @@ class Senders:
         return job
 
     def _look(self, job_id: str, job: _Known, address: str) -> asyncio.Task[None]:
-        """The next look-up of a job, which all share who wait for it."""
+        """Returns the next look-up of a job; all callers that wait for it share one task."""
         if job.looking is None or job.looking.done():
             job.looking = asyncio.create_task(self._look_up(job_id, job, address))
             self._keep(job.looking)
         return job.looking
 
     async def _look_up(self, job_id: str, job: _Known, address: str) -> None:
-        """What was known stays known when there is no answer."""
+        """Looks up the pods of a job. If there is no answer, the cached data stays."""
         await asyncio.sleep(job.asked + max(self._times.gap, REST * job.took) - _now())
         job.asked = asked = _now()
         try:
@@ -265,7 +269,7 @@ class Senders:
 
 
 def _put(table: OrderedDict[str, _Known], job_id: str, job: _Known) -> None:
-    """What was named longest ago goes first."""
+    """Adds an entry to a table and drops the least recently named one if the table is full."""
     table[job_id] = job
     table.move_to_end(job_id)
     if len(table) > MAX_JOBS:
@@ -273,7 +277,7 @@ def _put(table: OrderedDict[str, _Known], job_id: str, job: _Known) -> None:
 
 
 def address_of(peer: str) -> str:
-    """The bare address of a gRPC peer (`ipv4:10.0.0.1:5`, `ipv6:%5B::1%5D:5`, `unix:`), without port and scope."""
+    """Returns the bare address of a gRPC peer (`ipv4:10.0.0.1:5`, `ipv6:%5B::1%5D:5`, `unix:`), without port and scope."""
     family, _, rest = unquote(peer).partition(":")
     if family in ("ipv4", "ipv6"):
         return _normal(rest.rpartition(":")[0].strip("[]"))
@@ -281,7 +285,7 @@ def address_of(peer: str) -> str:
 
 
 def _normal(address: str) -> str:
-    """One spelling for each address; an IPv4 address that came by IPv6 is an IPv4 address."""
+    """Returns the canonical spelling of an address; an IPv4 address mapped into IPv6 becomes an IPv4 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -307,7 +311,8 @@ IN_WORDS = {
 
 @asynccontextmanager
 async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
-    """Who may speak on this cluster, until the block ends. None: all; the local cluster's pods share one address."""
+    """Yields the checker of callers for this cluster; None: every caller is accepted, as the local cluster's pods share one
+    address."""
     rules = rules_of(settings)
     if settings.cluster == "local":
         yield None

@@ -1,7 +1,7 @@
-"""Puts the gateway together: the gRPC server, its streams, and the worker of its orders. Started by `workers.gateway`.
+"""The gateway: assembles the gRPC server, its streams, and the worker for its orders. Started by `workers.gateway`.
 
-Reports become updates of the job's workflows, stored before they are acknowledged; orders arrive as activities on this gateway's
-own task queue. It keeps no table of jobs: it asks `job/{jobId}`.
+Reports become updates of the job's workflows, stored before they are acknowledged. Orders arrive as activities on this gateway's
+own task queue. It keeps no table of jobs: it queries `job/{jobId}`.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ from workers.gateway.trace_service import TraceService
 from workers.gateway.watch import Watch
 
 MAX_STREAMS = 10_000
-"""Jobs that may be attached to one gateway. Source: ClusterD's MaxServeJobs."""
+"""Largest number of jobs attached to one gateway. Source: ClusterD's MaxServeJobs."""
 
 SERVED = (recover_pb2, training_pb2, pubfault_pb2, fault_pb2, job_pb2, config_pb2, profiling_pb2)
 
 GRACE = 3.0
-"""Seconds for calls in flight at shutdown."""
+"""Grace period in seconds for calls in flight at shutdown."""
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
@@ -84,8 +84,8 @@ class Gateway:
         offer_again: float = ROUND,
     ) -> None:
         """Args:
-        senders: who may speak for a job; None: everybody.
-        offer_again: seconds in which each job's workflow is told of its stream again.
+        senders: checks who may speak for a job; None: every caller may.
+        offer_again: seconds of a round in which each stream is offered again to its job's workflow.
         """
         desk = Desk(senders)
         self._sides = SideStreams(desk)
@@ -120,7 +120,7 @@ class Gateway:
         )
 
     def _serve_platforms(self, jobs: Jobs, introductions: Introductions, platforms: Platforms) -> None:
-        """Services for what platforms hear and switch besides recoveries."""
+        """Adds the services with which platforms observe jobs and switch tracing."""
         server, self._watch = self._server, Watch(jobs)
         fault_pb2_grpc.add_FaultServicer_to_server(FaultService(self._watch, platforms), server)
         job_pb2_grpc.add_JobServicer_to_server(JobService(self._watch, platforms), server)
@@ -129,7 +129,7 @@ class Gateway:
         profiling_pb2_grpc.add_TrainingDataTraceServicer_to_server(trace, server)
 
     async def start(self) -> int:
-        """Serves; answers the port.
+        """Starts to serve, and returns the port.
 
         Raises:
             Unavailable: the port is taken; the message names it.
@@ -145,7 +145,7 @@ class Gateway:
         return bound
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Carries out orders until told to stop; then clients are sent away, and calls in flight end."""
+        """Carries out orders until `stop` is set; then disconnects the clients and waits for calls in flight."""
         works = [self._streams.keep_alive(), self._attachments.keep_told(), self._watch.keep()]
         if self._settings.gateways > 1:
             works.append(CutOff(self._client, self._streams, self._watch, self._health).watch())

@@ -1,7 +1,7 @@
-"""Streams beside a job's main one: a manager subscribes at its start to what a person may ask of its job, and seldom does.
+"""Additional streams of a job, to which its manager subscribes at its start for requests of operators, which are rare.
 
-Links that are to be switched, a stress test, another level of tracing. Each is held open until the client leaves: one that could
-not hold them would ask for them again every other second. At most one a job and kind, the newest.
+These are link switches, stress tests and changes of tracing. Each stream is kept open until the client leaves, as a client
+without it would ask for it every other second. There is at most one for each job and kind, the newest.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ class Side(StrEnum):
 @dataclass(eq=False)
 class _Held:
     ended: str = ""
-    """Why the gateway ended it; empty: it lives."""
+    """Reason why the gateway ended the stream; empty: it is open."""
     outbox: asyncio.Queue[tuple[Message, asyncio.Future[None]] | None] = field(default_factory=asyncio.Queue)
-    """What is to be written; None: nothing more."""
+    """Messages to be written, each with a future that is done when it is written; None ends the stream."""
 
     def end(self, reason: str) -> None:
         self.ended = self.ended or reason
@@ -67,10 +67,10 @@ class SideStreams:
         self._over = ""
 
     async def hold(self, context: Context, job_id: str, side: Side, now: Now | None = None) -> None:
-        """Keeps a stream open. Who subscribes need not be registered yet: managers come here before Init.
+        """Keeps a stream open until its end. The client need not be registered yet: managers subscribe here before Init.
 
         Args:
-            now: what holds at its beginning, if anything.
+            now: returns the message that holds at the beginning of the stream, or None if there is none.
         """
         async with self._desk.subscription(context, job_id):
             key, held = (job_id, side), _Held()
@@ -90,7 +90,7 @@ class SideStreams:
             await context.abort(grpc.StatusCode.ABORTED, held.ended)
 
     async def deliver(self, job_id: str, side: Side, message: Message) -> None:
-        """Returns when the message is written.
+        """Sends a message on a stream and returns when it is written.
 
         Raises:
             NotAttached: no such stream of the job is here, or it broke.

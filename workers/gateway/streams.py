@@ -1,4 +1,4 @@
-"""The streams that a gateway holds: at most one a job, the newest. Orders go onto them one by one."""
+"""Streams of a gateway: at most one for each job, the newest. Orders are written onto them one by one."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ KEEP_ALIVE = 5.0
 """Seconds between keep-alives. Source: the wire contract."""
 
 SLOTS = 50
-"""Parts of that time: in each of them the streams of one slot are kept alive, so that not all are in the same moment."""
+"""Number of parts of that time. Streams are distributed over them, so that keep-alives are not all sent in the same moment."""
 
 GAP = 0.1
-"""Seconds between two orders of a job: TaskD's loop takes one in 100 ms, and loses the first of two. Source: tried."""
+"""Seconds between two orders of a job: TaskD's loop takes one in 100 ms, and loses the first of two. Source: measured."""
 
 logger = logging.getLogger("gateway")
 
@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 @dataclass(eq=False)
 class Stream:
-    """One subscription of one job."""
+    """Subscription of one job."""
 
     job_id: str
     session: str
@@ -45,11 +45,11 @@ class Stream:
     slot: int = 0
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     told: bool = False
-    """The job's workflow may know of it."""
+    """True if the job's workflow may know of the stream."""
     ended: str = ""
-    """Why the gateway ended it; empty: it lives."""
+    """Reason why the gateway ended the stream; empty: it is open."""
     outbox: asyncio.Queue[Delivery | None] = field(default_factory=asyncio.Queue)
-    """What is to be written; None: a keep-alive, or nothing more."""
+    """Orders to be written; None stands for a keep-alive, or for the end of the stream."""
     _keep_alive: wire.ProcessManageSignal | None = None
 
     def end(self, reason: str) -> None:
@@ -60,19 +60,20 @@ class Stream:
         """Puts an order of a recovery into the outbox.
 
         Returns:
-            What is done when the order is written, and fails with NotAttached where the stream breaks before.
+            A future that is done when the order is written, and fails with NotAttached if the stream breaks before.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outbox.put_nowait((order, recovery, written))
         return written
 
     def take_if_its_own(self, order: Order, recovery: str) -> None:
-        """Takes an order of a receipt. Its recovery gives it again where this was another subscription, or the stream breaks."""
+        """Takes the order of a receipt if it is for this subscription. Otherwise, or if the stream breaks, its recovery sends
+        it again."""
         if order.session == self.session and not self.ended:
             self.take(order, recovery).add_done_callback(lambda written: written.cancelled() or written.exception())
 
     def beat(self) -> None:
-        """A keep-alive is due. One that still waits for a slow client is enough."""
+        """Queues a keep-alive unless the outbox holds a message: one that still waits for a slow client is enough."""
         if self.outbox.empty():
             self.outbox.put_nowait(None)
 
@@ -125,10 +126,10 @@ class Streams:
         self._slots: list[set[Stream]] = [set() for _ in range(SLOTS)]
         self._opened = 0
         self.wanted: set[str] = set()
-        """Jobs whose stream is not here, and a recovery waits for it: an order came, or the job's workflow said so."""
+        """Jobs without a stream here for which a recovery waits: an order came, or the job's workflow said so."""
 
     def open(self, job_id: str, session: str, client: str = "") -> Stream | None:
-        """A stream for a job; an older one is ended. None: the gateway is full."""
+        """Opens a stream for a job; an older one is ended. Returns None if the gateway is full."""
         older = self._streams.get(job_id)
         if older is None and len(self._streams) >= self._limit:
             return None
@@ -140,7 +141,7 @@ class Streams:
         return stream
 
     def close(self, stream: Stream) -> None:
-        """Forgets a stream; a newer one of the job stays."""
+        """Removes a stream; a newer one of the job stays."""
         self._slots[stream.slot].discard(stream)
         if self._streams.get(stream.job_id) is stream:
             del self._streams[stream.job_id]
@@ -152,7 +153,7 @@ class Streams:
         return list(self._streams.values())
 
     def end_session(self, job_id: str, session: str, reason: str) -> None:
-        """Ends this very subscription, if it is still here."""
+        """Ends this subscription of the job if it still is the current one."""
         stream = self._streams.get(job_id)
         if stream and stream.session == session:
             stream.end(reason)
@@ -170,7 +171,7 @@ class Streams:
                     stream.beat()
 
     async def deliver(self, order: Order, recovery: str) -> None:
-        """Puts an order on its job's stream and waits until it is written.
+        """Sends an order on its job's stream and waits until it is written.
 
         Args:
             recovery: workflow id of who gives it, and gets the reports that answer it.
@@ -185,7 +186,7 @@ class Streams:
         if order.session and order.session != stream.session:
             raise NotAttached(f"job {order.job_id} has subscribed anew, and is told all that it lacks")
         if self._sides and (aside := _aside(order)):
-            stream.recovery = stream.recovery if order.trace else recovery  # which nobody answers
+            stream.recovery = stream.recovery if order.trace else recovery  # an order of tracing is not answered
             await self._sides.deliver(order.job_id, *aside)
             logger.info("order", extra={"job": order.job_id, "order": order.name, "uuid": order.uuid})
             return
@@ -193,7 +194,7 @@ class Streams:
 
 
 def _aside(order: Order) -> tuple[Side, Message] | None:
-    """What goes onto a stream beside the main one, and which; None: it does not."""
+    """Returns the side stream that an order belongs to and its message; None: it goes onto the main stream."""
     if order.links is not None:
         return Side.LINKS, switch_list(order.job_id, order.links)
     if order.trace is not None:

@@ -1,7 +1,8 @@
-"""Whose tokens are confirmed. Used by `senders.py`, for a token that names a pod of the job that its caller wants to speak for.
+"""Confirms tokens of pods with the API server. Used by `senders.py`, for a token of a pod of the job that its caller names.
 
-The API server is asked again after a minute, and strangers cannot make us ask it often: only a token that names a pod of the very
-job is asked about, in one line for each job and address, a second apart; of all lines together one every few milliseconds.
+Confirmed tokens are cached for a minute. Only a token that names a pod of the very job is sent to the API server, so that
+strangers cannot cause many requests. Requests for the same job and address wait for each other, a second apart; all requests
+together are limited to one every few milliseconds.
 """
 
 import asyncio
@@ -17,39 +18,39 @@ from rekindle.errors import Refused, RekindleError, Unavailable
 from rekindle.model.senders import Claims
 
 PACE = 0.005
-"""Seconds between two questions, whoever calls: a gateway that starts is called by all jobs at once."""
+"""Seconds between two requests, regardless of the caller: when a gateway starts, all jobs call it at once."""
 
 ASKED_AT_ONCE = 16
 
 MAX_PODS = 10_000
-"""Pods whose newest token is remembered. Source: ClusterD's MaxServeJobs."""
+"""Number of pods whose newest token is cached. Source: ClusterD's MaxServeJobs."""
 
 MAX_DENIED = 10_000
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Review = Callable[[str], Awaitable[str]]
-"""UID of the token's pod; Refused: it is denied."""
+"""Function that returns the UID of the token's pod. Raises Refused if the token is denied."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """In seconds."""
+    """Time limits in seconds."""
 
     fresh: float = 60.0
-    """For which a confirmed token is good without another question. A pod that is deleted may be heard so long."""
+    """Time for which a confirmed token is valid without another request. A deleted pod may be accepted for so long."""
 
     denied: float = 5.0
-    """For which a token that was denied is denied without another question."""
+    """Time for which a denied token is refused without another request."""
 
     gap: float = 1.0
-    """Between two questions for one job from one address."""
+    """Shortest time between two requests for one job from one address."""
 
     patience: float = 3.0
-    """That a call waits for the answer."""
+    """Time that a call waits for the answer."""
 
     rest: float = 5.0
-    """For which a token that was confirmed before is good without another question when nobody answered the last one."""
+    """Time for which a token that was confirmed before stays valid if the last request was not answered."""
 
 
 USUAL = Times()
@@ -62,14 +63,14 @@ class _Confirmed:
 
 
 class Tokens:
-    """Remembers which tokens were confirmed, and which were denied a moment ago; no token itself."""
+    """Caches digests of tokens that were confirmed, and of those that were denied a moment ago; no token itself."""
 
     def __init__(self, review: Review, times: Times = USUAL) -> None:
         self._review, self._times = review, times
         self._confirmed: OrderedDict[str, _Confirmed] = OrderedDict()
-        """By the pod's UID."""
+        """Confirmed tokens, keyed by the pod's UID."""
         self._denied: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
-        """Until when, and why."""
+        """Denied tokens, keyed by digest: end of the time for which the denial holds, and its reason."""
         self._lines: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._asked: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._pace = asyncio.Lock()
@@ -77,20 +78,20 @@ class Tokens:
         self._few = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def check(self, token: str, claims: Claims, line: tuple[str, str]) -> None:
-        """Returns when the token is one of the pod that it names.
+        """Returns if the token belongs to the pod that it names.
 
         Args:
-            line: who waits behind each other.
+            line: job and address; requests of the same line wait for each other.
 
         Raises:
-            Refused: it is not. Unavailable: nobody could tell.
+            Refused: it does not. Unavailable: it could not be checked.
         """
         digest = hashlib.sha256(token.encode()).digest()
         if self._is_good(digest, claims):
             return
         try:
             async with asyncio.timeout(self._times.patience), self._lines.setdefault(line, asyncio.Lock()):
-                if not self._is_good(digest, claims):  # who came before with the same token has asked
+                if not self._is_good(digest, claims):  # an earlier caller may have asked with the same token
                     await self._ask(token, digest, claims, line)
         except Refused:
             raise
@@ -98,7 +99,7 @@ class Tokens:
             known = self._confirmed.get(claims.pod)
             if known is None or known.digest != digest:
                 raise Unavailable(f"whose token it is, is not known: {error or 'too many ask at once'}") from error
-            known.until = _now() + self._times.rest  # nothing is known to have changed: no pod ends while the API server is away
+            known.until = _now() + self._times.rest  # no pod is deleted while the API server is away
 
     def _is_good(self, digest: bytes, claims: Claims) -> bool:
         until, why = self._denied.get(digest, (0.0, ""))
@@ -132,7 +133,7 @@ class Tokens:
 
 
 def _remember(known: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
-    """The newest ones."""
+    """Adds an entry, and drops the oldest one if there are more than `most`."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:

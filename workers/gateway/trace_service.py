@@ -1,4 +1,4 @@
-"""Service `TrainingDataTrace` of the wire contract: platforms switch what a job's ranks measure of themselves.
+"""Service `TrainingDataTrace` of the wire contract: platforms configure what a job's ranks measure of themselves.
 
 The job's workflow keeps the switch, and tells it on the stream on which the job's manager waits for it.
 """
@@ -35,7 +35,7 @@ logger = logging.getLogger("gateway")
 
 
 class NotFound(Exception):
-    """There is no such job, or it has no switch."""
+    """The job does not exist, or its tracing was never switched."""
 
 
 class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
@@ -65,7 +65,7 @@ class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
         return await self._answered(context, found, wire.DataStatusRes)
 
     async def SubscribeDataTraceSwitch(self, request: wire.ProfilingClientInfo, context: Context) -> None:  # type: ignore[override]
-        """Serves the stream of the job's manager, which hears how it is switched, if it is, and each change."""
+        """Serves the stream of the job's manager, which receives the current tracing settings, if any, and each change."""
 
         async def now() -> wire.DataStatusRes | None:
             trace = await self._introductions.trace(request.jobId)
@@ -88,8 +88,12 @@ class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
             raise
 
     async def _job(self, named: str) -> JobState:
-        """Raises:
-        NotFound: no job of this namespace and name lives. Unavailable: one that does not answer may be it.
+        """Returns the state of a job that lives, by `namespace/name`.
+
+        Raises:
+            BadInput: the name is malformed.
+            NotFound: no job of this namespace and name lives.
+            Unavailable: a job that does not answer may be it.
         """
         namespace, _, name = named.partition("/")
         if not namespace or not name or "/" in name or len(named) > 2 * LONGEST_NAME:

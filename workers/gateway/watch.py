@@ -1,9 +1,9 @@
-"""News of jobs for platforms: asked of the jobs' workflows while somebody wants to hear it, and pushed when it changes.
+"""Queries the jobs' workflows while platforms are subscribed, and sends them each change.
 
-A job that a platform watches is asked every second. Of all jobs those come first whose row in Temporal's list has changed; the
-others are asked by turns, so that a change that no list shows is seen within a round: a second with twenty jobs, minutes with
-thousands. A job that does not answer is asked beside the others, which it must not hold up. Who reads slowly gets the newest of
-each job.
+A job that a platform watches is queried every second. If a platform watches all jobs, those whose row in Temporal's list has
+changed come first. The others take turns, so that a change that no list shows is seen within a round: a second with twenty jobs,
+minutes with thousands. A job that does not answer is queried beside the others, and does not delay them. A slow reader gets the
+newest state of each job.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ LOOK = 1.0
 """Seconds between two rounds."""
 
 BY_TURNS = 20
-"""Jobs that are asked in a round although nothing shows that they have changed."""
+"""Jobs that are queried in a round although nothing shows that they have changed."""
 
 AT_ONCE = 8
-"""Questions in flight: each is a query, which a control worker answers."""
+"""Largest number of concurrent queries; a control worker answers each of them."""
 
 LISTED = 1_000
-"""Jobs that a list of one round may have; of more it is made in as many more rounds."""
+"""Jobs for which the list is fetched in every round; for n times as many it is fetched in every n-th round."""
 
 LINGERS = 60.0
-"""Seconds for which all jobs are watched on, behind the last who wanted to hear of them: who asks again is answered at once."""
+"""Seconds for which all jobs are still watched after the last subscriber has left, so that the next one is answered at once."""
 
 PATIENCE = 60.0
-"""Seconds in which all jobs have to be known; who waits for longer is told to come back."""
+"""Seconds within which the state of all jobs has to be known; callers that wait longer are told to retry."""
 
 ALL = ""
-"""Word in place of a job's id."""
+"""Value in place of a job's id: all jobs."""
 
 logger = logging.getLogger("gateway")
 
@@ -50,13 +50,13 @@ class Ended(Exception):
 
 @dataclass(eq=False)
 class Subscriber:
-    """Listener of a job, or of all of them."""
+    """Subscriber to one job, or to all jobs."""
 
     job_id: str
     ended: str = ""
-    """Why the gateway ended it; empty: it lives."""
+    """Reason why the gateway ended the subscription; empty: it is open."""
     _news: dict[str, View] = field(default_factory=dict)
-    """News by job that were not read yet: as many as there are jobs, however slowly it reads."""
+    """Unread changes, keyed by job: at most one per job, however slowly the subscriber reads."""
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _is_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -91,7 +91,7 @@ class Subscriber:
         return bool(self._news)
 
     async def news(self) -> list[View]:
-        """Waits for the newest of each job that has changed; nothing: it was ended."""
+        """Waits for changes, and returns the newest state of each job that has changed; empty: the subscription was ended."""
         while not self._news and not self.ended:
             self._woken.clear()
             await self._woken.wait()
@@ -118,13 +118,13 @@ class Watch:
 
     @asynccontextmanager
     async def subscribed(self, job_id: str) -> AsyncIterator[Subscriber]:
-        """Yields a subscriber that has heard of what is now when the block begins, and hears of all changes until it ends.
+        """Yields a subscriber that has received the current state when the block begins, and receives all changes until it ends.
 
         Args:
-            job_id: `ALL`: of all jobs.
+            job_id: id of the job; `ALL` for all jobs.
 
         Raises:
-            Rejected: there is no such job. Unavailable: nobody answered in time.
+            Rejected: there is no such job. Unavailable: the workflows did not answer in time.
         """
         subscriber = Subscriber(job_id)
         await (self._until_whole() if job_id == ALL else self._until_known(job_id))
@@ -140,12 +140,12 @@ class Watch:
             self._subscribers.discard(subscriber)
 
     async def all(self) -> list[View]:
-        """All jobs as they were seen last. Raises Unavailable where nobody answered in time."""
+        """Returns all jobs in their last known state. Raises Unavailable if the workflows did not answer in time."""
         await self._until_whole()
         return list(self._views.values())
 
     async def ask(self, job_id: str) -> View:
-        """One job as it is now.
+        """Returns the current state of one job.
 
         Raises:
             Rejected: there is no such job. Unavailable: its workflow did not answer.
@@ -153,13 +153,13 @@ class Watch:
         return view_of((await self._jobs.status(job_id)).state)
 
     def end_all(self, reason: str) -> None:
-        """Ends all subscriptions and waits for good."""
+        """Ends all subscriptions permanently; new ones are ended at once."""
         self._over = reason
         self._is_whole.set()
         self.end_present(reason)
 
     def end_present(self, reason: str) -> None:
-        """Sends all subscribers away; they may come back."""
+        """Ends all current subscriptions; the subscribers may come back."""
         for subscriber in self._subscribers:
             subscriber.end(reason)
 
@@ -184,13 +184,13 @@ class Watch:
     # ---- its work
 
     async def keep(self) -> None:
-        """Looks again and again while somebody wants to hear of it, until it is cancelled."""
+        """Queries the jobs in rounds while somebody is subscribed, until it is cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._regularly(self._round))
             both.create_task(self._regularly(lambda: self._ask(self._mute)))
 
     async def _regularly(self, look: Callable[[], Awaitable[None]]) -> None:
-        """What nobody thought of must not end the news of all jobs."""
+        """Repeats a look. An unexpected error must not end the news of all jobs."""
         while True:
             await self._is_wanted.wait()
             try:
@@ -225,7 +225,7 @@ class Watch:
             self._is_wanted.clear()
 
     async def _listed(self) -> set[str]:
-        """Jobs that the list shows to have changed, and those that are no more on it."""
+        """Returns the ids of jobs whose row in the list has changed, and of those that are no longer in it."""
         if self._is_whole.is_set() and self._rounds % (1 + len(self._rows) // LISTED):
             return set()
         rows = await self._jobs.rows()
@@ -246,7 +246,7 @@ class Watch:
         await asyncio.gather(*(self._ask_one(job_id, few) for job_id in tuple(job_ids)))
 
     async def _ask_one(self, job_id: str, few: asyncio.Semaphore) -> None:
-        """A job whose workflow does not answer stays as it was seen last, and is asked again."""
+        """Queries a job. If its workflow does not answer, its last state is kept and it is queried again."""
         async with few:
             try:
                 view = view_of((await self._jobs.status(job_id, patience=0)).state)

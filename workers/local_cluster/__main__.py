@@ -25,7 +25,7 @@ logger = logging.getLogger("cluster")
 
 
 async def main(options: Options, networks: Networks | None) -> None:
-    """Serves until it is told to stop; told twice, it stops at once.
+    """Serves until the process is told to stop; a second signal stops it at once.
 
     Raises:
         BadInput: the socket's path is too long.
@@ -58,7 +58,7 @@ def _told(stop: asyncio.Event, at_once: asyncio.Event) -> None:
 
 
 def _claim(options: Options) -> None:
-    """Makes the directories; a socket that nobody answers at is from a cluster that died."""
+    """Creates the directories, and removes a socket that nobody answers at, which a cluster left behind that died."""
     checked_socket(options.socket)
     for directory in (options.state_dir, options.socket.parent):
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The HTTP API of the local cluster. Objects are those of `rekindle.model.cluster` in camelCase, refusals are `Status`."""
+"""HTTP API of the local cluster. Objects are those of `rekindle.model.cluster` in camelCase, errors are `Status`."""
 
 import asyncio
 import logging
@@ -16,17 +16,17 @@ from workers.local_cluster.store import Watch
 from workers.own_jobs import over
 
 HEARTBEAT = 5.0
-"""Seconds between empty lines on a quiet watch: whoever reads it sees a frozen cluster."""
+"""Seconds between empty lines on a quiet watch, by which a reader notices a frozen cluster."""
 
 FOLLOW = 0.1
-"""Seconds between two looks at a log that is followed."""
+"""Seconds between two reads of a log that is followed."""
 
 
 logger = logging.getLogger("cluster")
 
 
 def application(machine: Machine) -> web.Application:
-    """The routes over one cluster."""
+    """Returns the application with the routes for one cluster."""
     api = Api(machine)
     app = web.Application(middlewares=[refusals], client_max_size=8 * 1024 * 1024)
     app.add_routes(
@@ -150,7 +150,7 @@ class Api:
         return response
 
     async def _read(self, pod: Pod, log: Path, start: int, *, follow: bool) -> AsyncIterator[bytes]:
-        """The log from a position; with `follow` until the pod is over and everything was read."""
+        """Yields the log from a position on; with `follow` until the pod has ended and everything was read."""
         while True:
             current = self._store.pods.get(pod.metadata.name)
             ended = current is None or current.metadata.uid != pod.metadata.uid or over(current)
@@ -171,7 +171,7 @@ async def _write_all(watch: Watch, response: web.StreamResponse) -> None:
 
 
 async def _beat(request: web.Request, response: web.StreamResponse, watch: Watch) -> None:
-    """Notices a watcher that left, and lets go of one that was cut and does not even read that."""
+    """Sends heartbeats. Ends the watch of a client that left, and the connection of one that was cut and does not read."""
     while not watch.over:
         await asyncio.sleep(HEARTBEAT)
         try:

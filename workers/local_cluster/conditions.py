@@ -7,7 +7,7 @@ from workers.local_cluster.store import now
 
 
 def with_condition(conditions: Iterable[Condition], new: Condition) -> tuple[Condition, ...]:
-    """The conditions with this one in place of its namesake."""
+    """Returns the conditions with the new one in place of the one of the same type."""
     kept = tuple(conditions)
     before = condition_of(kept, new.type)
     same_status = before is not None and before.status == new.status

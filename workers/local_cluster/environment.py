@@ -1,4 +1,4 @@
-"""What a pod of the local cluster finds when it starts: its environment, its job's directory and port."""
+"""Environment, job directory and port that a pod of the local cluster finds when it starts."""
 
 import os
 import random
@@ -14,13 +14,13 @@ from workers.own_jobs import role_of
 
 FOLDERS = ("checkpoints", "steps", "final", "logs")
 PORTS = range(20_000, 32_000)
-"""For `MASTER_PORT`: below the ports that the kernel gives to connections, which would take a job's port between two pods."""
+"""Ports for `MASTER_PORT`: below the ephemeral ports of the kernel, which would take a job's port between two pods."""
 
 LOOPBACK = "127.0.0.1"
 
 
 def job_directory(state_dir: Path, name: str, uid: str) -> Path:
-    """`REKINDLE_JOB_DIR`, created."""
+    """Creates the directory of a job (`REKINDLE_JOB_DIR`), and returns its path."""
     directory = state_dir.absolute() / "jobs" / f"{name}-{uid[:8]}"
     for folder in FOLDERS:
         (directory / folder).mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def log_of(pod: Pod, job: JobObject) -> Path:
 
 
 def free_port(taken: Collection[int]) -> int:
-    """A port that nobody uses now and no job has."""
+    """Returns a port that is free now and that no job has."""
     for _ in range(1000):
         port = random.choice(PORTS)
         if port not in taken and _is_free(port):
@@ -51,7 +51,8 @@ def _is_free(port: int) -> bool:
 
 
 def environment_of(pod: Pod, job: JobObject, options: Options, network: Mapping[str, str]) -> dict[str, str]:
-    """The cluster's own environment, then the contract's, then that of the node's network, then the template's."""
+    """Returns the environment of a pod. Later entries win: the cluster's own, the contract's, the node network's, the
+    template's."""
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     contract = {
         "PATH": search,

@@ -1,4 +1,4 @@
-"""Outlives the local cluster by a moment: when the cluster is gone, however it went, it kills whatever its pods left behind.
+"""Kills the processes that the pods of a local cluster left behind, when the cluster has ended for any reason.
 
 Started by the cluster as a file of its own with `-I`, so that it needs nothing but the standard library:
 `guardian.py NAME=VALUE` waits for the end of its stdin, then kills every process that carries this variable in its environment.
@@ -10,11 +10,11 @@ import sys
 import time
 
 SETTLED = 3
-"""Scans in a row that find nobody: a process that was just being forked shows itself in the next one."""
+"""Number of consecutive scans without a process: one that was just being forked appears in the next scan."""
 
 
 def carriers(variable: str) -> list[int]:
-    """Processes that were started with `NAME=VALUE` in their environment. Zombies have none."""
+    """Returns the ids of processes that were started with `NAME=VALUE` in their environment. Zombies have none."""
     wanted = variable.encode()
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _carries(entry, wanted)]  # noqa: PTH208
 
@@ -28,7 +28,7 @@ def _carries(pid: str, wanted: bytes) -> bool:
 
 
 def kill_carriers(variable: str) -> int:
-    """Kills them; answers how many there were."""
+    """Kills these processes, and returns how many there were."""
     found = carriers(variable)
     for pid in found:
         try:

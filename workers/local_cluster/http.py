@@ -1,4 +1,4 @@
-"""How the cluster's HTTP API reads requests and writes answers. Objects are those of `rekindle.model.cluster` in camelCase."""
+"""Request parsing and responses of the cluster's HTTP API. Objects are those of `rekindle.model.cluster` in camelCase."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ from rekindle.model.problems import problems
 
 PIECE = 256 * 1024
 MOST_LINES = 20
-"""Wrong fields of a body that are named; the first ones."""
+"""Largest number of invalid fields of a body that an error names."""
 
 CODES: dict[type[ClusterError], int] = {NotFound: 404, Conflict: 409, WatchExpired: 410, Invalid: 422}
 
@@ -24,7 +24,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def body_of(request: web.Request, kind: type[Body]) -> Body:
-    """The body as a model; an unknown field is refused by its name."""
+    """Returns the body as a model. Raises Invalid, also for an unknown field."""
     return read(await request.read(), kind)
 
 
@@ -59,7 +59,7 @@ def status_of(code: int, error: Exception) -> Status:
 
 @web.middleware
 async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure becomes a `Status`."""
+    """Turns every exception into a `Status`."""
     try:
         return await handler(request)
     except ClusterError as error:
@@ -86,7 +86,7 @@ def piece_of(log: Path, start: int) -> bytes:
 
 
 def start_of_tail(log: Path, lines: int | None) -> int:
-    """Where the last lines begin."""
+    """Returns the position in the file at which the last lines begin."""
     if lines is None or not log.exists():
         return 0
     content = log.read_bytes()

@@ -1,4 +1,4 @@
-"""The controller of jobs: a job object becomes pods, and its pods become its phase. Failed pods stay: recoveries replace them."""
+"""Controller of jobs: creates a job's pods and derives its phase from them. Failed pods stay: recoveries replace them."""
 
 import uuid
 
@@ -27,7 +27,7 @@ from workers.local_cluster.store import Store, now
 from workers.own_jobs import FIRST, MANAGER_RESTARTS, live, phase_of, role_of
 
 LONGEST_NAME = 200
-"""Characters of a job's name: its pods' names, and those of their logs, are longer."""
+"""Longest name of a job in characters: names of its pods and logs are longer."""
 
 
 class Jobs:
@@ -38,11 +38,11 @@ class Jobs:
         self._restarts: dict[str, int] = {}
 
     def submit(self, job: JobObject) -> JobObject:
-        """A new job, its directory, its port and its first pods.
+        """Creates a job, its directory, its port and its first pods.
 
         Raises:
             Conflict: the name is taken.
-            Invalid: a label, an annotation or a limit means nothing.
+            Invalid: a label, an annotation or a limit is invalid.
         """
         name = checked_name(job.metadata.name)
         if name in self._store.jobs:
@@ -71,7 +71,7 @@ class Jobs:
         return self._store.put(job.model_copy(update={"metadata": merged(job.metadata, change)}))
 
     def delete(self, reference: str, grace: int | None) -> JobObject:
-        """The job goes when its pods are gone. A second call hurries them."""
+        """Deletes a job; its object is removed when its pods are gone. A second call may shorten the grace period."""
         job = self._store.job(reference)
         marked = job.metadata.model_copy(update={"deletion_timestamp": job.metadata.deletion_timestamp or now()})
         job = self._store.put(job.model_copy(update={"metadata": marked}))
@@ -80,7 +80,7 @@ class Jobs:
         return job
 
     def ensure_generation(self, reference: str, request: GenerationRequest) -> list[Pod]:
-        """One pod for each pod rank and one manager, of this generation; those that are there are found again.
+        """Creates one pod for each pod rank and one manager, of this generation. Existing ones are reused.
 
         Raises:
             Conflict: a pod of another generation still holds a place.
@@ -95,7 +95,7 @@ class Jobs:
         return [holders.get(_place(pod)) or self._pods.create(pod) for pod in wanted]
 
     def reconcile(self, job: JobObject) -> None:
-        """The job's phase, and what follows from it. Called whenever something changed."""
+        """Updates the job's phase and acts on it. Called whenever something changed."""
         pods = self._store.pods_of(job.metadata.uid)
         if job.metadata.deletion_timestamp:
             if not pods:
@@ -113,8 +113,10 @@ class Jobs:
                 self._pods.complete(pod)
 
     def _keep_manager(self, job: JobObject, pods: list[Pod]) -> None:
-        """One manager while ranks live, whatever became of the last one: nothing is lost with it. Workers are the recoveries'
-        business. Who stops a job ends them before its manager, so that it is not taken for a job that has lost it."""
+        """Keeps one manager while ranks live, whatever happened to the last one: nothing is lost with a manager.
+
+        Recoveries replace workers. A job is stopped by ending its workers before its manager, so that it does not get a new one.
+        """
         training = [pod for pod in pods if live(pod) and role_of(pod) is PodRole.WORKER]
         managers = [pod for pod in pods if role_of(pod) is PodRole.MANAGER]
         if not job.spec.manager or not training or any(pod.status.phase is not PodPhase.FAILED for pod in managers):
@@ -131,7 +133,7 @@ class Jobs:
 
 
 def _place(pod: Pod) -> tuple[PodRole, str]:
-    """What only one pod of a job may be: its manager, or the holder of a pod rank."""
+    """Returns the role and rank that only one pod of a job may have: its manager, or the holder of a pod rank."""
     return role_of(pod), pod.metadata.annotations.get(RANK_INDEX, "")
 
 

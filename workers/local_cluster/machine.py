@@ -1,4 +1,4 @@
-"""The whole local cluster: nodes, controllers, and their one loop. Everything is judged again whenever anything changed."""
+"""The local cluster: nodes, controllers, and one loop, which evaluates everything again whenever anything changed."""
 
 import asyncio
 import logging
@@ -30,10 +30,10 @@ from workers.local_cluster.store import Store, now
 from workers.own_jobs import live
 
 STOP_GRACE = 4
-"""Seconds for pods when the cluster itself is told to stop: whoever tells it waits 10 s at most."""
+"""Grace period of pods in seconds when the cluster itself is stopped: the program that stops it waits 10 s at most."""
 
 MOST_CHARACTERS = 1000
-"""Of an event's message."""
+"""Longest message of an event, in characters."""
 
 Thing = TypeVar("Thing", JobObject, Pod)
 
@@ -55,7 +55,7 @@ class Machine:
             self.store.put(_node(f"node-{index}", self._options.accelerators_per_node, LINKS if self._networks else ()))
 
     async def stop(self, at_once: asyncio.Event) -> None:
-        """Ends all pods, each with a short grace, or at once when the event is set; then breaks the watches."""
+        """Ends all pods, each with a short grace period, or at once when the event is set; then breaks the watches."""
         for job in list(self.store.jobs.values()):
             self.jobs.delete(job.metadata.uid, STOP_GRACE)
         hurry = asyncio.create_task(self._hurry(at_once))
@@ -75,7 +75,7 @@ class Machine:
     # ---- nodes
 
     def patch_node(self, name: str, patch: NodePatch) -> None:
-        """Conditions replace those of their type; a node that is no longer ready takes its pods with it."""
+        """Patches a node. Conditions replace those of their type; a node that is no longer ready loses its pods."""
         self._plug(name, patch.links)
         node = self.store.node(name)
         conditions = node.status.conditions
@@ -96,7 +96,7 @@ class Machine:
             self._lose_pods(node)
 
     def _plug(self, name: str, patches: Sequence[LinkPatch]) -> None:
-        """Plugs links of a node in, or pulls them. All of them are known, or nothing is done.
+        """Plugs links of a node in, or unplugs them. If one of the names is unknown, nothing is done.
 
         Raises:
             Invalid: the node has no link of this name.
@@ -122,7 +122,7 @@ class Machine:
         logger.info("node", extra={"node": name, "condition": words})
 
     def counted(self, nodes: Sequence[Node]) -> list[Node]:
-        """The same with what their links have carried until now."""
+        """Returns the nodes with the bytes that their links have carried until now."""
         carried = self._networks.carried() if self._networks else {}
         return [_counted(node, carried) if node.status.links else node for node in nodes]
 
@@ -140,14 +140,15 @@ class Machine:
 
     def _reconcile(self) -> None:
         self._due = False
-        for pod in sorted(self.store.pods.values(), key=is_standby):  # they give way to others
+        for pod in sorted(self.store.pods.values(), key=is_standby):  # standbys come last: they yield to other pods
             if live(pod) and not pod.spec.node_name:
                 self._alone("Pod", pod, lambda pod: self.pods.schedule(pod, self.store.job(pod.metadata.owner_uid)))
         for job in list(self.store.jobs.values()):
             self._alone(job.kind, job, self.jobs.reconcile)
 
     def _alone(self, kind: str, thing: Thing, work: Callable[[Thing], None]) -> None:
-        """Here, and nowhere else, an exception ends that one object has caused: all others are judged behind it."""
+        """Reconciles one object. All exceptions that it causes are handled here, so that the other objects are still
+        evaluated."""
         try:
             work(thing)
         except (ClusterError, OSError, *MALFORMED) as error:

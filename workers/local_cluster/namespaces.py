@@ -1,7 +1,7 @@
 """Network namespaces of Linux, for `networks.py` and the pods. Python itself has these calls from 3.12 on.
 
-A namespace lasts as long as a process is in it or a descriptor of it is open: what the cluster makes vanishes with the cluster,
-however that ends.
+A namespace lasts as long as a process is in it or a descriptor of it is open. Those of the cluster vanish with it, however it
+ends.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def leave_the_machines_network() -> None:
-    """From here on this process is in a network namespace of its own, where it may do as it likes, and so is all that it starts.
+    """Moves this process, and all processes that it starts, into a new network namespace, where it has all rights.
 
-    A user namespace gives everybody this right, and our user is who it was; where those are forbidden root may do without one.
+    A user namespace gives every user this right, and keeps the user id. Where those are forbidden root can do without one.
 
     Raises:
         OSError: neither is possible here, or the process has more than one thread.
@@ -31,13 +31,13 @@ def leave_the_machines_network() -> None:
     except OSError:
         _unshare(NEW_NET)
         return
-    Path("/proc/self/setgroups").write_text("deny")  # without this nobody but root may write the next but one
+    Path("/proc/self/setgroups").write_text("deny")  # without this only root may write gid_map
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
 def new_network() -> int:
-    """A descriptor of a new network namespace."""
+    """Returns a descriptor of a new network namespace."""
     with _returning():
         _unshare(NEW_NET)
         return _own()
@@ -45,26 +45,26 @@ def new_network() -> int:
 
 @contextmanager
 def inside(namespace: int) -> Iterator[None]:
-    """Sockets that are made meanwhile belong to this namespace, and go on doing so."""
+    """Enters a namespace for the time of the block. Sockets that are created there belong to it permanently."""
     with _returning():
         enter(namespace)
         yield
 
 
 def enter(namespace: int) -> None:
-    """Of this thread, and all that it starts."""
+    """Moves this thread, and all processes that it starts, into a namespace."""
     if _libc.setns(namespace, NEW_NET):
         raise _error("setns")
 
 
 def quieten() -> None:
-    """No IPv6 on links that this namespace gets from here on, whose neighbours would talk among themselves and be counted."""
-    with suppress(OSError):  # a container may not write there; then a few hundred bytes are theirs
+    """Disables IPv6 on links that are created in this namespace later: neighbour discovery would be counted as traffic."""
+    with suppress(OSError):  # a container may not write there; then a few hundred bytes are counted
         Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
 
 
 def hand_over(listener: socket.socket, receiver: socket.socket) -> None:
-    """Gives a socket of this namespace to a process that is in another one."""
+    """Sends a socket of this namespace to a process in another one."""
     socket.send_fds(receiver, [b"l"], [listener.fileno()])
 
 

@@ -33,16 +33,16 @@ from workers.own_jobs import over, role_of
 
 MANAGEMENT = "eth0"
 LINKS = ("eth1", "eth2")
-"""Of each node, as its pods find them in `REKINDLE_LINKS`: the first link, then the backup."""
+"""Links of each node, as its pods find them in `REKINDLE_LINKS`: the first link, then the backup."""
 
 INTERFACES = {MANAGEMENT: IPv4Address("10.77.0.0"), LINKS[0]: IPv4Address("10.78.0.0"), LINKS[1]: IPv4Address("10.79.0.0")}
-"""And the network, of 16 bits, that each is in."""
+"""Networks (/16) of the interfaces."""
 
 HUB = str(INTERFACES[MANAGEMENT] + 1)
-"""The cluster's own address on the management network."""
+"""Address of the cluster itself on the management network."""
 
 RECEIVED, SENT = 1, 9
-"""Columns of `/proc/net/dev`: bytes of an interface, whose name is the first."""
+"""Columns of `/proc/net/dev` with the bytes of an interface; column 0 is its name."""
 
 GET_FLAGS, SET_FLAGS, IS_UP = 0x8913, 0x8914, 0x1
 """SIOCGIFFLAGS, SIOCSIFFLAGS and IFF_UP."""
@@ -58,7 +58,7 @@ logger = logging.getLogger("cluster")
 
 
 class Networks:
-    """All networks of the cluster, built. Before any thread and any event loop is started: a process cannot leave later."""
+    """Builds all networks of the cluster. Create it before any thread or event loop: a process cannot enter a namespace later."""
 
     def __init__(self, options: Options) -> None:
         """Raises:
@@ -95,7 +95,7 @@ class Networks:
             raise OSError(error.code, str(error)) from error
 
     def _connect(self, own: Any, node: str) -> None:
-        """Makes a node's namespace, and plugs it in."""
+        """Creates a node's namespace, and connects it to the leaves."""
         from pyroute2 import IPRoute
 
         namespace = self._namespaces[node] = namespaces.new_network()
@@ -113,7 +113,7 @@ class Networks:
                 _up(its, interface)
 
     def _port(self, node: str, interface: str) -> str:
-        """The leaf's end of a cable."""
+        """Returns the name of the interface at the leaf's end of a cable."""
         return f"port{self._numbers[node]}-{interface}"
 
     def address(self, node: str, interface: str = MANAGEMENT) -> str:
@@ -122,15 +122,17 @@ class Networks:
     # ---- pods
 
     def namespace(self, pod: Pod) -> int | None:
-        """Where a pod runs; None: in the cluster's own. A manager has one address wherever it starts again, as the Service of
-        Kubernetes gives it."""
+        """Returns the network namespace in which a pod runs; None: the cluster's own, in which managers run.
+
+        A manager so keeps its address when it is restarted, as with a Service of Kubernetes.
+        """
         return None if role_of(pod) == PodRole.MANAGER else self._namespaces[pod.spec.node_name]
 
     def environment(self, pod: Pod, job: JobObject, pods: Iterable[Pod]) -> dict[str, str]:
-        """What a pod finds of its networks.
+        """Returns the environment of a pod that describes its networks.
 
         Args:
-            pods: of its job. Where no manager is among them, the pod of rank 0 is the master.
+            pods: pods of its job. If there is no manager, the pod of rank 0 is the master.
         """
         is_manager = role_of(pod) == PodRole.MANAGER
         addresses = {
@@ -143,13 +145,14 @@ class Networks:
     # ---- links
 
     def carried(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Bytes that a node has sent and received so far, by node and link. What the node sends comes in at the leaf's end."""
+        """Returns the bytes sent and received, by node and link. Bytes that a node sends are received at the leaf's end."""
         lines = [line.replace(":", " ").split() for line in Path("/proc/thread-self/net/dev").read_text().splitlines()]
         ports = {fields[0]: (int(fields[RECEIVED]), int(fields[SENT])) for fields in lines[2:]}
         return {(node, link): ports[self._port(node, link)] for node in self._numbers for link in LINKS}
 
     def plug(self, node: str, link: str, *, up: bool) -> None:
-        """Not by pyroute2, which needs an event loop of its own, or an await: half of it must never be done."""
+        """Plugs a link in or unplugs it. It uses ioctl, as pyroute2 needs an event loop or an await, which could leave it half
+        done."""
         port = self._port(node, link).encode()
         with socket.socket() as any_one:
             (flags,) = struct.unpack_from("16xH", fcntl.ioctl(any_one, GET_FLAGS, struct.pack("16sH14x", port, 0)))
@@ -159,7 +162,7 @@ class Networks:
     # ---- the way out
 
     def when_cut_off(self, told: Callable[[], None]) -> None:
-        """The relay never ends by itself; it cannot be started again from here."""
+        """Calls `told` when the relay has ended. That is an error, and it cannot be restarted from here."""
         asyncio.get_running_loop().add_reader(self._relay, self._cut_off, told)
 
     def _cut_off(self, told: Callable[[], None]) -> None:
@@ -169,7 +172,7 @@ class Networks:
 
 
 def _start_relay(options: Options) -> socket.socket:
-    """Our end of its control socket."""
+    """Starts the relay, and returns our end of its control socket."""
     ours, its = socket.socketpair()
     command = [sys.executable, "-I", "-S", relay.__file__, options.gateway_host, str(options.gateway_port)]
     with its:
@@ -191,7 +194,7 @@ def _up(netlink: Any, interface: str) -> None:
 
 
 def _first(pods: Iterable[Pod], own: Pod) -> Pod:
-    """The pod of rank 0 that has a node; without one the pod itself."""
+    """Returns the pod of rank 0 that has a node; if there is none, the pod itself."""
     placed = [
         pod for pod in pods if pod.metadata.annotations.get(keys.RANK_INDEX) == "0" and pod.spec.node_name and not over(pod)
     ]

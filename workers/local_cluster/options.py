@@ -12,16 +12,16 @@ class Options:
     """Unix socket of the API."""
 
     state_dir: Path
-    """Jobs' directories are below it, in `jobs/`."""
+    """Directory of the cluster's state; jobs' directories are below it, in `jobs/`."""
 
     nodes: int
     accelerators_per_node: int
     gateway_host: str
     gateway_port: int
-    """Where the gateway listens, and where pods find it unless they have networks of their own."""
+    """Address at which the gateway listens. Pods connect to it unless nodes have networks of their own."""
 
     links: bool = False
-    """Nodes have networks of their own, with two links each."""
+    """True if each node has its own network with two links."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:

@@ -1,4 +1,4 @@
-"""The life of pods: created, scheduled, started, ended, deleted. Called by the API and by the controller of jobs."""
+"""Lifecycle of pods: created, scheduled, started, ended, deleted. Called by the API and by the controller of jobs."""
 
 import asyncio
 import logging
@@ -30,10 +30,10 @@ from workers.local_cluster.scheduling import free_devices, in_the_way, place
 from workers.local_cluster.store import Store, now
 
 LAST_LINE = 500
-"""Characters of the last log line that a failed pod's message repeats."""
+"""Longest part of the last log line that a failed pod's message repeats, in characters."""
 
 LONGEST_GRACE = 86_400
-"""Seconds."""
+"""Longest grace period in seconds."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -53,7 +53,7 @@ class Pods:
     # ---- what the API asks for
 
     def create(self, pod: Pod) -> Pod:
-        """A new pod, with a UID of its own; the controller schedules it.
+        """Creates a pod with a new UID; the controller schedules it.
 
         Raises:
             Conflict: the name is taken, perhaps by a pod that is still terminating.
@@ -77,7 +77,8 @@ class Pods:
         return self._store.put(pod.model_copy(update={"metadata": merged(pod.metadata, change)}))
 
     def delete(self, name: str, uid: str, grace: int | None) -> Pod:
-        """Marks the pod, ends its processes, and removes it when they are gone. A second call may only hurry it.
+        """Marks the pod as terminating, ends its processes, and removes it when they are gone. A second call may only shorten
+        the grace.
 
         Raises:
             NotFound: there is no such pod.
@@ -102,7 +103,7 @@ class Pods:
     # ---- what the controller does
 
     def schedule(self, pod: Pod, job: JobObject) -> None:
-        """Gives a pending pod a node and starts it there, or notes why there is none."""
+        """Binds a pending pod to a node and starts it, or records why there is no node for it."""
         placement = place(pod, job, self._store.nodes.values(), self._store.pods.values())
         if not placement.node:
             condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=placement.message)
@@ -119,7 +120,7 @@ class Pods:
         self._start(bound, job)
 
     def _preempt(self, pod: Pod, job: JobObject) -> None:
-        """Standbys make room for a pod that has no other place; it gets that when they are gone."""
+        """Deletes standbys whose accelerators a pod without a node needs; it is scheduled when they are gone."""
         for standby in in_the_way(pod, job, self._store.nodes.values(), self._store.pods.values()):
             words = f"preempted by {pod.metadata.name} on {standby.spec.node_name}: a standby gives way"
             self._record(standby, "Preempted", words, "Warning")
@@ -143,12 +144,12 @@ class Pods:
         self._record(pod, "Started", f"started process {pid} on {pod.spec.node_name}")
 
     def lose(self, pod: Pod, message: str) -> None:
-        """The pod's node is gone, and its processes with it."""
+        """Kills a pod whose node is lost. Its status will have this message."""
         self._lost[pod.metadata.uid] = message
         self.processes.signal(pod.metadata.uid, signal.SIGKILL)
 
     def complete(self, pod: Pod) -> None:
-        """Its job succeeded: what still runs has nothing left to do, and ends well however it ends."""
+        """Stops a pod whose job has succeeded. It counts as succeeded whatever its exit code."""
         if self.processes.running(pod.metadata.uid) and pod.metadata.uid not in self._completed:
             self._completed.add(pod.metadata.uid)
             self._stop(pod, pod.spec.termination_grace_period_seconds)
@@ -173,7 +174,7 @@ class Pods:
     # ---- what processes do
 
     def _ended(self, uid: str, code: int) -> None:
-        """None of the pod's processes is left."""
+        """Handles the end of a pod's last process."""
         if timer := self._kills.pop(uid, None):
             timer.cancel()
         lost, completed = self._lost.pop(uid, ""), uid in self._completed
@@ -214,7 +215,7 @@ class Pods:
 
 
 def checked_name(name: str) -> str:
-    """The name of an object, which becomes a part of paths.
+    """Returns the name of an object, which becomes a part of paths.
 
     Raises:
         Invalid: it is not one that Kubernetes would admit.
@@ -234,14 +235,14 @@ def _check(pod: Pod) -> None:
 
 
 def merged(metadata: ObjectMeta, change: MetadataChange) -> ObjectMeta:
-    """Labels and annotations after a merge patch."""
+    """Returns the metadata after a merge patch of labels and annotations."""
     labels = {key: value for key, value in {**metadata.labels, **change.labels}.items() if value is not None}
     annotations = {key: value for key, value in {**metadata.annotations, **change.annotations}.items() if value is not None}
     return metadata.model_copy(update={"labels": labels, "annotations": annotations})
 
 
 def last_line(log: Path) -> str:
-    """The last line that is not empty; empty when there is none."""
+    """Returns the last line of a log that is not blank; empty: there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 8 * LAST_LINE))

@@ -1,8 +1,8 @@
-"""Pods as process groups of this machine. The only module that starts, signals and reaps them; called by `pods.py`.
+"""Runs pods as process groups of this machine. Only this module starts, signals and reaps them; called by `pods.py`.
 
-A pod's first process leads a session of its own and dies with the cluster (PR_SET_PDEATHSIG). Its descendants are found by their
-environment, wherever they went; those that lost their parent become the cluster's children and are reaped here. What the cluster
-leaves behind when it is killed itself is the guardian's.
+A pod's first process leads its own session and dies with the cluster (PR_SET_PDEATHSIG). Its descendants are found by their
+environment in any session; orphans become the cluster's children and are reaped here. If the cluster itself is killed, the
+guardian kills what it leaves behind.
 """
 
 import asyncio
@@ -22,25 +22,26 @@ from workers.local_cluster import guardian, namespaces
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 ENV_CLUSTER = "REKINDLE_CLUSTER"
-"""Which local cluster a process belongs to: the guardian's mark."""
+"""Environment variable that names the local cluster of a process; the guardian finds processes by it."""
 
 NICE = 10
-"""How far pods give way to the control plane, which has machines of its own on a real cluster."""
+"""Nice value of pods, so that they yield to the control plane, which has machines of its own on a real cluster."""
 
 SWEEP_AGAIN = 0.002
-"""Seconds between two looks for what a pod left behind; it was killed and needs a moment."""
+"""Seconds between two scans for processes that a pod left behind; killed processes need a moment to vanish."""
 
 logger = logging.getLogger("cluster")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Processes:
-    """Starts, signals and reaps. Lives in the main thread: a parent's death signal belongs to the thread that forked."""
+    """Starts, signals and reaps processes. Use it in the main thread: a parent's death signal is tied to the thread that
+    forked."""
 
     def __init__(self, instance: str, ended: Callable[[str, int], None]) -> None:
         """Args:
         instance: a value that no other cluster of this machine has.
-        ended: told with a pod's UID and return code (negative: the signal), when none of its processes is left.
+        ended: called with a pod's UID and return code (negative: the signal) when none of its processes is left.
         """
         self._mark = f"{ENV_CLUSTER}={instance}"
         self._ended = ended
@@ -63,7 +64,7 @@ class Processes:
         self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
 
     async def close(self) -> None:
-        """Waits for the burials; the guardian sees its stdin end, looks for leftovers once more, and ends."""
+        """Waits for the pods that are ending; then closes the guardian's stdin and waits for its last scan and its end."""
         self._closing = True
         while self._burials:
             await asyncio.gather(*self._burials)
@@ -100,18 +101,18 @@ class Processes:
         return leader.pid
 
     def running(self, uid: str) -> bool:
-        """Whether the pod has processes, or had until a moment ago: `ended` was not told yet."""
+        """Returns whether the pod has processes, or had until a moment ago and `ended` was not yet called."""
         return uid in self._pids
 
     def signal(self, uid: str, number: signal.Signals) -> None:
-        """Signals the pod's process group; nothing happens when it is gone."""
+        """Sends a signal to the pod's process group, if it still exists."""
         pid = self._pids.get(uid)
         if pid in self._leaders:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number)
 
     def _reap(self) -> None:
-        """Takes the exit of every child. A leader's group is killed before its number may be given away again."""
+        """Reaps all children that have ended. A leader's group is killed before its process id can be reused."""
         while (peeked := _peek()) is not None:
             if peeked in self._leaders:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -136,7 +137,7 @@ class Processes:
             self._start_guardian()
 
     async def _bury(self, uid: str, code: int) -> None:
-        """A pod ends with its first process: what it left behind is killed, in other sessions too."""
+        """Kills all processes that a pod left behind, in other sessions too: a pod ends with its first process."""
         while guardian.kill_carriers(f"{ENV_POD_UID}={uid}"):  # noqa: ASYNC110  (strangers' deaths send no event)
             await asyncio.sleep(SWEEP_AGAIN)
         del self._pids[uid]
@@ -144,7 +145,7 @@ class Processes:
 
 
 def _peek() -> int | None:
-    """A child that ended and was not reaped yet."""
+    """Returns the id of a child that has ended and was not reaped yet; None: there is none."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -153,7 +154,7 @@ def _peek() -> int | None:
 
 
 def _settle(parent: int, network: int | None) -> None:
-    """Runs in the child before its program starts."""
+    """Prepares the child process before its program starts."""
     if network is not None:
         namespaces.enter(network)
     os.nice(NICE)

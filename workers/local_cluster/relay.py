@@ -1,7 +1,7 @@
-"""The one way out of the cluster's network: connections that pods make to the gateway are passed on to where it really listens.
+"""Relay from the cluster's network to the gateway: the only connection to the outside.
 
-Started by the cluster as a file of its own with `-I`, before that leaves the machine's network: `relay.py HOST PORT` waits on its
-stdin, a socket, for the listening socket that belongs to the cluster's network, and ends when the cluster ends.
+Started by the cluster as a file of its own with `-I`, before the cluster leaves the machine's network. `relay.py HOST PORT` waits
+on its stdin, a socket, for the listening socket that belongs to the cluster's network. It ends when the cluster ends.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ async def main(control: socket.socket, host: str, port: int) -> None:
         try:
             from_it, to_it = await asyncio.open_connection(host, port)
         except OSError:
-            writer.transport.abort()  # as the gateway's machine says it: nobody listens
+            writer.transport.abort()  # as if the gateway's machine refused the connection
             return
         await asyncio.gather(_copy(reader, to_it), _copy(from_it, writer))
 
@@ -32,7 +32,7 @@ async def main(control: socket.socket, host: str, port: int) -> None:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one of the two ends; then both directions do."""
+    """Copies bytes until one side ends; then both directions are closed."""
     try:
         while piece := await reader.read(PIECE):
             writer.write(piece)

@@ -1,4 +1,4 @@
-"""Where a pod goes: pure. The words are kube-scheduler's, so that what people know from there helps here."""
+"""Pure functions that choose the node of a pod. Messages are those of kube-scheduler, which users know."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,12 +13,12 @@ from rekindle.policy.pod_ranks import is_standby
 from workers.own_jobs import over
 
 AVOIDING = {SubHealthStrategy.GRACE_EXIT, SubHealthStrategy.FORCE_EXIT, SubHealthStrategy.HOT_SWITCH}
-"""Policies under which pods are never put on a sub-healthy node; an unknown word counts as `ignore`, as Volcano takes it."""
+"""Policies under which pods are never put on a sub-healthy node; an unknown value counts as `ignore`, as in Volcano."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A node, or why there is none."""
+    """Result of scheduling: a node, or the reason why there is none."""
 
     node: str = ""
     message: str = ""
@@ -30,13 +30,14 @@ def ready(node: Node) -> bool:
 
 
 def sub_healthy(node: Node) -> Condition | None:
-    """The condition that says so."""
+    """Returns the condition that marks the node as sub-healthy; None: it is not."""
     condition = condition_of(node.status.conditions, "SubHealthy")
     return condition if condition and condition.status == "True" else None
 
 
 def place(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) -> Placement:
-    """The node for a pod: healthy ones first, then those with the fewest pods of its job, the fewest pods, and the most room.
+    """Chooses the node for a pod: healthy ones first, then the fewest pods of its job, the fewest pods, and the most free
+    accelerators.
 
     Pods without accelerators (managers) begin with the last node: the loss of a node should not cost a rank and the manager.
     """
@@ -57,7 +58,7 @@ def place(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) 
 
 
 def free_devices(pod: Pod, pods: Iterable[Pod]) -> tuple[str, ...]:
-    """The local ids of the accelerators that a pod gets on its node: the lowest that no other pod there has."""
+    """Returns the local ids of the accelerators that a pod gets on its node: the lowest that no other pod there has."""
     here = [other for other in pods if other.spec.node_name == pod.spec.node_name and not over(other)]
     taken = {device for other in here for device in other.status.devices}
     free = (str(number) for number in count() if str(number) not in taken)
@@ -65,8 +66,10 @@ def free_devices(pod: Pod, pods: Iterable[Pod]) -> tuple[str, ...]:
 
 
 def in_the_way(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) -> list[Pod]:
-    """The standbys, of whichever job, that have to end so that a pod without a place gets one: as few as possible, and none while
-    others on the same node already end. Empty also where that would not help. A standby is given up for no other standby."""
+    """Returns the standbys, of any job, that have to end so that a pod without a node gets one: as few as possible.
+
+    Empty if others on the same node already end, if it would not help, or if the pod itself is a standby.
+    """
     if is_standby(pod):
         return []
     placed = [other for other in pods if other.spec.node_name and not over(other)]
@@ -75,7 +78,7 @@ def in_the_way(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[P
 
 
 def _way(pod: Pod, job: JobObject, node: Node, placed: Sequence[Pod]) -> list[Pod] | None:
-    """The standbys of this node whose end makes room for the pod; None: nothing does."""
+    """Returns the standbys of this node whose end makes room for the pod; None: there is no room even then."""
     here = [other for other in placed if other.spec.node_name == node.metadata.name]
     standbys = [other for other in here if is_standby(other)]
     used, way = sum(other.spec.accelerators for other in here), list[Pod]()
@@ -92,7 +95,7 @@ def _still_there(way: Sequence[Pod]) -> int:
 
 
 def _refusal(pod: Pod, job: JobObject, node: Node, used: int) -> str:
-    """Why the pod does not go to this node; empty: it could."""
+    """Returns why the pod cannot run on this node; empty: it can."""
     avoids = job.metadata.labels.get(SUB_HEALTHY_STRATEGY) in AVOIDING
     against = {
         "node(s) were not ready": not ready(node),
@@ -106,7 +109,7 @@ def _refusal(pod: Pod, job: JobObject, node: Node, used: int) -> str:
 
 
 def _cost(node: Node, pod: Pod, placed: Sequence[Pod], used: int) -> tuple[bool, int, int, int]:
-    """Of equal nodes the first one wins."""
+    """Returns the sort key of a node for a pod, lowest first; of equal nodes the first one is chosen."""
     here = [other for other in placed if other.spec.node_name == node.metadata.name]
     same_job = sum(1 for other in here if other.metadata.owner_uid == pod.metadata.owner_uid)
     return sub_healthy(node) is not None, same_job, len(here), used - node.status.accelerators

@@ -1,4 +1,4 @@
-"""The objects of the local cluster, and whoever watches them. In memory: the cluster's death is the loss of a machine."""
+"""Objects of the local cluster and their watches, in memory: the end of the cluster is like the loss of a machine."""
 
 import asyncio
 import itertools
@@ -14,14 +14,14 @@ from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEven
 Stored = TypeVar("Stored", JobObject, Node, Pod)
 
 BACKLOG = 2000
-"""Changes that may wait for a watcher; one that is further behind is cut and has to list again."""
+"""Largest number of changes that may wait for a watcher; the watch of a slower one is ended, and it has to list again."""
 
 KEPT_EVENTS = 2000
-"""Events about objects; the oldest go first."""
+"""Number of events that are kept; the oldest are dropped."""
 
 
 class Watch:
-    """What one watcher has not read yet."""
+    """Changes that one watcher has not read yet."""
 
     def __init__(self, first: list[WatchEvent], backlog: int) -> None:
         self._events = deque(first)
@@ -59,7 +59,7 @@ class Watch:
 
 
 class Store:
-    """Jobs, pods and nodes by name. Every write is a change that watchers and the controller see."""
+    """Jobs, pods and nodes by name. Watchers and the controller are notified of every write."""
 
     def __init__(self, changed: Callable[[], None], backlog: int = BACKLOG) -> None:
         self.jobs: dict[str, JobObject] = {}
@@ -78,7 +78,7 @@ class Store:
         return table
 
     def job(self, reference: str) -> JobObject:
-        """A job by UID or by name."""
+        """Returns a job by UID or by name. Raises NotFound."""
         for job in self.jobs.values():
             if reference in (job.metadata.uid, job.metadata.name):
                 return job
@@ -98,7 +98,7 @@ class Store:
         return [pod for pod in self.pods.values() if pod.metadata.owner_uid == job_uid]
 
     def put(self, thing: Stored) -> Stored:
-        """Creates or replaces; an equal object is no change."""
+        """Creates or replaces an object; an equal object is no change."""
         table = self._table(type(thing))
         before = table.get(thing.metadata.name)
         if before == thing:
@@ -120,7 +120,7 @@ class Store:
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
-        """A watch that begins with ADDED for everything that there is: nodes, jobs, pods."""
+        """Yields a watch that begins with an ADDED event for each existing object: nodes, jobs, pods."""
         things: list[JobObject | Pod | Node] = [*self.nodes.values(), *self.jobs.values(), *self.pods.values()]
         watch = Watch([_event("ADDED", thing) for thing in things], self._backlog)
         self._watches.add(watch)
@@ -130,7 +130,7 @@ class Store:
             self._watches.discard(watch)
 
     def break_watches(self, reason: str) -> int:
-        """Ends all watches; answers how many there were."""
+        """Ends all watches, and returns how many there were."""
         for watch in self._watches:
             watch.cut(reason)
         return len(self._watches)

@@ -41,7 +41,7 @@ def parse() -> argparse.Namespace:
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Serves until it is told to stop."""
+    """Serves until the process is told to stop."""
     directory = options.state_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     binaries = await asyncio.to_thread(control_plane_binaries, _progress)

@@ -1,4 +1,4 @@
-"""The programs of a control plane, and kubectl: found on this machine, or built once from source and kept in the user's cache.
+"""Programs of a control plane, and kubectl: found on this machine, or built once from source and kept in the user's cache.
 
 `KUBEBUILDER_ASSETS` comes first, then PATH, then the cache. The versions are pinned by the modules in `deploy/control-plane`.
 """
@@ -25,13 +25,13 @@ PROGRAMS = {
 """Go packages by program, the smallest first."""
 
 KUBECTL = {"kubectl": "k8s.io/kubernetes/cmd/kubectl"}
-"""Not needed to run a control plane: it is built when somebody asks for it."""
+"""Go package of kubectl, which a control plane does not need: it is built on request."""
 
 MODULE = Path(__file__).parents[2] / "deploy" / "control-plane"
 
 
 def control_plane_binaries(tell: Callable[[str], None]) -> Path:
-    """The folder with all programs; `tell` hears of the progress of a build, which takes about five minutes.
+    """Returns the folder with all programs. `tell` receives the progress of a build, which takes about five minutes.
 
     Raises:
         Unavailable: `KUBEBUILDER_ASSETS` lacks a program, there is no Go, or a build failed; the message has its last lines.
@@ -44,7 +44,7 @@ def control_plane_binaries(tell: Callable[[str], None]) -> Path:
 
 
 def kubectl(tell: Callable[[str], None]) -> Path:
-    """The program kubectl; a build takes half a minute where a control plane was built, two minutes elsewhere.
+    """Returns the program kubectl; a build takes half a minute where a control plane was built, two minutes elsewhere.
 
     Raises:
         Unavailable: there is none, and it cannot be built.
@@ -59,13 +59,13 @@ def _missing(folder: Path, programs: Iterable[str] = PROGRAMS) -> list[str]:
 
 
 def _on_path() -> Path | None:
-    """A folder of PATH that has all of them; programs of several folders may be of several versions."""
+    """Returns a folder of PATH that has all programs, or None. Those of several folders may be of different versions."""
     folders = [Path(folder) for folder in os.get_exec_path() if folder]
     return next((folder for folder in folders if not _missing(folder)), None)
 
 
 def built(programs: Mapping[str, str], module: Path, tell: Callable[[str], None]) -> Path:
-    """The folder with programs, which are built where they are missing.
+    """Returns the folder with programs, which are built where they are missing.
 
     Args:
         programs: Go packages by program.
@@ -82,14 +82,14 @@ def built(programs: Mapping[str, str], module: Path, tell: Callable[[str], None]
 
 
 def _cache(module: Path) -> Path:
-    """Keyed by what is built: another go.sum is another folder."""
+    """Returns the cache folder, whose name contains a digest of go.sum."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256((module / "go.sum").read_bytes()).hexdigest()[:12]
     return home / "rekindle" / f"{module.name}-{_version(module)}-{key}"
 
 
 def _version(module: Path) -> str:
-    """Version of Kubernetes, where the module builds it; else of the one that it pins."""
+    """Returns the version of Kubernetes if the module builds it, otherwise that of the program that it pins."""
     said = (module / "go.mod").read_text()
     found = re.search(r"k8s\.io/kubernetes (v\S+)", said) or re.search(r"^require \S+ (v\S+)", said, re.MULTILINE)
     assert found, "go.mod names the version"
@@ -98,7 +98,7 @@ def _version(module: Path) -> str:
 
 @contextmanager
 def _alone(cache: Path) -> Iterator[Path]:
-    """Two builds at once would be one too many."""
+    """Holds the lock of the cache folder, so that only one build runs at a time."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

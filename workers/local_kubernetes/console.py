@@ -1,6 +1,6 @@
-"""The local cluster's HTTP API over a Kubernetes on this machine, for `rekindle submit`, `nodes`, `fault` and the demos.
+"""HTTP API of the local cluster, served by a Kubernetes on this machine, for `rekindle submit`, `nodes`, `fault` and the demos.
 
-It speaks as the administrator: what recoveries may do is not its business.
+It has the rights of an administrator, which recoveries do not have.
 """
 
 import json
@@ -28,13 +28,13 @@ from workers.local_kubernetes.kubelet import LOST
 ACCELERATOR = "huawei.com/Ascend910"
 
 IMAGE = "process"
-"""Pods are processes here: nothing is pulled."""
+"""Image of all pods: pods are processes here, and nothing is pulled."""
 
 CONFLICTS = 10
 
 
 def application(api: Api, state_dir: Path, pod_logs: Path) -> web.Application:
-    """The routes; some of the local cluster's have no meaning here."""
+    """Returns the application with its routes; some routes of the local cluster have no meaning here and are missing."""
     console = Console(api, state_dir, pod_logs)
     app = web.Application(middlewares=[refusals])
     app.add_routes(
@@ -78,7 +78,7 @@ class Console:
         return one(_read(Workload(TRAINING_JOB, await self._api.create(TRAINING_JOB.path(metadata.namespace), body))), 201)
 
     def _spec(self, job: JobObject) -> Object:
-        """With what a pod of the local cluster finds in its environment, where it is this machine that says it."""
+        """Returns the spec of a job, with the environment that the local cluster itself would give its pods."""
         spec = job.spec
         here = {
             keys.ENV_MASTER_ADDR: LOOPBACK,
@@ -127,7 +127,7 @@ class Console:
         return (await self._api.list(in_scope("pods", ""), labelSelector=f"{keys.JOB_ID}={job.uid}")).items
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
-        """What is there; a log that is followed ends with its pod on the local cluster only."""
+        """Sends the existing log. Following a log until its pod ends works on the local cluster only."""
         found = sorted(self._pod_logs.glob(f"*_{request.match_info['pod']}.*.log"), key=lambda path: path.stat().st_mtime)
         if not found:
             raise NotFound(f"no pod {request.match_info['pod']} has run here")
@@ -146,7 +146,7 @@ class Console:
         return one(node_of(await self._api.get(f"{NODES}/{request.match_info['node']}")))
 
     async def patch_node(self, request: web.Request) -> web.Response:
-        """Conditions as something on the node would write them; a node that is not ready is one whose kubelet is gone."""
+        """Patches a node as its daemons would. A condition Ready that is not True takes the node's kubelet away."""
         path = f"{NODES}/{request.match_info['node']}"
         patch = await body_of(request, NodePatch)
         node = await self._api.get(path)

@@ -1,6 +1,6 @@
-"""What an administrator applies before Rekindle runs: custom kinds, the namespace, accounts, their rights, marks and priority.
+"""Applies what an administrator installs before Rekindle runs: custom kinds, namespace, accounts, their rights, marks, priority.
 
-Each process gets a kubeconfig of its own account, so that nothing works here which its rights would not allow elsewhere.
+Each process gets a kubeconfig of its own account, so that missing rights are noticed here too.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ TOKEN_SECONDS = 24 * 3600
 
 
 def kubeconfig_of(process: str, directory: Path) -> Path:
-    """Of the account of `control`, `gateway`, `watcher` or `operator`."""
+    """Returns the path of the kubeconfig for the account of `control`, `gateway`, `watcher` or `operator`."""
     return directory / f"kubeconfig-{process}"
 
 
 async def install(api: Api, endpoint: Endpoint, directory: Path) -> None:
-    """Applies it, and writes a kubeconfig for each account; done again, it changes nothing."""
+    """Applies the manifests and writes a kubeconfig for each account. A repeated call changes nothing."""
     definitions = sorted((DEPLOY / "crds").glob("*.rekindle.io.yaml"))
     for file in (
         *definitions,

@@ -1,8 +1,7 @@
-"""Plays the kubelet of some nodes: runs their pods as processes of this machine, and tells the API server what becomes of them.
+"""Plays the kubelet of some nodes: runs their pods as processes of this machine, and reports their status to the API server.
 
 A pod is its first container: command, arguments, environment with field references, and projected tokens; images and other
-volumes mean nothing here.
-Annotations of a node say how its kubelet misbehaves, so that a script needs nothing but the API.
+volumes are ignored. Annotations of a node make its kubelet fail, so that a script needs only the API.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from workers.local_cluster.processes import Processes
 from workers.local_kubernetes.projected import REPLACED_AFTER, Projection, as_mounted, projections, write
 
 LOST = "kubelet.rekindle.io/lost"
-"""Annotation of a node: it is gone with its pods, and says nothing any more."""
+"""Annotation of a node: the node is lost with its pods, and sends nothing any more."""
 
 REFUSE = "kubelet.rekindle.io/refuse"
 """Annotation of a node: new pods fail to start, with this reason."""
@@ -40,7 +39,7 @@ logger = logging.getLogger("kubelet")
 
 
 class Kubelet:
-    """Of all nodes of one machine."""
+    """Kubelet of all nodes of this machine."""
 
     def __init__(self, api: Api, logs: Path, instance: str) -> None:
         self._api = api
@@ -48,7 +47,7 @@ class Kubelet:
         self._processes = Processes(instance, self._ended)
         self._nodes: dict[str, Object] = {}
         self._pods: dict[str, Object] = {}
-        """The pods of our nodes by UID, as they were seen last."""
+        """Last seen state of the pods on our nodes, by UID."""
         self._restarts: dict[str, int] = {}
         self._begun: set[str] = set()
         self._kills: dict[str, asyncio.TimerHandle] = {}
@@ -56,7 +55,7 @@ class Kubelet:
         self._work: set[asyncio.Task[None]] = set()
 
     async def run(self, names: Sequence[str], capacity: dict[str, str], ready: asyncio.Event) -> None:
-        """Registers the nodes and serves them until it is cancelled; then no pod of theirs is left on this machine."""
+        """Registers the nodes and serves them until it is cancelled; then ends all their pods on this machine."""
         self._logs.mkdir(parents=True, exist_ok=True)
         self._processes.start()
         try:
@@ -86,7 +85,7 @@ class Kubelet:
         await self._renew_lease(name)
 
     async def _renew_leases(self) -> None:
-        """A node that does not renew its lease is lost for the cluster."""
+        """Renews the leases of all nodes that are not lost. A node without a renewed lease is lost for the cluster."""
         while True:
             await asyncio.sleep(LEASE_SECONDS)
             for name in self._nodes:
@@ -138,7 +137,7 @@ class Kubelet:
             self._spawn(self._say_ready(node))
 
     async def _say_ready(self, node: Object) -> None:
-        """Its lease came late, while many pods started: it was given up for lost, and is not."""
+        """Reports a node as ready again, which was considered lost because its lease came late while many pods started."""
         name = node["metadata"]["name"]
         await self._renew_lease(name)
         others = [one for one in node["status"].get("conditions", ()) if one["type"] != "Ready"]
@@ -149,7 +148,7 @@ class Kubelet:
         await self._until_told(lambda: self._api.patch(f"/api/v1/nodes/{name}/status", body))
 
     async def _come_back(self, name: str) -> None:
-        """The machine was started again: the node is ready, and what ran on it is over."""
+        """Brings a lost node back as after a reboot: the node is ready, and the pods that ran on it have ended."""
         await self._say_ready(self._nodes[name])
         for pod in self._pods_on(name):
             if pod["metadata"].get("deletionTimestamp"):
@@ -179,12 +178,12 @@ class Kubelet:
             self._spawn(self._say_running(pod))
 
     async def _say_running(self, pod: Object) -> None:
-        """Its node was given up for lost, and the pod with it; budgets count only pods that are ready."""
+        """Reports a pod as ready again, whose node was considered lost: disruption budgets count only ready pods."""
         if not self._says(pod["spec"]["nodeName"], LOST):
             await self._tell(pod, _running(pod, self._restarts.get(pod["metadata"]["uid"], 0)))
 
     def _forget_all_but(self, there: set[str]) -> None:
-        """Pods that vanished while nobody watched."""
+        """Kills and removes pods that were deleted while no watch was open."""
         for uid in self._pods.keys() - there:
             self._processes.signal(uid, signal.SIGKILL)
             del self._pods[uid]
@@ -193,7 +192,7 @@ class Kubelet:
 
     async def _begin(self, pod: Object) -> None:
         if pod["status"].get("phase") != "Pending":
-            return  # it ran under a kubelet before this one, which took its processes along
+            return  # it ran under an earlier kubelet, whose end killed its processes
         node = pod["spec"]["nodeName"]
         if delay := self._says(node, START_AFTER):
             await self._tell(pod, _waiting(pod, "ContainerCreating"))
@@ -229,7 +228,7 @@ class Kubelet:
             await write(self._api, pod, one)
 
     async def _keep_projected(self, pod: Object, one: Projection) -> None:
-        """As long as this process of the pod runs."""
+        """Renews a projected token as long as this process of the pod runs."""
         uid = pod["metadata"]["uid"]
         restarts = self._restarts.get(uid, 0)
         while True:
@@ -239,7 +238,7 @@ class Kubelet:
             await self._until_told(lambda: self._project(pod, [one]))
 
     def _stop(self, pod: Object) -> None:
-        """SIGTERM, and SIGKILL when the grace period is over; a second deletion may only hurry it."""
+        """Sends SIGTERM, and SIGKILL after the grace period. A second deletion may only shorten it."""
         uid, grace = pod["metadata"]["uid"], pod["metadata"].get("deletionGracePeriodSeconds") or 0
         if self._says(pod["spec"]["nodeName"], LOST):
             return
@@ -256,7 +255,7 @@ class Kubelet:
             self._kills[uid] = loop.call_later(grace, self._processes.signal, uid, signal.SIGKILL)
 
     def _ended(self, uid: str, code: int) -> None:
-        """None of the pod's processes is left."""
+        """Handles the end of a pod's last process."""
         if timer := self._kills.pop(uid, None):
             timer.cancel()
         if (pod := self._pods.get(uid)) and not self._says(pod["spec"]["nodeName"], LOST):
@@ -277,7 +276,7 @@ class Kubelet:
             await self._remove(pod)
 
     async def _remove(self, pod: Object) -> None:
-        """The last word on a pod that was told to end."""
+        """Removes a terminated pod from the API server."""
         await self._until_told(lambda: self._api.delete(_path(pod), pod["metadata"]["uid"], 0))
 
     async def _tell(self, pod: Object, status: Object) -> None:
@@ -286,7 +285,7 @@ class Kubelet:
             await self._until_told(lambda: self._api.patch(f"{_path(pod)}/status", body))
 
     async def _until_told(self, tell: Callable[[], Awaitable[object]]) -> None:
-        """A pod that is gone needs no news, and neither does its successor."""
+        """Retries a request until the API server answers. Requests for a pod that is gone or was replaced are dropped."""
         while True:
             try:
                 await tell()
@@ -324,7 +323,7 @@ def _environment(pod: Object) -> dict[str, str]:
 
 
 def _value(pod: Object, entry: Object) -> str:
-    """A literal, or a reference to a field of the pod, as the downward API has them."""
+    """Returns the value of an environment entry: a literal, or a field of the pod as in the downward API."""
     path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
     if not path:
         return str(entry.get("value", ""))
@@ -376,7 +375,7 @@ def _status(pod: Object, phase: str, state: Object, restarts: int, *, ready: boo
 
 
 def _is_ready(thing: Object) -> bool:
-    """A node or a pod."""
+    """Returns whether a node or a pod has the condition Ready with status True."""
     return any(one["type"] == "Ready" and one["status"] == "True" for one in thing["status"].get("conditions", ()))
 
 

@@ -1,8 +1,8 @@
-"""Tokens that a pod's volumes project, as a kubelet writes them: requested for the pod, and replaced before they run out.
+"""Writes the tokens that a pod's volumes project, as a kubelet does: requested for the pod, and replaced before they expire.
 
-Used by `kubelet.py`. Pods are processes of this machine and have no mounts: where their environment names a file below a mount,
-it names one in a directory of the pod's own. Only tokens for an audience that is named are written; every pod has one more, for
-the API server, which nothing here reads.
+Used by `kubelet.py`. Pods are processes of this machine and have no mounts. Where their environment names a file below a mount,
+it names one in a directory of the pod instead. Only tokens for a named audience are written, not the one for the API server,
+which nothing here reads.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from pathlib import Path
 from activities.clusters.api_server import Api, Object
 
 REPLACED_AFTER = 0.8
-"""Of a token's life. Source: kubelet."""
+"""Fraction of a token's lifetime after which it is replaced. Source: kubelet."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """One token of a pod."""
+    """Projected token of a pod."""
 
     mount: str
     directory: Path
@@ -27,7 +27,7 @@ class Projection:
 
 
 def projections(pod: Object, directory: Path) -> list[Projection]:
-    """What is mounted into the pod's container."""
+    """Returns the tokens that are mounted into the pod's container."""
     mounts = {one["name"]: one["mountPath"].rstrip("/") for one in pod["spec"]["containers"][0].get("volumeMounts", ())}
     sources = [
         (volume["name"], source["serviceAccountToken"])
@@ -43,7 +43,7 @@ def projections(pod: Object, directory: Path) -> list[Projection]:
 
 
 async def write(api: Api, pod: Object, one: Projection) -> None:
-    """A new token, in one step: who reads sees the old one or the new one."""
+    """Requests a new token and writes it atomically: readers see the old or the new one."""
     metadata, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
     reference = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
     spec = {"audiences": [one.audience], "expirationSeconds": one.seconds, "boundObjectRef": reference}
@@ -58,7 +58,7 @@ async def write(api: Api, pod: Object, one: Projection) -> None:
 
 
 def as_mounted(environment: Mapping[str, str], found: list[Projection]) -> dict[str, str]:
-    """The environment, with directories in place of mounts."""
+    """Returns the environment with directories in place of mounts."""
     said = dict(environment)
     for one in found:
         beneath = f"{one.mount}/"

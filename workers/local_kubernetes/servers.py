@@ -1,4 +1,4 @@
-"""etcd, kube-apiserver, kube-scheduler and kube-controller-manager as processes of this machine, started again when they end."""
+"""Runs etcd, kube-apiserver, kube-scheduler and kube-controller-manager as processes, and restarts those that end."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from rekindle.errors import Unavailable
 START_LIMIT = 90.0
 RESTART_PAUSE = 0.2
 NODE_GRACE = 10
-"""Seconds without a lease until a node is not ready; 40 is Kubernetes' own."""
+"""Seconds without a lease until a node is not ready; the default of Kubernetes is 40."""
 
 ISSUER = "https://kubernetes.default.svc"
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("kubernetes")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How an administrator reaches the API server."""
+    """Address and credentials with which an administrator reaches the API server."""
 
     url: str
     token: str
@@ -50,11 +50,11 @@ class Endpoint:
 
 
 class Servers:
-    """One control plane in one directory."""
+    """Control plane with its data in one directory."""
 
     def __init__(self, binaries: Path, directory: Path, *, oldest: bool) -> None:
         """Args:
-        oldest: they behave as the oldest version that they can.
+        oldest: the servers behave as the oldest version that they can emulate.
         """
         self._binaries = binaries
         self._directory = directory
@@ -71,7 +71,7 @@ class Servers:
         self._stopping = False
 
     async def start(self) -> None:
-        """Returns when the API server is ready.
+        """Starts all servers, and returns when the API server is ready.
 
         Raises:
             Unavailable: a server did not start; the message has the end of its log.
@@ -81,7 +81,7 @@ class Servers:
         self._keep("kube-controller-manager", [*self._client_arguments(), *self._controller_arguments()])
 
     async def start_api_server(self) -> None:
-        """The same, alone: objects stay as they are written."""
+        """Starts the API server and etcd only: without controllers objects stay as they are written."""
         (self._directory / "certificates").mkdir(parents=True, exist_ok=True)
         if self._oldest:
             self._version = await self._emulation()
@@ -103,7 +103,7 @@ class Servers:
         return f"http://127.0.0.1:{self._etcd}"
 
     async def stop(self) -> None:
-        """The database is thrown away with its directory: nothing needs to end in order."""
+        """Kills the servers. No orderly end is needed, as the database is deleted with its directory."""
         self._stopping = True
         for keeper in self._keepers:
             keeper.cancel()
@@ -143,7 +143,7 @@ class Servers:
     async def _until_ready(self) -> None:
         headers = {"Authorization": f"Bearer {self.endpoint.token}"}
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its certificate is made while we wait
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its certificate is created meanwhile
         async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=context)) as session:
             while True:
                 try:
@@ -152,12 +152,12 @@ class Servers:
                             return
                 except aiohttp.ClientError:
                     pass
-                await asyncio.sleep(0.1)  # nothing tells when it listens
+                await asyncio.sleep(0.1)  # no event says when it listens
 
     # ---- what they are told
 
     async def _emulation(self) -> list[str]:
-        """Programs from before 1.31 are what they are."""
+        """Returns the flag for the oldest version that the servers can emulate; empty: programs before 1.31 cannot."""
         server = str(self._binaries / "kube-apiserver")
         process = await asyncio.create_subprocess_exec(server, "--help", stdout=asyncio.subprocess.PIPE)
         text, _ = await process.communicate()
@@ -165,7 +165,7 @@ class Servers:
         return [f"--emulated-version={found[1].decode()}"] if found else []
 
     async def _make_key(self) -> None:
-        """Signs the tokens of service accounts."""
+        """Creates the key that signs the tokens of service accounts."""
         openssl = shutil.which("openssl")
         if openssl is None:
             raise Unavailable("no `openssl` on PATH: it makes the key that signs tokens of service accounts")

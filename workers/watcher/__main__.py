@@ -1,4 +1,4 @@
-"""`python -P -m workers.watcher`."""
+"""Entry point of the watcher: `python -P -m workers.watcher`."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Which jobs hold a drain of their nodes. Kept by the watcher, which sees the policy in force on the job's object."""
+"""Keeps the PodDisruptionBudgets by which jobs hold a drain of their nodes. Run by the watcher, which sees the job objects."""
 
 import asyncio
 import logging
@@ -19,22 +19,22 @@ logger = logging.getLogger("watcher")
 
 
 AGAIN, LONGEST = 5.0, 300.0
-"""Seconds before what could not be written is tried again; they double."""
+"""Seconds before a failed write is retried: the first pause, which doubles up to the second value."""
 
 
 LONGEST_TIMER = 30 * 24 * 3600.0
 
 EARNED, LONGEST_UNEARNED = 2.0, 30.0
-"""Seconds before a job that has not trained yet is asked for again; they double."""
+"""Seconds before a job that has not trained yet is checked again: the first pause, which doubles up to the second value."""
 
 
 @dataclass(frozen=True)
 class Drains:
     concerns: Callable[[str], bool]
-    """Tells whether a node of a job is cordoned."""
+    """Returns whether a node of the job is cordoned."""
 
     held: timedelta
-    """Longest time for which a job may hold that."""
+    """Longest time for which a job may hold a drain."""
 
 
 NO_DRAINS = Drains(lambda _: False, timedelta.max)
@@ -50,30 +50,30 @@ class Budgets:
         drain: Drains = NO_DRAINS,
     ) -> None:
         """Args:
-        limits: of the installation.
-        job: the job's object as it is now; None: it is gone.
-        has_trained: tells whether its training side has ever completed a step, or, with MindIO, was attached; None: that
+        limits: limits of the installation.
+        job: returns the current job object; None: it is gone.
+        has_trained: returns whether the job's training side has ever completed a step, or, with MindIO, was attached; None: that
             is not known now. Raises Unavailable.
         drain: which jobs have nodes that are drained, and for how long that may be held.
         """
         self.drain = drain
         self._drained: dict[str, float] = {}
-        """Moment since which nodes of each job are drained."""
+        """Time since which nodes of each job have been drained, by job id."""
         self._cluster, self._limits, self._job, self._has_trained = cluster, limits, job, has_trained
         self._earned: set[str] = set()
-        """Jobs that have trained: before that nobody could move their ranks, and no drain waits for them."""
+        """Jobs that have trained: ranks cannot be moved before that, and no drain waits for them."""
         self._kept: dict[str, int] = {}
-        """By job, for how many pods there is one (0: none); of a job that is not here nobody knows."""
+        """Number of pods in each job's budget, by job id (0: no budget). Nothing is known of jobs that are missing here."""
         self._learns = False
-        """Whether it is to be asked which there are."""
+        """True if the existing budgets have to be listed."""
         self._again: asyncio.TimerHandle | None = None
         self._dirty: dict[str, None] = {}
         self._left: dict[str, None] = {}
-        """Jobs that nobody looks after, of which there are budgets. Tenants may write thousands: no other job waits for them."""
+        """Jobs without a recovery that have budgets. Tenants may create thousands, so that these come after all other jobs."""
         self._failed: dict[str, tuple[float, asyncio.TimerHandle]] = {}
-        """By job, the pause after the last try, and who ends it."""
+        """Pause after the last failed try and the timer that ends it, by job id."""
         self._refused: dict[str, str] = {}
-        """By job, why the cluster does not take its budget, as its owner was told last."""
+        """Reason why the cluster refuses a job's budget, by job id, as last reported to its owner."""
         self._happened = asyncio.Event()
 
     def look_at(self, job_id: str) -> None:
@@ -81,7 +81,7 @@ class Budgets:
         self._happened.set()
 
     def forget(self, job_id: str) -> None:
-        """Nobody moves its ranks any more. It may live on all the same, and must hold no drain then."""
+        """Removes a job whose ranks are no longer moved. The job may live on, but must not hold a drain."""
         self._refused.pop(job_id, None)
         self._earned.discard(job_id)
         self._drained.pop(job_id, None)
@@ -92,13 +92,14 @@ class Budgets:
             self._kept.pop(job_id, None)
 
     def begin_anew(self) -> None:
-        """Everything was listed: there may be budgets of an earlier watcher, for jobs that ask for nothing any more, and a person
-        may have deleted others."""
+        """Compares all budgets again, after a full list. An earlier watcher may have left budgets, or a person may have
+        deleted some."""
         self._learns = True
         self._happened.set()
 
     async def run(self) -> None:
-        """Until it is cancelled. One job after the other, beside all that is told: no recovery waits for it."""
+        """Writes budgets until it is cancelled, one job after the other and concurrently with updates: no recovery waits for
+        it."""
         while True:
             await self._happened.wait()
             self._happened.clear()
@@ -124,7 +125,8 @@ class Budgets:
             (self._dirty if self._job(job_id) else self._left)[job_id] = None
 
     async def _keep(self, job_id: str, job: JobObject | None) -> None:
-        """One of an earlier watcher is taken away where nobody would move the job's ranks any more."""
+        """Writes or deletes the budget of a job. A budget of an earlier watcher is deleted if the job's ranks would not be
+        moved."""
         try:
             holds = job is not None and self._holds(job)
             earned = holds and await self._has_earned(job_id)
@@ -151,7 +153,7 @@ class Budgets:
             self._again_later(job_id, AGAIN, LONGEST)
 
     async def _has_earned(self, job_id: str) -> bool:
-        """A budget of an earlier watcher stays while a job is recovered: nobody knows then."""
+        """Returns whether the job has trained. While that is not known, during a recovery, an existing budget stays."""
         if job_id in self._earned:
             return True
         trained = await self._has_trained(job_id)
@@ -160,7 +162,8 @@ class Budgets:
         return bool(self._kept.get(job_id)) if trained is None else trained
 
     async def _is_held_too_long(self, job_id: str, job: JobObject) -> bool:
-        """Counted from when this watcher saw the first of its nodes cordoned, until none is."""
+        """Returns whether a drain was held too long: since this watcher first saw one of the job's nodes cordoned, until none
+        is."""
         if not self.drain.concerns(job_id):
             if self._drained.pop(job_id, None) is not None:
                 self._refused.pop(job_id, None)
@@ -179,11 +182,11 @@ class Budgets:
         self._failed[job_id] = pause, asyncio.get_running_loop().call_later(pause, self.look_at, job_id)
 
     def _holds(self, job: JobObject) -> bool:
-        said = job_of(job, self._limits)  # and not as it was registered: its label says what holds now
+        said = job_of(job, self._limits)  # not as registered: the label of the current object counts
         return job_holds(said) and heeds_cordons(job.metadata.annotations, self._cluster.rules)
 
     def _settle(self, job_id: str) -> float:
-        """No more try is due; answers how long the pause was before it."""
+        """Cancels the next try. Returns the pause before it, 0 if there was none."""
         pause, timer = self._failed.pop(job_id, (0.0, None))
         if timer:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""What the watcher has seen of a cluster, found by job. Used by `workers/watcher/watcher.py`."""
+"""Index of the cluster objects that the watcher has seen, by job. Used by `workers/watcher/watcher.py`."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -14,9 +14,9 @@ Thing = TypeVar("Thing", JobObject, Node, Pod)
 
 
 class ClusterIndex:
-    """Jobs by UID, pods by their job and UID, nodes by name, and which jobs have pods on a node.
+    """Index of jobs by UID, pods by job and UID, and nodes by name, and of the jobs that have pods on a node.
 
-    One change costs as much as it concerns: none of all the pods are walked to find whose it is.
+    The cost of a change depends only on the objects that it concerns: the pods are not scanned to find the job.
     """
 
     def __init__(
@@ -30,26 +30,26 @@ class ClusterIndex:
         rules: what is wrong with a node; by default the ready-made set `plain`.
         """
         self._rules = self.rules = rules or plain()
-        """All of them, and what is to be believed now."""
+        """All rules, and the rules in effect: without those that are not believed now."""
         self.unbelieved: tuple[Unbelieved, ...] = ()
-        """Rules that call too many nodes sick, with the numbers of now."""
+        """Rules that are not believed because they call too many nodes sick, with current numbers."""
         self._counts: Counts = Counter()
         self._counted: dict[str, frozenset[Key]] = {}
-        """As what each node counts."""
+        """Rules that each node counts for, by node name."""
         self.jobs: dict[str, JobObject] = {}
         self._pods: dict[str, dict[str, Pod]] = {}
         self._nodes: dict[str, Node] = {}
         self._wrong: set[str] = set()
-        """Names of the nodes that something is wrong with."""
+        """Names of the nodes on which a rule finds something wrong."""
         self._jobs_on: dict[str, Counter[str]] = {}
-        """How many pods each job has on a node."""
+        """Number of pods of each job, by node name and job."""
         everything: list[JobObject | Pod | Node] = [*jobs, *pods, *nodes]
         for thing in everything:
             self._put(thing)
         self._believe()
 
     def put(self, thing: JobObject | Pod | Node) -> set[str]:
-        """Takes it, if it is no older than what is known; answers the jobs that it concerns."""
+        """Stores an object unless a newer version is known. Returns the jobs that the change concerns."""
         concerned = self._put(thing)
         return concerned | self._believe() if isinstance(thing, Node) else concerned
 
@@ -67,12 +67,12 @@ class ClusterIndex:
         return {thing.metadata.owner_uid}
 
     def remove(self, thing: JobObject | Pod | Node) -> set[str]:
-        """Forgets it; answers the jobs that it concerns."""
+        """Removes an object. Returns the jobs that the change concerns."""
         if isinstance(thing, Node):
             return self._remove_node(thing) | self._believe()
         if isinstance(thing, JobObject):
             self.jobs.pop(thing.metadata.uid, None)
-            for pod in self._pods.pop(thing.metadata.uid, {}).values():  # of their end nobody is told any more
+            for pod in self._pods.pop(thing.metadata.uid, {}).values():  # no event reports their end any more
                 self._count(pod, -1)
             return {thing.metadata.uid}
         pods = self._pods.get(thing.metadata.owner_uid, {})
@@ -82,7 +82,7 @@ class ClusterIndex:
         return {thing.metadata.owner_uid}
 
     def _put_node(self, node: Node) -> set[str]:
-        """Thousands of nodes say every few minutes that nothing is new: that concerns nobody."""
+        """Stores a node. Returns no job if nothing changed: thousands of nodes send such updates every few minutes."""
         name = node.metadata.name
         before = self._nodes.get(name)
         if not _newer(self._nodes, name, node) or (before and _says(before) == _says(node)):
@@ -93,7 +93,7 @@ class ClusterIndex:
         return set(self._jobs_on.get(name, ()))
 
     def _remove_node(self, node: Node) -> set[str]:
-        """While pods seem to run on it, it is missed."""
+        """Removes a node. While pods are still listed on it, it is kept as a missing node."""
         name = node.metadata.name
         self._nodes.pop(name, None)
         self._wrong.discard(name)
@@ -121,7 +121,7 @@ class ClusterIndex:
             self._counted[name] = now
 
     def _believe(self) -> set[str]:
-        """Answers the jobs with pods where a rule says something that is believed from now on, or no more."""
+        """Updates the set of believed rules. Returns the jobs with pods on nodes that a changed rule calls sick."""
         self.unbelieved = unbelieved(self._counts, self._rules)
         changed = self.rules.unbelieved ^ {one.rule for one in self.unbelieved}
         if changed:
@@ -129,7 +129,7 @@ class ClusterIndex:
         return self.concerned(changed)
 
     def concerned(self, rules: Collection[str]) -> set[str]:
-        """Jobs with pods on nodes that these rules call sick."""
+        """Returns the jobs with pods on nodes that these rules call sick."""
         if not rules:
             return set()
         sick = (name for name, keys in self._counted.items() if any(rule in rules for _, rule in keys))
@@ -139,19 +139,19 @@ class ClusterIndex:
         return node in self._wrong
 
     def view(self, job_id: str) -> JobView:
-        """One job, its pods, and of the nodes that they are on those that something is wrong with."""
+        """Returns a job, its pods, and those of their nodes that something is wrong with."""
         pods = tuple(self._pods.get(job_id, {}).values())
         names = {pod.spec.node_name for pod in pods} & self._wrong
         return JobView(job=self.jobs.get(job_id), pods=pods, nodes=tuple(self._nodes[name] for name in sorted(names)))
 
 
 def _says(node: Node) -> tuple[object, ...]:
-    """What rules look at."""
+    """Returns the parts of a node that rules evaluate."""
     return node.status, node.spec, node.metadata.labels, node.metadata.annotations
 
 
 def _newer(table: dict[str, Thing], key: str, thing: Thing) -> bool:
-    """Puts it into the table, unless that knows a later version of it."""
+    """Stores an object in the table and returns True, unless the table has a later version of it."""
     known = table.get(key)
     if known is not None and known.metadata.resource_version > thing.metadata.resource_version:
         return False

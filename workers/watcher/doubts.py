@@ -1,4 +1,4 @@
-"""Says which rules begin and cease to be believed: in the log, and on the jobs concerned. Used by the watcher."""
+"""Reports rules that are no longer believed, or believed again, in the log and on the jobs concerned. Used by the watcher."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from rekindle.model.rules import Unbelieved
 from workers.watcher.cluster_index import ClusterIndex
 
 AGAIN = 600.0
-"""Seconds before jobs are told again of the same rule: what comes and goes around the limit is no news each time."""
+"""Seconds before the same rule is reported on jobs again, so that changes around the limit do not cause repeated events."""
 
 logger = logging.getLogger("watcher")
 
@@ -21,11 +21,11 @@ class Doubts:
         self._cluster = cluster
         self._doubted: dict[str, Unbelieved] = {}
         self._told_at: dict[str, float] = {}
-        """By rule, when jobs were told last that it is not believed."""
+        """Time at which jobs were last informed that the rule is not believed, by rule."""
         self._concerned: asyncio.Queue[tuple[JobObject, str]] = asyncio.Queue()
 
     def look_at(self, index: ClusterIndex) -> None:
-        """Behind every change of a node."""
+        """Compares the rules that are not believed with those before. Called after every change of a node."""
         before, self._doubted = self._doubted, {one.rule: one for one in index.unbelieved}
         for rule in sorted(self._doubted.keys() - before.keys()):
             logger.warning("a rule is not believed", extra=self._doubted[rule].model_dump(mode="json"))
@@ -42,7 +42,7 @@ class Doubts:
             self._concerned.put_nowait((index.jobs[job_id], rule))
 
     async def run(self) -> None:
-        """Until it is cancelled. One event after the other: there may be thousands, and none of them is in a hurry."""
+        """Records events until it is cancelled, one after the other: there may be thousands, and none is urgent."""
         while True:
             job, rule = await self._concerned.get()
             if rule in self._doubted:

@@ -1,4 +1,4 @@
-"""How news reach a job's workflow: as updates, each with an id of its own, so that a repeated one is taken once."""
+"""Sends changes to a job's workflow as updates. Each has an id, so that a repeated update is applied once."""
 
 import asyncio
 from collections.abc import Collection
@@ -24,61 +24,61 @@ from rekindle.policy.phases import has_trained
 from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread
 
 RPC_TIMEOUT = timedelta(seconds=10)
-"""For one attempt; it may still be carried out, so the next one with the same news has the same update id."""
+"""Timeout of one attempt. The update may still be carried out, so that the next attempt has the same update id."""
 
 
 AT_ONCE = 32
-"""Updates under way at the same time, of either sort. A watcher that starts has one for each job: of a thousand at once most
-would wait in Temporal for longer than `RPC_TIMEOUT`, and come again."""
+"""Largest number of concurrent updates of either sort, calm or urgent. A watcher that starts has one for each job: of a
+thousand at once most would wait in Temporal for longer than `RPC_TIMEOUT`, and be repeated."""
 
 
 class JobUnknown(Exception):
-    """No workflow runs for this job."""
+    """The job has no running workflow."""
 
 
 class JobWorkflows(Protocol):
     async def send(self, job_id: str, news: News, update_id: str) -> None:
-        """Returns when the job's workflow has acknowledged it.
+        """Sends news to the job's workflow, and returns when it has acknowledged them.
 
         Raises:
-            Unavailable: nobody knows whether it was taken: try again.
+            Unavailable: it is not known whether the update was applied; try again.
             JobUnknown: the job has no workflow.
-            Refused: the workflow does not want it.
+            Refused: the workflow rejects the update.
         """
         ...
 
     async def lost(self, job_ids: Collection[str]) -> list[str]:
-        """Those of these jobs whose workflow does not run, though it did.
+        """Returns those of these jobs whose workflow ran and no longer does.
 
         Raises:
-            Unavailable: nobody knows.
+            Unavailable: that is not known now.
         """
         ...
 
     async def running(self) -> set[str]:
-        """Ids of the jobs that have a workflow, as far as the server lists them by now.
+        """Returns the ids of jobs that have a running workflow, as the server lists them; the list is slightly delayed.
 
         Raises:
-            Unavailable: nobody knows.
+            Unavailable: that is not known now.
         """
         ...
 
     async def has_trained(self, job_id: str) -> bool | None:
-        """Tells whether the job's training side has ever completed a step, or, with MindIO, was attached; None: nobody knows now.
+        """Returns whether the job's training side has ever completed a step, or, with MindIO, was attached; None: not known now.
 
         Raises:
-            Unavailable: nobody knows.
+            Unavailable: Temporal does not answer.
         """
         ...
 
 
 class TemporalJobWorkflows:
-    """Implements `JobWorkflows`."""
+    """Implementation of `JobWorkflows` with a Temporal client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._room = {calm: asyncio.Semaphore(AT_ONCE) for calm in (True, False)}
-        """What is wrong with one job does not wait for the registrations of a thousand others."""
+        """Limits of concurrent updates, for calm and urgent ones, so that a fault does not wait for a thousand registrations."""
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
         try:
@@ -95,11 +95,11 @@ class TemporalJobWorkflows:
             if task and task.cancelling():
                 raise asyncio.CancelledError from error
             raise Unavailable("Temporal, or the control worker, does not answer") from error
-        except RuntimeError as error:  # how a client that never connected says so
+        except RuntimeError as error:  # raised by a client that never connected
             raise Unavailable(f"Temporal: {error}") from error
 
     async def lost(self, job_ids: Collection[str]) -> list[str]:
-        """The list of running workflows is a second late and may lack a new one: what it lacks is asked by itself."""
+        """Queries each workflow that the list of running ones lacks, since the list is a second late and may lack a new one."""
         running = await self.running()
         try:
             return [job_id for job_id in job_ids if job_id not in running and not await self._runs(job_id)]
@@ -149,7 +149,7 @@ class TemporalJobWorkflows:
 
 
 async def register(client: Client, registration: Registration, update_id: str) -> None:
-    """Starts the job's workflow where there is none, and registers the job with it, in one request."""
+    """Starts the job's workflow if it does not run, and registers the job with it, in one request."""
     job = registration.job
     start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         Workflows.TRAINING_JOB,

@@ -1,4 +1,4 @@
-"""Keeps one job's workflow up to date with what the cluster shows. Made by `workers/watcher/watcher.py`, one for each job."""
+"""Keeps one job's workflow up to date with the state of the cluster. `workers/watcher/watcher.py` creates one per job."""
 
 import asyncio
 import logging
@@ -14,76 +14,76 @@ from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
 from workers.watcher.job_workflows import JobUnknown, JobWorkflows
 
 AT_ONCE = 0.005
-"""Seconds in which several changes become one update, when the job was quiet: a node is lost, and with it its pods."""
+"""Seconds for which changes of a quiet job are gathered into one update: with a lost node its pods are lost."""
 
 GATHERED, QUIET = 0.05, 1.0
-"""The same for a job that was told something within so many seconds: pods fail one after the other."""
+"""Seconds for which changes are gathered if the last update was less than `QUIET` seconds ago: pods fail one after the other."""
 
 GROWING = 1.0
-"""The same for a job whose pods come one by one."""
+"""Seconds for which changes that are not urgent are gathered, such as pods that start one by one."""
 
 CROWDED = 3.0
-"""The same for a job that was told something `MANY` times within `WHILE`: its history is not without end."""
+"""Seconds for which changes are gathered after `MANY` updates within `WHILE` seconds, since a history has a limited size."""
 
 MANY, WHILE = 60, 60.0
 
 RARELY = 15.0
-"""The same for a job that was told something `MOST` times, or `PLENTY` of bytes, within `AN_HOUR`. The server ends a workflow
-whose history has 50 MiB, and takes no update behind the 2,000th; a sighting of 5,000 pods has 56 KB, and a job begins no new
-history while it is recovered, which may take hours."""
+"""Seconds for which changes are gathered after `MOST` updates, or `PLENTY` of bytes, within `AN_HOUR`. The server ends a workflow
+whose history has 50 MiB, and accepts 2,000 updates. A sighting of 5,000 pods has 56 KB, and a job begins no new history while
+it is recovered, which may take hours."""
 
 MOST, PLENTY, AN_HOUR = 600, 8 * 1024 * 1024, 3600.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before an update that nobody acknowledged is repeated; they double."""
+"""Seconds before an update without an answer is repeated: the first pause, which doubles up to the second value."""
 
 logger = logging.getLogger("watcher")
 
 
 class Reconciler:
-    """One update is in flight at a time; what is told is the world as it is by then."""
+    """Sends one update at a time, each with the state of the cluster at that time."""
 
     def __init__(self, job_id: str, look: Callable[[], Shown], workflows: JobWorkflows, refuse: Callable[[str], None]) -> None:
         """Args:
-        look: what the cluster shows of the job now.
-        refuse: says on the job, where its owner looks, why it cannot be registered.
+        look: returns what the cluster shows of the job now.
+        refuse: records on the job, where its owner looks, why it cannot be registered.
         """
         self._job_id, self._look, self._workflows, self._refuse = job_id, look, workflows, refuse
         self.acknowledged = Acknowledged()
         self._hurried = asyncio.Event()
         self._told_at: deque[float] = deque(maxlen=MANY)
         self._sizes: deque[tuple[float, int]] = deque(maxlen=MOST)
-        """When it was told something within the last hour, and of how many bytes."""
+        """Time and size in bytes of each update within the last hour."""
         self._attempt: tuple[News, str] | None = None
-        """What was sent last and not acknowledged, and the id of that update."""
+        """Last update that was sent and not acknowledged, and its id."""
         self._changed_at: datetime | None = None
-        """When it was told to hurry, and has not looked since."""
+        """Time of the first urgent change since the last look at the cluster; None: there was none."""
         self._seen_at: dict[str, datetime] = {}
-        """When each fault was seen first, by its id."""
+        """Time at which each fault was first seen, by fault id."""
         self._said = ""
-        """Why it cannot be registered, as its owner was told last."""
+        """Reason why the job cannot be registered, as last reported to its owner."""
         self._refusal = ""
-        """Why its workflow did not want to register it; empty: it did."""
+        """Reason why the workflow refused to register the job; empty: it did not refuse."""
 
     def hurry(self) -> None:
-        """Something happened that may be worse than a pod that starts."""
+        """Marks an urgent change: something happened that may be worse than a pod that starts."""
         self._changed_at = self._changed_at or datetime.now(UTC)
         self._hurried.set()
 
     def forget(self) -> None:
-        """Its workflow is gone."""
+        """Resets what was acknowledged, because the job's workflow is gone."""
         self._attempt, self.acknowledged = None, intake.forgotten(self.acknowledged)
 
     def meet(self) -> None:
-        """The job has a workflow, which a watcher of before has registered."""
+        """Records that the job has a workflow, which an earlier watcher has registered."""
         self.acknowledged = intake.met(self.acknowledged)
 
     def reconsider(self) -> None:
-        """What its workflow refused to register is tried again: the workflow's code may be another one by now."""
+        """Retries a registration that the workflow refused: the workflow's code may have changed since."""
         self.acknowledged = intake.reconsidered(self.acknowledged)
 
     async def run(self) -> None:
-        """Until its workflow knows all that the cluster shows."""
+        """Sends updates until the job's workflow knows the whole state of the cluster for this job."""
         noticed, pause = _now(), FIRST_PAUSE
         while True:
             await asyncio.sleep(GATHERED if self._told_at and self._told_at[-1] > _now() - QUIET else AT_ONCE)
@@ -111,13 +111,13 @@ class Reconciler:
         return intake.due(now, self.acknowledged)
 
     def _patience(self, news: News) -> float:
-        """Seconds from the first change on in which more of them are gathered."""
+        """Returns the seconds for which changes are gathered, counted from the first one."""
         if spacing := self._spacing():
             return spacing
         return 0.0 if intake.is_urgent(news, self.acknowledged) else GROWING
 
     def _spacing(self) -> float:
-        """Seconds between two updates, whatever they say; 0: it has room for more."""
+        """Returns the seconds between two updates regardless of their content; 0: the history has room for more."""
         while self._sizes and self._sizes[0][0] <= _now() - AN_HOUR:
             self._sizes.popleft()
         if len(self._sizes) >= MOST or sum(size for _, size in self._sizes) >= PLENTY:
@@ -125,7 +125,7 @@ class Reconciler:
         return CROWDED if len(self._told_at) == MANY and self._told_at[0] > _now() - WHILE else 0.0
 
     async def _wait(self, seconds: float) -> None:
-        """A job that was told much waits in any case; otherwise what is urgent ends the wait."""
+        """Waits. An urgent change ends the wait, unless the job has had too many updates."""
         if self._spacing():
             await asyncio.sleep(seconds)
             return
@@ -134,7 +134,7 @@ class Reconciler:
                 await self._hurried.wait()
 
     async def _send(self, news: News) -> bool:
-        """Whether there is no need to wait before the next update."""
+        """Sends an update. Returns True if the next one can follow without a pause."""
         update_id = self._attempt[1] if self._attempt and self._attempt[0] == news else uuid.uuid4().hex
         self._attempt = (news, update_id)
         words = {"job": self._job_id, "news": type(news).__name__, "what": _what(news)}
@@ -166,7 +166,7 @@ class Reconciler:
 
 
 def _what(news: News) -> str:
-    """One line for the log."""
+    """Returns a summary of the news in one line for the log."""
     if isinstance(news, End):
         return news.reason
     sighting = news.registration.sighting if isinstance(news, Register) else news.sighting

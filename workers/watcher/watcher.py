@@ -1,4 +1,4 @@
-"""Watches the cluster, and has a reconciler for each job look again whenever something of it changed.
+"""Watches the cluster, and lets the reconciler of a job check it again whenever one of its objects changed.
 
 Every update follows from the world as it is: it is listed again whenever a watch breaks and from time to time. Nothing is written
 anywhere, and nothing is lost while Temporal, the cluster or the watcher itself is away.
@@ -22,31 +22,31 @@ from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
 
 RELIST = 3600.0
-"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all."""
+"""Seconds after which everything is listed again even if the watch did not break, as a safeguard."""
 
 RECONSIDER = 600.0
-"""Seconds before a registration that a workflow refused is tried again: the workflow's code may be another one by then."""
+"""Seconds before a registration that a workflow refused is retried: the workflow's code may have changed by then."""
 
 REWATCH, LONGEST = 0.2, 5.0
-"""Seconds before a broken watch is opened again; they double, until one was open for `STEADY` seconds."""
+"""Seconds before a broken watch is reopened; they double, until a watch was open for `STEADY` seconds."""
 
 STEADY = 60.0
 
 LOST = 30.0
-"""Seconds between two looks for jobs whose workflow was terminated: nothing of the cluster changes with it."""
+"""Seconds between two checks for jobs whose workflow was terminated, which no event of the cluster shows."""
 
 LISTED = 1.0
-"""Seconds between the first full list and its comparison with the workflows of jobs: the watch tells meanwhile of a job that
+"""Seconds between the first full list and its comparison with the workflows of jobs. Meanwhile the watch reports jobs that
 another watcher has registered."""
 
 BROKEN = 30.0
-"""Seconds before a job is looked at again that could not be looked at."""
+"""Seconds before a job is checked again after an unexpected error."""
 
 DRAIN_HELD = timedelta(days=1)
-"""Longest time for which a job may hold a drain of its nodes, where the installation says nothing else."""
+"""Longest time for which a job may hold a drain of its nodes, unless the installation sets another one."""
 
 AT_ONCE = 20
-"""Events that are written at the same time: one tenant may have thousands of jobs that mean nothing."""
+"""Largest number of events that are written concurrently: one tenant may have thousands of invalid jobs."""
 
 logger = logging.getLogger("watcher")
 
@@ -72,20 +72,20 @@ class Watcher:
         self._budgets = Budgets(cluster, limits, self._job, workflows.has_trained, Drains(self._is_drained, DRAIN_HELD))
         self._doubts = Doubts(cluster)
         self._busy: set[str] = set()
-        """Jobs whose reconciler runs."""
+        """Jobs whose reconciler is running."""
         self._recording = asyncio.Semaphore(AT_ONCE)
         self._tasks = asyncio.TaskGroup()
         self._listed = asyncio.Event()
-        """The cluster was listed once."""
+        """Set when the cluster was listed once."""
         self._unreadable: frozenset[str] = frozenset()
-        """Jobs that are there, and of which nothing is known."""
+        """Jobs that exist but whose objects cannot be read."""
         self.problem = ""
-        """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
+        """Reason why the cluster cannot be watched; empty: the watch is open, or is being reopened."""
         self._steady_at = inf
-        """When this watch has been open for so long that its end is no sign of a server in trouble."""
+        """Time from which the watch has been open so long that its end does not point to a server in trouble."""
 
     def hold_drains_for(self, longest: timedelta) -> None:
-        """Bounds how long a job may hold a drain of its nodes."""
+        """Sets the longest time for which a job may hold a drain of its nodes."""
         self._budgets.drain = Drains(self._is_drained, longest)
 
     def _is_drained(self, job_id: str) -> bool:
@@ -95,7 +95,7 @@ class Watcher:
         return self._index.jobs.get(job_id)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Watches the cluster until it is cancelled."""
         pause = REWATCH
         async with self._tasks:
             self._tasks.create_task(self._keep_registered())
@@ -131,7 +131,7 @@ class Watcher:
             return
 
     async def _keep_registered(self) -> None:
-        """A job whose workflow was terminated is registered again, also while nothing of it changes in the cluster."""
+        """Registers jobs again whose workflow was terminated, even if nothing of them changes in the cluster."""
         while True:
             await asyncio.sleep(self._look_for_lost)
             known = [
@@ -144,13 +144,14 @@ class Watcher:
                 continue
             for job_id in lost:
                 if job_id not in self._index.jobs or (reconciler := self._reconcilers.get(job_id)) is None:
-                    continue  # it ended while we asked
+                    continue  # it ended meanwhile
                 logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
                 reconciler.forget()
                 self._changed(job_id, calm=False)
 
     async def _end_what_is_gone(self) -> None:
-        """A job that was deleted, or ended, while no watcher ran still has its workflow: the first full list lacks it."""
+        """Ends the workflows of jobs that were deleted or ended while no watcher ran: the first full list does not contain
+        them."""
         if self._until_compared is None:
             return
         await self._listed.wait()
@@ -197,7 +198,7 @@ class Watcher:
             self._changed(job_id, calm=self._is_calm(event))
 
     def _is_calm(self, event: WatchEvent) -> bool:
-        """A pod that waits, starts or runs on a node that is well: news that can wait for more of their kind."""
+        """Returns whether an event can wait for others: a pod that waits, starts or runs on a healthy node."""
         thing = event.object
         if not isinstance(thing, Pod) or event.type == "DELETED":
             return False
@@ -205,9 +206,9 @@ class Watcher:
         return lives and not self._index.is_wrong(thing.spec.node_name)
 
     def _changed(self, job_id: str, *, calm: bool) -> None:
-        """Has the job looked at, if that is not under way."""
+        """Starts the job's reconciler unless it runs."""
         if job_id not in self._reconcilers and job_id not in self._index.jobs:
-            return  # its pods came before it, or go after it
+            return  # its pods were seen before the job, or after its end
         reconciler = self._reconciler_of(job_id)
         if not calm:
             reconciler.hurry()
@@ -230,7 +231,7 @@ class Watcher:
         return Reconciler(job_id, look, self._workflows, refuse)
 
     async def _reconcile(self, job_id: str, reconciler: Reconciler) -> None:
-        """What nobody thought of in one job's object must not keep the others from being watched."""
+        """Runs the reconciler of a job. An unexpected error in one job does not stop the watch of the others."""
         while job_id in self._busy:
             try:
                 await reconciler.run()
@@ -245,7 +246,7 @@ class Watcher:
             self._budgets.forget(job_id)
 
     async def _record_refusal(self, job_id: str, why: str) -> None:
-        """On the job, where its owner looks."""
+        """Records on the job, where its owner looks, why it was refused."""
         job = self._index.jobs.get(job_id)
         if job is None:
             return
@@ -254,5 +255,5 @@ class Watcher:
         try:
             async with self._recording:
                 await self._cluster.record(job_id, event)
-        except (BadInput, ClusterError) as error:  # its object may say something else by now, which means nothing at all
+        except (BadInput, ClusterError) as error:  # its object may have changed, and may be invalid by now
             logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
