@@ -20,12 +20,13 @@ from tests.support.kubernetes import Namespace, a_namespace
 from tests.training.job import free_port
 from workers.local_kubernetes.binaries import kubectl
 
-PATIENCE = 240.0
+PATIENCE = 600.0
 STRUCK_AFTER = 10
 """Steps."""
 
-UNHURRIED, DRAGGING, HURRIED = 1500, 8000, 0
-"""Milliseconds of a step: while something happens to a job that trains on, when its steps run out meanwhile, and afterwards."""
+UNHURRIED, DRAGGING, HURRIED = 1500, 30_000, 0
+"""Milliseconds of a step: while something happens to a job that trains on, when half of its steps are done meanwhile, so that the
+others last for `PATIENCE`, and afterwards."""
 
 RANKS = 4
 NO_WORDS: Object = {}
