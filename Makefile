@@ -84,8 +84,8 @@ model: setup ## walk the model at random, 20,000 times or RUNS times of each kin
 	REKINDLE_MODEL_RUNS=$(or $(RUNS),20000) pytest --numprocesses=2 tests/model
 
 .PHONY: real-controllers
-real-controllers: setup ## run the manifests of examples/kubernetes under real controllers, or those of KINDS=JobSet; builds them, which takes minutes
-	pytest tests/real_controllers $(if $(KINDS),-k "$(KINDS)")
+real-controllers: setup ## run the manifests of examples/kubernetes under real controllers, or that of KIND=JobSet; builds them, which takes minutes
+	pytest tests/real_controllers $(if $(KIND),-k "[$(KIND)]")
 
 .PHONY: pictures
 pictures: setup ## make the README's pictures of the Temporal UI from a real run; needs chromium

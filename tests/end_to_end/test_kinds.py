@@ -11,12 +11,11 @@ import pytest
 import pytest_asyncio
 
 from rekindle.cli.stack import ClusterKind, Machine, Stack, running
-from rekindle.client import Rekindle
 from rekindle.model.recovery import Outcome
 from tests.support.controller import apply_crds
 from tests.support.kubeflow import kubeflow
 from tests.support.kubernetes import Namespace, a_namespace
-from tests.support.trained_examples import kubeconfig_of, trained_through, trained_through_a_lost_pod, watch_anew
+from tests.support.trained_examples import Underway, kubeconfig_of, trained_through, trained_through_a_lost_pod, watch_anew
 from tests.support.volcano import operator_and_volcano
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
@@ -46,12 +45,12 @@ async def played(namespace: Namespace) -> AsyncIterator[None]:
 async def test_a_job_with_a_manager_of_its_own_kind_is_restarted(kind: str, stack: Stack, tmp_path: Path) -> None:
     """All pods start anew from the last checkpoint, be the manager a pod of the job or of a Job of its own."""
 
-    async def restart(rekindle: Rekindle, _: Namespace, uid: str) -> None:
-        verdict = await rekindle.reschedule(uid)
+    async def restart(underway: Underway) -> None:
+        verdict = await underway.rekindle.reschedule(underway.uid)
         assert verdict.outcome is Outcome.RECOVERED, verdict
 
     trained = await trained_through(restart, kind, stack, tmp_path, played)
-    assert [len({one.pod_uid for one in trained.records if one.rank == rank}) for rank in range(4)] == [2, 2, 2, 2]
+    assert trained.pods == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet", "PyTorchJob", "TrainJob", "AscendJob"])

@@ -7,7 +7,7 @@ of its webhooks it makes itself, as on a cluster, and finds where a kubelet woul
 import asyncio
 import base64
 import fcntl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,10 +52,48 @@ class Controller:
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Webhook configurations that have another name on a cluster."""
 
+    patched: str = ""
+    """File of what kustomize changes in the webhooks."""
+
+    converted: str = ""
+    """Files of what kustomize changes in the definitions: the webhook that converts their objects."""
+
     secret: str = ""
     """Secret for the certificate that it makes; empty: it is given one."""
 
     flags: tuple[str, ...] = ()
+    configuration: Callable[[Path, int, int], Object] | None = None
+    """Its settings, by the folder of its certificate, the port of its webhooks and that of its health; None: flags say them."""
+
+    def mounted(self, own: Path) -> Path:
+        """Folder in which it looks for its certificate."""
+        return own if self.configuration else MOUNTED
+
+
+def _jobset(certificates: Path, port: int, health: int) -> Object:
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"port": port, "certDir": str(certificates)},
+        "metrics": {"bindAddress": "0"},
+    }
+
+
+def _kueue(certificates: Path, port: int, health: int) -> Object:
+    """As it comes, but for what is on a cluster of its own there."""
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "leaderElection": {"leaderElect": False},
+        "webhook": {"port": port, "certDir": str(certificates)},
+        "metrics": {"bindAddress": "0"},
+        "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "pod"]},
+        "featureGates": {"VisibilityOnDemand": False},  # a server beside, of which nobody asks anything
+    }
 
 
 JOBSET = Controller(
@@ -67,6 +105,21 @@ JOBSET = Controller(
     namespace="jobset-system",
     service="jobset-webhook-service",
     prefix="jobset-",
+    configuration=_jobset,
+)
+KUEUE = Controller(
+    module="kueue",
+    path="sigs.k8s.io/kueue",
+    package="sigs.k8s.io/kueue/cmd/kueue",
+    crds="config/components/crd/bases/*.yaml",
+    webhooks="config/components/webhook/manifests.yaml",
+    namespace="kueue-system",
+    service="kueue-webhook-service",
+    prefix="kueue-",
+    patched="config/components/webhook/kustomization.yaml",
+    converted="config/components/crd/patches/webhook_in_*.yaml",
+    secret="kueue-webhook-server-cert",
+    configuration=_kueue,
 )
 TRAINING_OPERATOR = Controller(
     module="training-operator",
@@ -113,12 +166,12 @@ def address_of_this_machine() -> str:
 
 
 @asynccontextmanager
-async def controllers(kind: str, api: Api, kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
-    """Runs the controllers that a kind takes, until the block ends. What they have installed stays behind."""
+async def controllers(run: Sequence[Controller], api: Api, kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
+    """Runs controllers until the block ends. What they have installed stays behind."""
     async with AsyncExitStack() as stack:
-        if any(controller.secret for controller in OF_KIND[kind]):
+        if any(controller.mounted(folder) == MOUNTED for controller in run):
             await stack.enter_async_context(_alone())
-        for controller in OF_KIND[kind]:
+        for controller in run:
             await stack.enter_async_context(_running(controller, api, kubeconfig, folder))
         yield
 
@@ -139,18 +192,14 @@ async def _running(controller: Controller, api: Api, kubeconfig: Path, folder: P
     own = folder / controller.module
     own.mkdir()
     await _create(api, "/api/v1/namespaces", {"metadata": {"name": controller.namespace}})
-    for definition in _files(controller, controller.crds):
+    for definition in _definitions(controller):
         await define(api, definition)
     await _create_service(controller, api, port)
-    flags = [f"--kubeconfig={kubeconfig}", f"--health-probe-bind-address=127.0.0.1:{health}", *controller.flags]
+    authority = "" if controller.secret else _certificate(own, f"{controller.service}.{controller.namespace}.svc")
     if controller.secret:
         secret = {"metadata": {"name": controller.secret}}
         await _create(api, f"/api/v1/namespaces/{controller.namespace}/secrets", secret)
-        flags += [f"--webhook-server-port={port}", "--metrics-bind-address=0"]
-        authority = ""
-    else:
-        authority = _certificate(own, f"{controller.service}.{controller.namespace}.svc")
-        flags.append(f"--config={_configuration(own, port)}")
+    flags = [f"--kubeconfig={kubeconfig}", *_said(controller, own, port, health)]
     for body in _webhooks(controller, authority):
         await _create(api, f"{ADMISSION}/{body['kind'].lower()}s", body)
     with (folder / f"{controller.module}.log").open("wb") as log:
@@ -158,7 +207,7 @@ async def _running(controller: Controller, api: Api, kubeconfig: Path, folder: P
             *dying_with_parent([str(program), *flags]), stdin=DEVNULL, stdout=log, stderr=log
         )
     try:
-        await _until_ready(controller, api, health, folder)
+        await _until_ready(controller, api, (health, port), folder)
         yield
     finally:
         with suppress(ProcessLookupError):
@@ -188,14 +237,28 @@ async def _create_service(controller: Controller, api: Api, port: int) -> None:
 
 def _files(controller: Controller, pattern: str) -> list[Object]:
     """Documents of files that the module brings."""
+    if not pattern:
+        return []
     command = ["go", "list", "-m", "-f", "{{.Dir}}", controller.path]
     folder = Path(check_output(command, cwd=MODULES / controller.module, text=True).strip())
     return [body for file in sorted(folder.glob(pattern)) for body in yaml.safe_load_all(file.read_text()) if body]
 
 
+def _definitions(controller: Controller) -> list[Object]:
+    """Makes the definitions of the module, as kustomize does."""
+    converted = {one["metadata"]["name"]: one["spec"] for one in _files(controller, controller.converted)}
+    found = _files(controller, controller.crds)
+    for body in found:
+        body["spec"] |= converted.get(body["metadata"]["name"], {})
+        if client := body["spec"].get("conversion", {}).get("webhook", {}).get("clientConfig"):
+            client["service"] |= {"name": controller.service, "namespace": controller.namespace}
+    return found
+
+
 def _webhooks(controller: Controller, authority: str) -> list[Object]:
     """Makes the webhook configurations of the module, as kustomize does."""
     found = _files(controller, controller.webhooks)
+    patches = _patches(controller)
     for body in found:
         name = body["metadata"]["name"]
         body["metadata"]["name"] = controller.renamed.get(name, controller.prefix + name)
@@ -203,10 +266,17 @@ def _webhooks(controller: Controller, authority: str) -> list[Object]:
             client = webhook["clientConfig"]
             client["service"] |= {"name": controller.service, "namespace": controller.namespace}
             client |= {"caBundle": authority} if authority else {}
-            if webhook["name"] in ("mpod.kb.io", "vpod.kb.io"):  # JobSet's patches
-                key = "jobset.sigs.k8s.io/jobset-name"
-                webhook["objectSelector"] = {"matchExpressions": [{"key": key, "operator": "Exists"}]}
+            webhook.update(patches.get(webhook["name"], {}))
     return found
+
+
+def _patches(controller: Controller) -> dict[str, Object]:
+    """What kustomize changes in webhooks, by their names."""
+    if controller is JOBSET:
+        labelled = {"matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]}
+        return {name: {"objectSelector": labelled} for name in ("mpod.kb.io", "vpod.kb.io")}
+    patches = [yaml.safe_load(one["patch"]) for file in _files(controller, controller.patched) for one in file["patches"]]
+    return {webhook["name"]: webhook for patch in patches for webhook in patch["webhooks"]}
 
 
 def _certificate(folder: Path, name: str) -> str:
@@ -217,42 +287,44 @@ def _certificate(folder: Path, name: str) -> str:
     return base64.b64encode((folder / "tls.crt").read_bytes()).decode()
 
 
-def _configuration(folder: Path, port: int) -> Path:
-    """JobSet's."""
-    said = {
-        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
-        "kind": "Configuration",
-        "leaderElection": {"leaderElect": False},
-        "internalCertManagement": {"enable": False},
-        "webhook": {"port": port, "certDir": str(folder)},
-        "metrics": {"bindAddress": "0"},
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(said))
-    return folder / "config.yaml"
+def _said(controller: Controller, own: Path, port: int, health: int) -> Sequence[str]:
+    """Where it serves what, as it takes it."""
+    if controller.configuration is None:
+        addresses = (
+            f"--health-probe-bind-address=127.0.0.1:{health}",
+            "--metrics-bind-address=0",
+            f"--webhook-server-port={port}",
+        )
+        return (*addresses, *controller.flags)
+    (own / "config.yaml").write_text(yaml.safe_dump(controller.configuration(own, port, health)))
+    return (f"--config={own / 'config.yaml'}",)
 
 
-async def _mount(controller: Controller, api: Api) -> None:
+async def _mount(controller: Controller, api: Api, folder: Path) -> None:
     """Plays the kubelet: what the Secret holds becomes files."""
     path = f"/api/v1/namespaces/{controller.namespace}/secrets/{controller.secret}"
     while not (content := (await api.get(path)).get("data", {})).get("tls.crt"):
         await asyncio.sleep(0.1)
     for name, text in content.items():
-        (MOUNTED / name).write_bytes(base64.b64decode(text))
+        (folder / name).write_bytes(base64.b64decode(text))
 
 
-async def _until_ready(controller: Controller, api: Api, port: int, folder: Path) -> None:
+async def _until_ready(controller: Controller, api: Api, ports: tuple[int, int], folder: Path) -> None:
+    """Some say that they are ready before they have begun to serve their webhooks."""
+    health, webhooks = ports
     try:
         async with asyncio.timeout(PATIENCE):
             if controller.secret:
-                await _mount(controller, api)
-            while not await _says_ready(port):
+                await _mount(controller, api, controller.mounted(folder / controller.module))
+            while not (await _answers(health, b" 200 ") and await _answers(webhooks)):
                 await asyncio.sleep(0.2)
     except TimeoutError:
         words = (folder / f"{controller.module}.log").read_text()[-3000:]
         raise Unavailable(f"{controller.module} was not ready within {PATIENCE:g} s\n  {words}") from None
 
 
-async def _says_ready(port: int) -> bool:
+async def _answers(port: int, word: bytes = b"") -> bool:
+    """Whether somebody listens there, who answers with this word."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
@@ -260,4 +332,4 @@ async def _says_ready(port: int) -> bool:
         writer.close()
     except OSError:
         return False
-    return b" 200 " in answer
+    return word in answer

@@ -1,52 +1,67 @@
 """`make real-controllers`: the manifests of `examples/kubernetes` under real controllers, webhooks included."""
 
-import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from activities.clusters.api_server import Api
-from rekindle.cli.stack import ClusterKind, Machine, Stack, running
-from tests.real_controllers.controllers import OF_KIND, controllers
+from rekindle.cli.stack import Stack
+from tests.real_controllers.conftest import cluster_with
+from tests.real_controllers.controllers import OF_KIND
 from tests.support.examples import apply, documents
-from tests.support.kubernetes import Namespace, a_namespace
-from tests.support.trained_examples import kubeconfig_of, trained_through_a_lost_pod, watch_anew
+from tests.support.kubernetes import a_namespace
+from tests.support.trained_examples import (
+    kubeconfig_of,
+    nothing_more,
+    trained_through_a_drain,
+    trained_through_a_hot_switch,
+    trained_through_a_lost_pod,
+    trained_through_a_restart,
+)
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
 """Programs are built."""
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[Stack]:
-    """One cluster for each test: the controllers of the last one would be missed."""
-    async with AsyncExitStack() as ends:
-        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rekindle-real-")))
-        yield await ends.enter_async_context(running(folder, Machine(3, 2, ClusterKind.KUBERNETES)))
+@dataclass(frozen=True)
+class Installed:
+    """A cluster with the real controllers of a kind."""
+
+    kind: str
+    stack: Stack
 
 
-@pytest.mark.parametrize("kind", OF_KIND)
-async def test_a_job_trains_on_through_a_lost_pod_under_its_real_controller(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """The controller appends its variables, counts the pod that takes over, and calls the job complete."""
-    folder = tmp_path / "job"
-    folder.mkdir()
-
-    @asynccontextmanager
-    async def real(namespace: Namespace) -> AsyncIterator[None]:
-        async with controllers(kind, namespace.api, kubeconfig_of(stack), tmp_path):
-            await watch_anew(stack)
-            yield
-
-    await trained_through_a_lost_pod(kind, stack, folder, real)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=OF_KIND)
+async def real(request: pytest.FixtureRequest) -> AsyncIterator[Installed]:
+    """One cluster for each kind."""
+    async with cluster_with(OF_KIND[request.param]) as stack:
+        yield Installed(request.param, stack)
 
 
-@pytest.mark.parametrize("kind", OF_KIND)
-async def test_the_manifest_is_admitted_as_it_stands(kind: str, stack: Stack, tmp_path: Path) -> None:
+async def test_the_manifest_is_admitted_as_it_stands(real: Installed) -> None:
     """The schemas and the webhooks of its kind admit it."""
-    async with (
-        Api(kubeconfig_of(stack)) as api,
-        controllers(kind, api, kubeconfig_of(stack), tmp_path),
-        a_namespace(kubeconfig_of(stack), "admitted") as namespace,
-    ):
-        assert (await apply(namespace, documents(kind)))["kind"] == kind
+    async with a_namespace(kubeconfig_of(real.stack), "admitted") as namespace:
+        assert (await apply(namespace, documents(real.kind)))["kind"] == real.kind
+
+
+async def test_a_job_trains_on_through_a_lost_pod_under_its_real_controller(real: Installed, tmp_path: Path) -> None:
+    """The controller appends its variables, counts the pod that takes over, and calls the job complete."""
+    await trained_through_a_lost_pod(real.kind, real.stack, tmp_path, nothing_more)
+
+
+async def test_a_pod_is_hot_switched_under_its_real_controller(real: Installed, tmp_path: Path) -> None:
+    """The controller takes the backup for the pod that it replaces, and calls the job complete; no step is lost."""
+    await trained_through_a_hot_switch(real.kind, real.stack, tmp_path, nothing_more)
+
+
+async def test_a_job_that_has_lost_all_its_pods_is_restarted_through_its_real_controller(real: Installed, tmp_path: Path) -> None:
+    """The controller lets the job be suspended and resumed with another template, and makes its pods; they go on from the last
+    checkpoint."""
+    await trained_through_a_restart(real.kind, real.stack, tmp_path, nothing_more)
+
+
+async def test_a_drain_waits_until_a_rank_has_moved_under_its_real_controller(real: Installed, tmp_path: Path) -> None:
+    """`kubectl drain` ends well, and no step is lost."""
+    await trained_through_a_drain(real.kind, real.stack, tmp_path, nothing_more)

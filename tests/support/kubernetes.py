@@ -132,6 +132,8 @@ GROUPS = {
     "pytorchjobs": "/apis/kubeflow.org/v1",
     "trainjobs": "/apis/trainer.kubeflow.org/v1alpha1",
     "trainingruntimes": "/apis/trainer.kubeflow.org/v1alpha1",
+    "localqueues": "/apis/kueue.x-k8s.io/v1beta2",
+    "workloads": "/apis/kueue.x-k8s.io/v1beta2",
 }
 
 

@@ -33,7 +33,7 @@ RATE, BURST, QUEUE = 10.0, 10, 50
 """Queries per second, largest burst, and number of queries that may wait. Source: ClusterD."""
 
 MOST = 10_000
-"""Largest number of clients that are remembered: those with a stream, and the last that registered. Source: ClusterD's MaxServeJobs."""
+"""Largest number of remembered clients: those with a stream, and the last that registered. Source: ClusterD's MaxServeJobs."""
 
 LONGEST_ROLE = 128
 

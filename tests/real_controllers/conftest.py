@@ -1,0 +1,23 @@
+"""Clusters with real controllers."""
+
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from activities.clusters.api_server import Api
+from rekindle.cli.stack import ClusterKind, Machine, Stack, running
+from tests.real_controllers.controllers import Controller, controllers
+from tests.support.trained_examples import kubeconfig_of, watch_anew
+
+
+@asynccontextmanager
+async def cluster_with(run: Sequence[Controller]) -> AsyncIterator[Stack]:
+    """The product on a cluster of three nodes, with these controllers and no others: what those install stays behind."""
+    async with AsyncExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rekindle-real-")))
+        stack = await ends.enter_async_context(running(folder, Machine(3, 2, ClusterKind.KUBERNETES)))
+        api = await ends.enter_async_context(Api(kubeconfig_of(stack)))
+        await ends.enter_async_context(controllers(run, api, kubeconfig_of(stack), folder))
+        await watch_anew(stack)
+        yield stack
