@@ -150,13 +150,17 @@ class Dialogue:
         limits = self.context.job.limits
         return limits.order if self._speaks_mindio else limits.absence
 
-    async def order(self, order: Order, within: timedelta) -> bool:
-        """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
+    async def order(self, order: Order, within: timedelta, needless: Callable[[], bool] = lambda: False) -> bool:
+        """Delivers an order wherever the job's stream is; False when it could not be delivered in time.
+
+        Args:
+            needless: tells when it is not tried any longer.
+        """
         if answer := reports.answer_to(order):
             self.asked.append(answer)
         self.attempt.append(order)
         self.ordered_on = self.attachment
-        written = await self._deliver(within, lambda: False)
+        written = await self._deliver(within, needless)
         self.ordered_on = self.ordered_on or self.delivered_on
         return written
 

@@ -79,7 +79,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=(FaultKind.SUB_HEALTH,),
         reasons_against=eligibility.hot_switch,
         limits=(
-            "order",  # three orders at most are waited for at length
+            "absence",  # three orders at most are waited for at length
             "order",
             "absence",
             "backup_scheduled",

@@ -15,6 +15,8 @@ MINDIO_PACE = timedelta(seconds=1)
 keeps the newest only. Source: tried with the real client, on a busy machine."""
 
 CONTINUE = "continue"
+NO_ORDER = "no order came in time"
+"""Words of our own training side where it has ended the pause of a hot switch by itself. Source: its `hot_switch.py`."""
 """Training goes on where it was paused. Our training side says so, too, in its answer to `migration`, where the backup died."""
 
 ROUTES = 33

@@ -56,6 +56,8 @@ class Script:
     """Called with the strategy when it is carried out, before its status."""
     went_on: str = "migration"
     """The strategy in its status; ours says `continue` when the backup died and training goes on where it was."""
+    info: str = "scripted"
+    """In its status behind a migration."""
     repeats: int = 1
     """How often each report is sent, each time on a new connection."""
     loses: set[str] = field(default_factory=set)
@@ -337,7 +339,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
 
     async def report_status(self, code: int) -> int:
         message = wire.RecoverStatusRequest(
-            jobId=self.job_id, strategy=self.script.went_on, status=wire.Status(code=code, info="scripted")
+            jobId=self.job_id, strategy=self.script.went_on, status=wire.Status(code=code, info=self.script.info)
         )
         return await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
 

@@ -22,6 +22,9 @@ from rekindle_wire.training_pb2 import RankMessage
 
 log = logging.getLogger(__name__)
 
+NO_ORDER = "no order came in time"
+"""Why training went on without one; the control plane knows its own outage by these words."""
+
 
 @dataclass(frozen=True)
 class Means:
@@ -57,6 +60,8 @@ class HotSwitch:
         """From here on the old processes may be deleted at any time, and nobody reports them as lost."""
         self.over = False
         """The old processes have their ranks."""
+        self.unordered = False
+        """It is over since the control plane did not say what follows the pause."""
         self._migrates = False
         """Who is lost now, or fails, is the affair of the migration, which goes on without it or says what has failed."""
         self._old: Members = {}
@@ -148,7 +153,8 @@ class HotSwitch:
             async with asyncio.timeout(self._means.order_timeout):
                 await self._migrate.wait()
         except TimeoutError:
-            self.stop("no order came")
+            self.unordered = True
+            self.stop(NO_ORDER)
             return False
         return True
 
