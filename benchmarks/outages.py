@@ -45,7 +45,7 @@ LEAD, LAG = 4.0, 6.0
 """Seconds in which the stop may come before the strike, and behind it."""
 SETTLES = 300.0
 """Seconds from the end of an outage until every job has its verdict."""
-LOOKS = 1.0
+LOOKS = 2.0
 QUIET = 12.0
 """Behind the last verdict: what is told again has been told again by then. Source: a manager's call, of 10 s."""
 MINDIO_SHARE = 10
@@ -115,6 +115,10 @@ class Struck:
         kinds = (GONE, MEMORY) if self.is_mindio else (GONE, MEMORY, SUB_HEALTH)
         self.strike = Strike(chance.choice(kinds), chance.randrange(RANKS))
         self.generation, self.left = self.side.generation, ""
+
+    def must_leave(self, outage: Outage) -> bool:
+        """Whether MindIO has left, or had to: it waits for 30 s, and an order for it is tried for 25."""
+        return bool(self.left) or (self.is_mindio and outage.ends >= self.job.limits.order.total_seconds())
 
     def watch(self) -> None:
         """Whoever has left comes back as another client."""
@@ -193,7 +197,7 @@ class Outages:
         round_ = Round(number, outage, ended_at - timedelta(seconds=max(outage.lasts.values())), ended_at)
         settled = await self._settled(jobs)
         await asyncio.sleep(QUIET)
-        statuses = await self._statuses(jobs)
+        statuses = await persistently(lambda: self._statuses(jobs), SETTLES)
         for struck in jobs:
             self._judge(struck, statuses[struck.job.id], round_, settled=settled)
         await self._heal(jobs)
@@ -283,7 +287,7 @@ class Outages:
         struck.problems += [
             f"{struck.row}: restarted, and it could have mended itself: {_ladder(incident)}"
             for incident in since
-            if _restarted(incident) and not struck.left
+            if _restarted(incident) and not struck.must_leave(round_.outage)
         ]
         for incident in recovered[-1:]:
             self._sample(struck, incident, round_)

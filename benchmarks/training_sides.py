@@ -319,6 +319,10 @@ class MindioSide:
 
     async def stop(self) -> None:
         peer, self._peer = self._peer, None
+        for telling in self._work:
+            telling.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        self._work.clear()
         if peer:
             await peer.__aexit__()
         if self._elsewhere:
