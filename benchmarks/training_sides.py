@@ -136,6 +136,8 @@ class Launcher:
         self._roster, self._pods = roster, pods
         self._name = f"{pod.name}-{next(_numbers)}"
         self.ranks: dict[int, Rank] = {}
+        self._followed: set[str] = set()
+        """Processes that others take the place of."""
         self._stream = pods.attach()
         self._tasks = [asyncio.create_task(self._obey())]
         for local in range(RANKS_PER_POD):
@@ -179,8 +181,10 @@ class Launcher:
                     self.failed = order.restart.reason
 
     def _replace(self, order: PodOrder) -> None:
+        """Once, however often it is ordered."""
         for rank in list(self.ranks.values()):
-            if rank.identity == order.replace.process and rank.ended is not None:
+            if rank.identity == order.replace.process and rank.ended is not None and rank.identity not in self._followed:
+                self._followed.add(rank.identity)
                 self._start_soon(rank.number)
 
     def _kill_named(self, identity: str) -> None:
