@@ -46,8 +46,9 @@ class Limits(Written):
     alone."""
 
     absence: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
-    """Time in which an order is tried that our own training side waits for: it mends itself after a minute without orders, and
-    bears one that comes late. Time in which the control plane itself is away does not count. Source: ours."""
+    """Time in which an order is tried that our own training side waits for, and the first one of a hot switch. Ours mends itself
+    after a minute without orders, and bears one that comes late. Time in which the control plane itself is away does not count.
+    Source: ours."""
 
     status_lost: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
     """MindIO: after an outage in which the last report of a recovery may have been lost, until training is asked whether it goes
