@@ -12,26 +12,23 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
 
-from temporalio.client import Client, WithStartWorkflowOperation
-from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.client import Client
 
+from benchmarks.installations import installation, persistently, register
 from benchmarks.load_clients import ScriptedClient, all_attached
 from benchmarks.load_control import PODS, RANKS_PER_POD
 from rekindle import ids
-from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
+from rekindle.cli.stack import Stack
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
 from rekindle.model.recovery import Receipt
-from rekindle.model.state import JobState, Registration
-from rekindle.temporal import TASK_TIMEOUT, connect
+from rekindle.temporal import connect
 
 SINGLES = 5
 """Number of faults that are reported one by one, and of those while all clients reconnect."""
@@ -84,7 +81,7 @@ class Load:
 
         async def one(job_id: str) -> None:
             async with few:
-                await register(self.temporal, job_id)
+                await register(self.temporal, a_job(job_id))
 
         await asyncio.gather(*(one(client.job_id) for client in self.clients))
         self._rate("registered", began)
@@ -240,38 +237,14 @@ class Load:
         process.kill()
 
 
-async def persistently(ask: Callable[[], Coroutine[Any, Any, Any]], patience: float = 60.0) -> Any:
-    """Retries a call until it succeeds, as our processes do while Temporal is away. After `patience` seconds the error is
-    raised."""
-    until = time.monotonic() + patience
-    while True:
-        try:
-            return await ask()
-        except Exception:
-            if time.monotonic() > until:
-                raise
-        await asyncio.sleep(0.2)
-
-
-async def register(temporal: Client, job_id: str) -> None:
-    job = Job(
+def a_job(job_id: str) -> Job:
+    return Job(
         id=JobId(job_id),
         name=job_id,
         pods=PODS,
         ranks_per_pod=RANKS_PER_POD,
         capabilities=(Capability.REPLACE_RANK_0,),
         sub_health=SubHealthStrategy.HOT_SWITCH,
-    )
-    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-        ids.Workflows.TRAINING_JOB,
-        JobState.of(job),
-        id=ids.job_workflow(job_id),
-        task_queue=ids.CONTROL_QUEUE,
-        task_timeout=TASK_TIMEOUT,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-    )
-    await temporal.execute_update_with_start_workflow(
-        ids.Updates.REGISTER, Registration(job=job), start_workflow_operation=start, result_type=Receipt
     )
 
 
@@ -292,32 +265,6 @@ def sub_health(job_id: str) -> Fault:
 def spread(seconds: Sequence[float]) -> str:
     cuts = quantiles(seconds, n=20, method="inclusive") if len(seconds) > 1 else [*seconds] * 19
     return f"median {median(seconds):.2f} s, p95 {cuts[-1]:.2f} s, max {max(seconds):.2f} s"
-
-
-@asynccontextmanager
-async def installation(directory: Path) -> AsyncIterator[Stack]:
-    """Runs Temporal, control worker and gateway until the block ends; processes that are killed are restarted."""
-    temporal, ui, gateway = free_ports(3)
-    addresses = Addresses(
-        temporal=f"127.0.0.1:{temporal}",
-        ui=f"http://127.0.0.1:{ui}",
-        gateway=f"127.0.0.1:{gateway}",
-        socket=str(directory / "none.sock"),
-        state_dir=str(directory),
-    )
-    environment = {**os.environ, **addresses.environment(), "PYTHONPATH": str(server_root()), "PYTHONUNBUFFERED": "1"}
-    stack = Stack(addresses, print)
-
-    async def start(name: str, command: list[str], answers_at: str = "") -> None:
-        await stack.start(Member(name, command, environment, directory / f"{name}.log", answers_at))
-
-    try:
-        await start("temporal", temporal_command(addresses, directory / "temporal.db"), addresses.temporal)
-        await start("control", [sys.executable, "-P", "-m", "benchmarks.load_control"])
-        await start("gateway", [sys.executable, "-P", "-m", "workers.gateway"])
-        yield stack
-    finally:
-        await stack.stop()
 
 
 async def measure(options: argparse.Namespace, directory: Path) -> Table:

@@ -153,8 +153,12 @@ class Dialogue:
         limits = self.context.job.limits
         return limits.order if self._speaks_mindio else limits.absence
 
-    async def order(self, order: Order, within: timedelta) -> bool:
-        """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
+    async def order(self, order: Order, within: timedelta, needless: Callable[[], bool] = lambda: False) -> bool:
+        """Delivers an order wherever the job's stream is; False when it could not be delivered in time.
+
+        Args:
+            needless: tells when it is not tried any longer.
+        """
         if answer := reports.answer_to(order):
             self.asked.append(answer)
         self.attempt.append(order)
@@ -162,7 +166,7 @@ class Dialogue:
         if here and self.told_first and (order.uuid, here.session) == (self.told_first.uuid, self.told_first.session):
             self.delivered, self.delivered_on = len(self.attempt), here
             return True
-        written = await self._deliver(within, lambda: False)
+        written = await self._deliver(within, needless)
         self.ordered_on = self.ordered_on or self.delivered_on
         return written
 

@@ -110,11 +110,14 @@ class HotSwitch(ModeWorkflow):
         job = self.context.job
         ranks = job.layout.ranks_of(self.pod_rank)
         self.undo.append(("stop switch", self._stop_switch))
-        if await self.order(orders.prepare_hot_switch(job.id, self.uuid, ranks), job.limits.order):
+        if await self.order(orders.prepare_hot_switch(job.id, self.uuid, ranks), job.limits.absence, self._is_struck):
             return
         why = self.lost_manager or "the training side could not be reached"
         if not self.touched:
             self.undo.clear()
+        if real_faults := self._real_faults():
+            raise _fault_first(real_faults)
+        if not self.touched:
             raise Ends(Outcome.REFUSED, f"{why}; nothing was touched")
         if self.lost_manager:
             raise self._left_alone(why)
@@ -235,6 +238,8 @@ class HotSwitch(ModeWorkflow):
             status, rescue = await self._resume_and_delete(backup, latest)
         if rescue:
             await self.compensate()
+            if orders.NO_ORDER in rescue:  # our own outage says nothing against the switch
+                return self._ended(Ends(Outcome.IGNORED, f"training went on where it was: {rescue}", passing=True))
             return self._ended(Ends(Outcome.IGNORED, f"{WENT_BACK}: {rescue}", policy=IGNORE))
         self.undo.clear()
         async with self.phase("backup pod takes over the rank"):
@@ -441,6 +446,7 @@ class HotSwitch(ModeWorkflow):
             reason=end.reason,
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
             training=end.training,
+            passing=end.passing,
             policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
             look_at=self._node_to_look_at(),
             left_behind=self.left_behind,

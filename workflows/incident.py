@@ -248,8 +248,9 @@ class IncidentRun:
         if any(moved.after.uid in self._stood_by for verdict in verdicts for moved in verdict.switched):
             known.state = known.state.with_(upkeep=standbys.taken(known.state.upkeep))
         self._show()
-        if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._attachment):
-            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
+        is_left_alone = last.outcome in (Outcome.REFUSED, Outcome.IGNORED)
+        if is_left_alone and (last.passing or known.state.attachment not in (None, self._attachment)):
+            known.state = faults.rejudged(known.state)  # its want, or an outage of ours, was the reason to do nothing
         touched = any(verdict.switched or verdict.restarted_at for verdict in verdicts) or LAST.mode in self._situation.tried
         if touched and not known.state.ended:
             await look(known, self._journal)

@@ -49,8 +49,9 @@ class Limits(Written):
     time, and to orders without which training can continue."""
 
     absence: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
-    """Time in which the delivery of an order is retried that Rekindle's training side waits for. It recovers by itself after a
-    minute without orders, and accepts a late one. An outage of the control plane itself does not count. Source: ours."""
+    """Time in which the delivery of an order is retried that Rekindle's training side waits for, and of the first order of a hot
+    switch. Our training side recovers by itself after a minute without orders, and accepts a late one. An outage of the control
+    plane itself does not count. Source: ours."""
 
     status_lost: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
     """MindIO: time after an outage that may have lost the last report of a recovery, until the training side is asked whether

@@ -80,7 +80,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=(FaultKind.SUB_HEALTH,),
         reasons_against=eligibility.hot_switch,
         limits=(
-            "order",  # the delivery of three orders at most is waited for at length
+            "absence",  # the delivery of three orders at most is waited for at length
             "order",
             "absence",
             "backup_scheduled",

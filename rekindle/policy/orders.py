@@ -17,6 +17,9 @@ keeps only the newest. Source: tried with the real client, on a busy machine."""
 CONTINUE = "continue"
 """Training continues where it was paused. Rekindle's training side also answers this to `migration` if the backup pod died."""
 
+NO_ORDER = "no order came in time"
+"""Text in the answer of Rekindle's training side after it has ended the pause of a hot switch by itself."""
+
 ROUTES = 33
 """Timeout of `globalFault` with a network fault, in seconds: 3 s for new routes and 30 s for a step that is retried. Source:
 ClusterD."""

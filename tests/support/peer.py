@@ -56,6 +56,8 @@ class Script:
     """Function that is called with the strategy when it is carried out, before its status."""
     went_on: str = "migration"
     """Strategy in its status; ours reports `continue` when the backup died and training continues where it was."""
+    info: str = "scripted"
+    """Text in its status after a migration."""
     repeats: int = 1
     """Number of times that each report is sent, each on a new connection."""
     loses: set[str] = field(default_factory=set)
@@ -337,7 +339,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
 
     async def report_status(self, code: int) -> int:
         message = wire.RecoverStatusRequest(
-            jobId=self.job_id, strategy=self.script.went_on, status=wire.Status(code=code, info="scripted")
+            jobId=self.job_id, strategy=self.script.went_on, status=wire.Status(code=code, info=self.script.info)
         )
         return await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
 

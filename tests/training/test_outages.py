@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from rekindle.model.limits import Limits
+from rekindle.policy.orders import NO_ORDER
 from rekindle_training.manager.gateway import REPORT_SECONDS
 from rekindle_training.manager.reports import Reports
 from rekindle_wire import REPORT
@@ -260,6 +261,7 @@ async def test_a_migration_that_is_ordered_when_training_has_gone_on_by_itself_s
     assert await job.started["backup-1"].code() == 0
     await gateway.migrate()
     assert await gateway.status("continue") == 0
+    assert NO_ORDER in gateway.all("ReportRecoverStatus")[-1].status.info
     assert await job.codes() == {0}
     assert job.final() == reference
     assert job.executed_once()

@@ -8,10 +8,12 @@ from temporalio.client import WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates
-from rekindle.model.job import Job
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome
-from rekindle.policy.orders import pause_train
+from rekindle.policy.orders import NO_ORDER, pause_train
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from workflows.dialogue import COUNTED, Dialogue
@@ -89,6 +91,59 @@ async def test_an_operation_ends_well_when_nobody_can_be_told_to_go_on(temporal:
         assert _ladder(incident) == [(Mode.LINK_SWITCH, Outcome.RECOVERED)]
         assert "goes on by itself" in incident.ladder[0].reason
         assert (await world.status()).state.links
+
+
+BRIEF = Limits(order=timedelta(seconds=0.2))
+"""Shorter than one try of an order in these tests."""
+
+
+async def _is_tried_in_vain(world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway dies, and a hot switch has tried its first order for longer than `BRIEF` says."""
+    monkeypatch.setattr("workflows.dialogue.COUNTED", timedelta(seconds=0.3))
+    await world.gateway.stop()
+    await world.fault(sub_health())
+    await world.recorded(await world.running(), "ACTIVITY_TASK_TIMED_OUT")
+
+
+async def test_the_first_order_of_a_hot_switch_is_tried_for_as_long_as_one_that_is_waited_for(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on meanwhile. The sub-health was left alone, for good where no other stream came."""
+    async with training(temporal, a_job(limits=BRIEF)) as (world, _):
+        await _is_tried_in_vain(world, monkeypatch)
+        await world.gateway.start()
+        assert _ladder(await world.incident()) == [(Mode.HOT_SWITCH, Outcome.RECOVERED)]
+
+
+async def test_a_real_fault_ends_the_tries_of_a_first_order(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is broken does not wait for what is only slow."""
+    async with training(temporal, _ours().model_copy(update={"limits": BRIEF})) as (world, peer):
+        await _is_tried_in_vain(world, monkeypatch)
+        await world.fault(Fault(id="crash", kind=FaultKind.PROCESS, ranks=(1,), source="training-side"))
+        await world.phase("faulty processes start again")
+        await world.gateway.start()
+        incident = await world.incident()
+        assert _ladder(incident)[:2] == [(Mode.HOT_SWITCH, Outcome.CANCELLED), (Mode.IN_PLACE, Outcome.RECOVERED)]
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["recover", "hot switch", "new pod running", "migration"]
+
+
+async def test_a_switch_that_an_outage_has_ended_is_tried_again(temporal: WorkflowEnvironment) -> None:
+    """Our manager says that no order came: that is no failure of the switch, and the policy stays. No other stream comes."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        peer.script.went_on, peer.script.info = "continue", f"training goes on: {NO_ORDER}"
+        await peer.pause()
+        incident = await world.incident()
+        assert _ladder(incident) == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
+        assert incident.policy_after is SubHealthStrategy.HOT_SWITCH
+        await peer.until(lambda: peer.orders.count("new pod running") == 2)
+        peer.script.went_on, peer.script.info = "migration", "scripted"
+        await peer.pause()
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
 
 
 async def test_a_migration_is_tried_for_three_minutes(temporal: WorkflowEnvironment) -> None:

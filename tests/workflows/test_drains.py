@@ -204,7 +204,7 @@ async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnviron
 
 async def test_tries_that_never_reach_the_training_side_are_one_incident(temporal: WorkflowEnvironment) -> None:
     """A history of twenty would be full of them in as many minutes, and each would have its events."""
-    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits(order=SOON)}))
+    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits(order=SOON, absence=SOON)}))
     async with training(temporal, job, cluster=cluster) as (world, _):
         await world.gateway.stop()
         async with the_next_run(world):

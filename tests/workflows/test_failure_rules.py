@@ -365,7 +365,7 @@ async def test_with_mindio_a_backup_whose_end_crosses_the_report_of_the_pause_is
 
 async def test_an_order_that_may_have_been_written_is_taken_back(temporal: WorkflowEnvironment) -> None:
     """Its gateway never said so: the backup is not started, `stop switch` is ordered, and it is not called untouched."""
-    job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
+    job = a_job(limits=Limits(order=timedelta(seconds=0.6), absence=timedelta(seconds=0.6)))
     tried: list[str] = []
 
     @activity.defn(name="deliver_order")
@@ -467,7 +467,7 @@ async def test_names_of_backup_pods_do_not_grow(temporal: WorkflowEnvironment) -
 
 async def test_a_stream_that_comes_while_a_hot_switch_is_refused_is_a_reason_to_try_again(temporal: WorkflowEnvironment) -> None:
     """The stream comes when the mode has given up waiting, and before its verdict is noted: the sub-health is not forgotten."""
-    job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
+    job = a_job(limits=Limits(order=timedelta(seconds=0.6), absence=timedelta(seconds=0.6)))
     async with harness(temporal, job) as world:
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
         await world.first_step()
@@ -481,7 +481,7 @@ async def test_a_stream_that_comes_while_a_hot_switch_is_refused_is_a_reason_to_
 
 async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(temporal: WorkflowEnvironment) -> None:
     """A first order that cannot be delivered ends in `refused`: no pod was created, and the policy stays."""
-    job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
+    job = a_job(limits=Limits(order=timedelta(seconds=0.6), absence=timedelta(seconds=0.6)))
     async with harness(temporal, job) as world:
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
         await world.first_step()

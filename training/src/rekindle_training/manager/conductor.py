@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rekindle_training import names
 from rekindle_training.manager import loop_ends, procedures
-from rekindle_training.manager.hot_switch import HotSwitch, Means
+from rekindle_training.manager.hot_switch import NO_ORDER, HotSwitch, Means
 from rekindle_training.manager.maintenance import FAULT_FIRST, NOT_PAUSED, Maintenance, Task
 from rekindle_training.manager.procedures import Plan, TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
@@ -423,7 +423,8 @@ class Conductor:
             switch.migrate()
         elif roster.complete:
             self._drop()  # there is nothing left of it to switch
-            self._means.reports.status(RECOVERED, "training goes on", MIGRATION if self._is_switched else CONTINUE)
+            info = "training goes on" + (f": {NO_ORDER}" if self._switch is not None and self._switch.unordered else "")
+            self._means.reports.status(RECOVERED, info, MIGRATION if self._is_switched else CONTINUE)
         else:
             self._means.reports.status(FAILED, "not all ranks are there")
 

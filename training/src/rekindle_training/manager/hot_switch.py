@@ -22,6 +22,9 @@ from rekindle_wire.training_pb2 import RankMessage
 
 log = logging.getLogger(__name__)
 
+NO_ORDER = "no order came in time"
+"""Why training went on without one; the control plane knows its own outage by these words."""
+
 
 @dataclass(frozen=True)
 class Means:
@@ -57,6 +60,8 @@ class HotSwitch:
         """True once training has paused. From then on the old processes may be deleted, and their loss is not reported."""
         self.over = False
         """True if the old processes keep their ranks, or have them again."""
+        self.unordered = False
+        """True if it ended because no order followed the pause."""
         self._migrates = False
         """True once the migration has begun.
 
@@ -151,7 +156,8 @@ class HotSwitch:
             async with asyncio.timeout(self._means.order_timeout):
                 await self._migrate.wait()
         except TimeoutError:
-            self.stop("no order came")
+            self.unordered = True
+            self.stop(NO_ORDER)
             return False
         return True
 
