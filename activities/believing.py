@@ -1,4 +1,7 @@
-"""Which rules are believed, for the activities that look at a few nodes of a cluster: that depends on all of them."""
+"""Decides which detection rules can be believed, for the activities that look at only a few nodes.
+
+That depends on all nodes of the cluster.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,11 +23,14 @@ class Beliefs:
         return self.among(await self._cluster.nodes())
 
     def among(self, nodes: Sequence[Node]) -> tuple[Unbelieved, ...]:
-        """By all nodes of the cluster. Whoever shares one look at them, of thousands, shares what is concluded."""
+        """Returns the rules that are not believed, judged from all nodes of the cluster.
+
+        The result is kept for as long as the same sequence of nodes is passed.
+        """
         if nodes is not self._judged[0]:
             self._judged = nodes, believing.among(nodes, self._rules)
         return self._judged[1]
 
     async def rules(self, nodes: Iterable[Node]) -> Rules:
-        """What is to be believed of these nodes."""
+        """Returns the rules that can be believed for these nodes."""
         return believing.doubting(self._rules, await self.about(nodes))

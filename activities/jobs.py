@@ -1,4 +1,5 @@
-"""What a workflow cannot do itself: ask a `TrainingJob` by an update, and terminate a recovery that does not even cancel."""
+"""Activities for what a workflow cannot do itself: send an update to a `TrainingJob`, and terminate a recovery that does not
+react to its cancellation."""
 
 import asyncio
 from contextlib import suppress
@@ -178,7 +179,8 @@ class JobActivities:
 
 
 KNOWN = timedelta(milliseconds=1)
-"""For an answer that came with the acceptance: the reason of a refusal."""
+"""Time limit of a request for an answer that is already known, because it came with the acceptance of the update: the reason of a
+refusal."""
 
 NAMED = 5
 """Ids that an answer names."""

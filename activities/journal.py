@@ -1,4 +1,4 @@
-"""What the cluster's objects say of a job, for schedulers, for people, and for a later workflow of the job."""
+"""Writes the state of a job onto the cluster's objects, for schedulers, for people, and for a later workflow of the job."""
 
 from contextlib import suppress
 

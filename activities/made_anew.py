@@ -32,7 +32,7 @@ class MakingAnew:
         self._cluster, self._request = cluster, request
         self._held = {held.pod_rank: held for held in request.held}
         self._goes_at: dict[str, float] = {}
-        """By UID: when a pod is deleted that still is there."""
+        """Time at which a pod is deleted if it still exists, by UID."""
         self._ended: set[str] = set()
         self._before: dict[int, PodRef] = {}
 

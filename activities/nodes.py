@@ -1,4 +1,4 @@
-"""What people see of nodes and say of them, on every cluster. Registered by the control worker."""
+"""Shows nodes to people, and writes what people say about them, on every cluster. Registered by the control worker."""
 
 from temporalio import activity
 

@@ -1,4 +1,4 @@
-"""What the upgrade of a switch needs of the world: which jobs are on a leaf, and what became of their maintenances."""
+"""Activities of the upgrade of a switch: find the jobs on a leaf, and begin, end and look up their maintenances."""
 
 import asyncio
 
@@ -110,7 +110,10 @@ class PlanActivities:
         return Moved(info=known.moves[-1].reason if known.moves else "")
 
     async def _begin(self, wanted: FailOver) -> bool:
-        """Whether it is ours. It has no parent: it outlives the upgrade, and begins on the current version of the code."""
+        """Begins the maintenance, and returns whether it belongs to this upgrade.
+
+        It has no parent: it outlives the upgrade, and begins on the current version of the code.
+        """
         request = wanted.request
         try:
             await self._client.start_workflow(
@@ -146,8 +149,11 @@ class PlanActivities:
                         return await self._not_back(request.maintenance, str(error))
 
     async def _not_back(self, maintenance: str, problem: str) -> Moved:
-        """What is over meanwhile has nothing on its backup link; what could not be failed over never had. What somebody has
-        terminated moves nothing any more."""
+        """Reports why links were not moved back, and whether that is a problem.
+
+        A maintenance that has ended has nothing on its backup link, and one that could not fail over never had. One that was
+        terminated moves nothing any more.
+        """
         try:
             known = await self._maintenances.settled(maintenance)
         except BadInput as error:

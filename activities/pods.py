@@ -85,7 +85,7 @@ PER_POD = 200
 """Bytes of what is said of one pod where several are named."""
 
 HOT = re.compile(r"(-hot-[0-9]{4,})+$")
-"""What an earlier hot switch added to the name of a pod: the next one replaces it."""
+"""Suffix that an earlier hot switch added to the name of a pod. The next hot switch replaces it."""
 
 
 def ref(pod: Pod) -> PodRef:
@@ -97,7 +97,7 @@ def is_backup(pod: Pod) -> bool:
 
 
 def was_standby(backup: Pod, name: str) -> bool:
-    """Whether it was taken in place of a new pod of this name."""
+    """Returns whether a standby was used instead of a new pod of this name."""
     return backup.metadata.annotations.get(TAKEN_AS) == name
 
 
@@ -153,10 +153,11 @@ class PodActivities:
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
 
     async def _unfit(self, pods: Sequence[Pod]) -> Unfit:
-        """Where no new pod of a job goes. Its standbys' nodes are looked at in any case: one that is gone is in no list.
+        """Returns where new pods of a job must not be placed. The nodes of standbys are always read: a deleted node is in no
+        list.
 
-        Args:
-            pods: of the job; without any of them nobody knows what they tolerate.
+            Args:
+                pods: of the job; without any, what they tolerate is unknown.
         """
         seen = await self._cluster.nodes()
         rules = doubting(self._rules, self._beliefs.among(seen))
@@ -166,7 +167,7 @@ class PodActivities:
         return unfit([*nodes.values(), *of_standbys], tolerated, rules)
 
     async def _nodes(self, pods: Iterable[Pod]) -> list[Node]:
-        """That these pods are on."""
+        """Returns the nodes that these pods are on. A node that no longer exists is returned as gone."""
         names = sorted({pod.spec.node_name for pod in pods} - {""})
         nodes = await asyncio.gather(*(self._node(name) for name in names))
         return [node or gone(name) for name, node in zip(names, nodes, strict=True)]

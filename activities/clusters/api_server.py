@@ -86,7 +86,7 @@ DEEPEST = 400
 """Levels of an answer that are kept. Python's parser gives up at about a thousand, and the API server admits more."""
 
 TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-"""Of JSON, as far as they say how deep something lies."""
+"""Matches the tokens of JSON that determine nesting depth: strings and brackets."""
 
 Object = dict[str, Any]
 
@@ -285,8 +285,10 @@ class Api:
                 await asyncio.sleep(began + ENDED - time.monotonic())
 
     async def is_ready(self) -> bool:
-        """Whether the server knows all that it needs to say no: one that was started a moment ago, or whose store is away, does
-        not."""
+        """Returns whether the server is ready.
+
+        A server that has just started, or that cannot reach its store, is not: it may refuse valid requests.
+        """
         try:
             return await self._is_ready()
         except (TimeoutError, aiohttp.ClientError, OSError):
@@ -334,7 +336,10 @@ class Api:
 
     @asynccontextmanager
     async def _sent(self, request: Request) -> AsyncIterator[RESTResponse]:
-        """Behind a 401 credentials are read again by the next request; what is under way keeps its connections."""
+        """Sends the request and yields the answer.
+
+        After a 401 the next request reads the credentials again; requests in flight keep their connections.
+        """
         async with self._connected() as connection:
             call = await connection.client.param_serialize(
                 request.method,

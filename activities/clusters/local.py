@@ -162,7 +162,7 @@ class LocalCluster:
     async def ensure_pods(
         self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
     ) -> list[Pod]:
-        """Its scheduler shuns sub-healthy nodes by itself."""
+        """Creates the pods of a generation. `shun_nodes` is not used: the local scheduler avoids sub-healthy nodes by itself."""
         return await self._client.ensure_generation(job_id, generation, avoid_nodes)
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
@@ -223,7 +223,8 @@ def _made_again(job: JobObject, pod_rank: int, pods: Sequence[Pod]) -> Pod:
 
 
 def _backup(old: Pod, name: str, avoid_nodes: Collection[str]) -> Pod:
-    """What the Ascend Operator creates: the same template, the same rank, and marks that go when it takes over."""
+    """Returns a backup as the Ascend Operator creates it: the same template, the same rank, and marks that are removed when it
+    takes over."""
     marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: old.metadata.name}
     return _clone(old, name, {**old.metadata.annotations, **marks}, avoid_nodes)
 
@@ -258,7 +259,7 @@ def _standing(pod: Pod) -> tuple[str, bool]:
 
 
 def _may_stand_in(standby: Pod, wanted: Pod) -> bool:
-    """Whether it runs, where the wanted pod may be, in the same life of the job."""
+    """Returns whether a standby can become the wanted pod: it runs on an allowed node, in the same generation."""
     same_life = standby.metadata.labels.get(keys.GENERATION) == wanted.metadata.labels.get(keys.GENERATION)
     runs = is_standby(standby) and standby.status.phase is PodPhase.RUNNING
     return runs and same_life and standby.spec.node_name not in wanted.spec.avoid_nodes

@@ -27,7 +27,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Replacement:
-    """Who takes over a pod rank that has lost its pod."""
+    """Backup pod that takes over a pod rank which has lost its pod."""
 
     backup: Pod
     old: Pod | None
@@ -39,7 +39,7 @@ class Cluster(Protocol):
     where something is watched."""
 
     rules: Rules
-    """What of its nodes and pods is a fault."""
+    """Rules that decide which states of nodes and pods are faults."""
 
     async def job(self, job_id: str) -> JobObject:
         """The job object with this UID, or NotFound."""
@@ -142,8 +142,10 @@ class Cluster(Protocol):
         ...
 
     async def budgets(self) -> Mapping[str, int]:
-        """By job, for how many pods it keeps them from being evicted, whoever made it do so and whether or not it is there still;
-        -1: nobody knows."""
+        """Returns the number of pods that each job keeps from being evicted, by job id; -1: unknown.
+
+        Budgets of deleted jobs and those that another party requested are included.
+        """
         ...
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:

@@ -90,7 +90,10 @@ logger = logging.getLogger("cluster")
 
 @dataclass(frozen=True)
 class AskedByMarks:
-    """The Operator counts pods, and is asked for a backup and for its end; Volcano is asked for the end of the old one."""
+    """Strategy for pods that the Ascend Operator counts.
+
+    The Operator creates and deletes backups, and Volcano deletes the old pod.
+    """
 
     labels: ClassVar[tuple[str, ...]] = ()
     finalizers: ClassVar[tuple[str, ...]] = ()
@@ -108,7 +111,10 @@ class AskedByMarks:
         return await self._keep_one(hands, pods, old)
 
     async def _ask_for_backup(self, hands: Hands, old: Object) -> None:
-        """Once: a request that is repeated behind its answer would make a second backup, so the pod must be as it was read."""
+        """Asks the Operator for a backup, once.
+
+        A repeated request would create a second backup, so the patch requires the resource version that was read.
+        """
         marks = _annotations(old)
         if marks.get(ASK_OPERATOR) == "create" and marks.get(IN_HOT_SWITCH) == "true":
             return
@@ -117,7 +123,7 @@ class AskedByMarks:
         await hands.api.patch(path_of(old), {"metadata": change})
 
     async def _keep_one(self, hands: Hands, pods: Sequence[Object], old: Object) -> Object:
-        """What a failed patch of the Operator leaves is put right: one backup pod, and the old pod names it."""
+        """Repairs the state that a failed patch of the Operator leaves: one backup pod is kept, and the old pod names it."""
         backups = _backups(pods, old)
         if not backups:
             raise Conflict(f"the backup of pod {old['metadata']['name']} is gone")
@@ -153,7 +159,10 @@ class AskedByMarks:
         return node is not None and not is_lost(node_of(node))
 
     async def ensure_promoted(self, hands: Hands, job: Workload, pod: Object) -> None:
-        """Its rank is its own: what else holds it, a second backup or what the Operator made in between, is told to end."""
+        """Promotes a backup pod to the pod of its rank.
+
+        Deletes the other pods of the rank: a second backup, or one that the Operator created meanwhile.
+        """
         uid = pod["metadata"]["uid"]
         pods = await hands.reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
         current = _now(pods, pod)
@@ -165,7 +174,10 @@ class AskedByMarks:
                 await self.ensure_deleted(hands, job, other, 0)
 
     async def ensure_deleted(self, hands: Hands, job: Workload, pod: Object, grace_seconds: int) -> None:
-        """By whom the contract says; by us when they do not answer, or when nobody else is in charge."""
+        """Deletes a pod through the component that the contract names.
+
+        Deletes it directly if that component does not answer or no component is responsible.
+        """
         if _terminating(pod):
             await hands.delete(pod, grace_seconds)
         elif is_backup(pod):
@@ -223,9 +235,13 @@ class StoppedByVolcano:
     async def ensure_stopped(
         self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
-        """With grace it is Volcano's work: the first rank is said to be faulty, and while process-level recovery pauses that
-        means all pods. `SubHealth` would not do: the sub-health strategy may be `ignore` by now. Without grace it is ours. A pod
-        of a lost node goes at once, and a mark on it would go with it before Volcano looks."""
+        """Stops all pods of the job.
+
+        With a grace period, Volcano deletes them: the first rank is marked as faulty, which means all pods while
+        process-level recovery is paused. The mark `SubHealth` does not work, as the sub-health strategy may be `ignore` by
+        now. Without a grace period, the pods are deleted directly. A pod on a lost node is deleted at once: its mark would
+        disappear with it before Volcano looks.
+        """
         await _switch_recovery(hands, job, "on", "pause")
         stays = (pod for pod in pods if _holds_rank(pod) and not is_on(pod, lost_nodes))
         first = min(stays, key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
@@ -265,7 +281,7 @@ class StoppedByVolcano:
 
 
 async def _switch_recovery(hands: Hands, job: Workload, before: str, after: str) -> None:
-    """Of the process level; a job that does not have it is left as it is."""
+    """Changes the label of process-level recovery from `before` to `after`. A job without the label is left unchanged."""
     with suppress(NotFound):
         if _labels(await _group(hands, job)).get(PROCESS_RECOVER_ENABLE) != before:
             return
@@ -301,20 +317,20 @@ def pod_group(job: Workload) -> str:
 
 
 def _acts(group: Object) -> bool:
-    """Whether Volcano deletes pods of this job at all, as things are. Source: Volcano plugin."""
+    """Returns whether Volcano currently deletes pods of this job at all. Source: Volcano plugin."""
     configured = _labels(group).get(FAULT_SCHEDULING) in ("force", "grace") and PLATFORM_DECIDES not in _annotations(group)
     return configured and group.get("status", {}).get("phase") in ("Running", "Unknown")
 
 
 def _would_end_only(group: Object, pod: Object) -> bool:
-    """Whether Volcano would delete a pod of a hot switch, and no other with it."""
+    """Returns whether Volcano would delete this pod of a hot switch and no other pod."""
     alone = _labels(group).get(PROCESS_RECOVER_ENABLE) == "on" and not _leads(pod)
     asked = _labels(group).get(SUB_HEALTHY_STRATEGY) == SubHealthStrategy.HOT_SWITCH
     return _acts(group) and asked and (alone or _annotations(group).get(UPPER_LIMIT) == "pod")
 
 
 def _would_end_all(group: Object, first: Object) -> bool:
-    """Whether Volcano would delete all pods for this one, while process-level recovery pauses."""
+    """Returns whether Volcano would delete all pods because of this one, while process-level recovery is paused."""
     together = _leads(first) or _labels(group).get(POD_RESCHEDULING) != "on"
     return _acts(group) and together and _annotations(group).get(UPPER_LIMIT) != "pod"
 
@@ -330,7 +346,7 @@ def _labels(thing: Object) -> dict[str, str]:
 
 
 def _place(pod: Object) -> tuple[str | None, str | None]:
-    """What the Operator counts a pod by; a backup has it of its source."""
+    """Returns the replica type and index by which the Operator counts a pod. A backup has those of its source."""
     return _labels(pod).get(REPLICA_TYPE), _labels(pod).get(REPLICA_INDEX)
 
 

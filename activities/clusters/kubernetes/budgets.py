@@ -19,8 +19,11 @@ MOST_LEFT = 100
 
 
 async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
-    """By job, for how many pods there is one; -1: nobody knows. Tenants may write the same label: what is not where the job's own
-    would be is nothing, and of jobs that are not known a few are told at a time."""
+    """Returns the number of pods that the PodDisruptionBudget of each job protects, by job id; -1 if it is unknown.
+
+    Tenants may write the same label, so a budget that is not at the expected place of the job is ignored. Of unknown jobs
+    only the first `MOST_LEFT` are returned.
+    """
     found: dict[str, int] = {}
     unknown = 0
     for scope in reader.scopes:
@@ -70,7 +73,7 @@ async def ensure_no_budget(api: Api, job: Workload) -> None:
 
 
 async def ensure_none_left(api: Api, scopes: Sequence[str], job_id: str) -> None:
-    """Of a job that is gone: who deletes it and leaves its pods behind, leaves its budget behind, too."""
+    """Deletes the budgets of a job that no longer exists. A job that is deleted without its pods leaves its budget too."""
     for scope in scopes:
         for budget in (await api.list(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}={job_id}")).items:
             with suppress(NotFound):

@@ -1,4 +1,4 @@
-"""Who counts the pods of a job, and how a backup takes a pod's place: by our own hand, beside whatever controller the job has.
+"""Strategies for how a backup takes the place of a pod, depending on which controller counts the pods of the job.
 
 A controller that counts pods by their labels is told in two patches who holds a rank: the old pod is released and the backup
 takes its place, in the order after which the controller leaves no pod too many.
@@ -70,7 +70,7 @@ class ByLabels:
     labels: tuple[str, ...]
     finalizers: tuple[str, ...] = ()
     lets_two_be: bool = False
-    """It leaves a second pod of an index alone, for ever, and fills an empty one at once."""
+    """True if the controller never deletes a second pod of an index, and fills an empty index at once."""
 
     place: tuple[str, ...] = ()
     """Labels of the pods of one index of one object, where the controller ends one of two by itself, but only a while later."""
@@ -175,7 +175,7 @@ def _begun(lost: LostRank, name: str) -> Object | None:
 
 
 def _shown(lost: LostRank) -> Object | None:
-    """What a backup can be made after."""
+    """Returns a pod that a backup can be cloned from: the last one of the rank, or another pod of it; None: there is none."""
     return lost.old or next(iter(lost.more), None)
 
 
@@ -216,7 +216,7 @@ async def _join(hands: Hands, job: Workload, backup: Object) -> None:
 
 
 async def _unmark(hands: Hands, pod: Object) -> None:
-    """It is a backup no more."""
+    """Removes the marks of a backup from a pod that was promoted."""
     marks = (keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
     if any(mark in pod["metadata"].get("annotations", {}) for mark in marks):
         labels = dict.fromkeys((made.BACKUP_OF, keys.STANDBY_OF))

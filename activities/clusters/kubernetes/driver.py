@@ -65,7 +65,7 @@ class KubernetesCluster:
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()
         self._looked = float("-inf")
-        """When the look at all nodes began that was finished last."""
+        """Time (monotonic) at which the last completed list of all nodes was started."""
         self._refused: dict[str, str] = {}
         self._recording: set[asyncio.Task[None]] = set()
         self._saying = asyncio.Semaphore(AT_ONCE)
@@ -100,15 +100,16 @@ class KubernetesCluster:
             return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
 
     async def node(self, name: str) -> Node:
-        """With what others say of it, as far as the rules of the installation ask for that."""
+        """Returns a node with the reports of other components about it, as far as the installation's rules use them."""
         node = node_of(await self._api.get(_node(name)))
         reports = await self._heard.of_node(name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
         return node.model_copy(update={"status": node.status.model_copy(update={"reports": reports})})
 
     async def nodes(self) -> Sequence[Node]:
-        """With what others say of them. Whoever asks at the same time shares one look, which begins behind its question.
+        """Returns all nodes with the reports of other components about them. Concurrent callers share one list, which begins
+        after each of them has asked.
 
-        Where our account may not list nodes, or cannot read one, its scheduler's word has to do.
+            If our account may not list nodes, or cannot read one, the assessment of the scheduler is used.
         """
         asked = time.monotonic()
         async with self._looking:
@@ -310,7 +311,7 @@ class KubernetesCluster:
     # ---- events
 
     def _refuse(self, about: About, error: BadInput) -> None:
-        """What is wrong with an object is said on the object, once."""
+        """Logs what is wrong with an object and records it as an event of the object, once for each problem."""
         key = f"{about.uid}/{about.word}"
         if self._refused.get(key) == str(error):
             return
@@ -343,7 +344,7 @@ class KubernetesCluster:
 
 
 def _network(pod: Object) -> Object:
-    """What `shapes.Speaker` looks at."""
+    """Returns the fields of a pod that `shapes.Speaker` checks."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
         "metadata": {key: metadata.get(key) for key in ("name", "namespace", "uid")},
@@ -353,13 +354,19 @@ def _network(pod: Object) -> Object:
 
 
 def _stem_of_standbys(job: Workload) -> str:
-    """What the names of its standbys begin with: a job of another kind may have the same name, and a pod's name is to fit into
-    its host's, of 63 characters."""
+    """Returns the prefix of the names of the job's standbys.
+
+    It contains part of the UID, as a job of another kind may have the same name. It is short, as a pod's name must fit into its
+    host name of 63 characters.
+    """
     return f"{job.name[:40].rstrip('-.')}-{job.uid[:5]}"
 
 
 def _node(name: str) -> str:
-    """Its path. People write names of nodes, and so do training sides in their reports."""
+    """Returns the API path of a node.
+
+    Raises NotFound if the text is not a valid name: people and training sides write names of nodes.
+    """
     if not is_name(name):
         raise NotFound(f"there is no node {cut(name, LONGEST_NAME)!r}")
     return f"{NODES}/{name}"

@@ -25,10 +25,10 @@ class About:
     name: str
     uid: str
     word: str
-    """What reasons of events call it."""
+    """Prefix of the reasons of events about this object, such as `Job`."""
 
     version: str = ""
-    """Of the object, as it was looked at."""
+    """Resource version of the object when it was read."""
 
 
 def about_job(job: Workload) -> About:
@@ -39,7 +39,7 @@ def about_job(job: Workload) -> About:
 
 
 def about_other(kind: str, thing: Object) -> About:
-    """About a pod, a node or a namespace. Events of objects without a namespace are in `default`."""
+    """Describes a pod, a node or a namespace. Events of objects without a namespace are in `default`."""
     metadata = thing["metadata"]
     return About(kind, "v1", metadata.get("namespace") or "default", metadata["name"], metadata["uid"], kind, _version(metadata))
 

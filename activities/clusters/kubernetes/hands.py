@@ -1,4 +1,4 @@
-"""What a kind's strategies do things with: pods are made, changed and ended, and metadata is written, one request each."""
+"""Requests that the strategies of a kind use: create, change and delete pods, and write metadata, one request each."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -137,7 +137,7 @@ class Hands:
         return await side_by_side(self._create_standby(job, body) for body in bodies)
 
     async def _create_standby(self, job: Workload, body: Object) -> Object:
-        """Where the priority class is not installed, it has its model's."""
+        """Creates a standby. If the priority class of standbys is not installed, the standby has that of its model."""
 
         def same(found: Object) -> bool:
             return job_id_of(found) == job.uid and keys.STANDBY_OF in found["metadata"].get("labels", {})

@@ -1,7 +1,7 @@
-"""What a kind of training job is on Kubernetes, and one job of it. Which kinds there are says the table, `kinds/__init__.py`.
+"""Describes a kind of training job on Kubernetes, and one job of it. The table of kinds is `kinds/__init__.py`.
 
 A kind is a row: where its objects are, which pods are theirs, what its object says, and its two strategies: how the whole job is
-restarted, and who counts its pods. Whatever serves jobs asks the row; no other place knows a kind by its name.
+restarted, and who counts its pods. Code that serves jobs asks the row; no other module knows a kind by its name.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +26,7 @@ MANAGER = "manager"
 
 @dataclass(frozen=True)
 class Places:
-    """Where the pods of a restart may go."""
+    """Nodes on which the pods of a restart may be placed."""
 
     avoid: Sequence[str] = ()
     shun: Sequence[str] = ()
@@ -34,7 +34,7 @@ class Places:
 
 
 class Restart(Protocol):
-    """How all pods of a job are ended and made anew. Every call may be repeated."""
+    """Strategy that stops all pods of a job and creates them again. Every call may be repeated."""
 
     @property
     def suspend(self) -> tuple[str, ...]:
@@ -51,19 +51,22 @@ class Restart(Protocol):
 
 
 class Count(Protocol):
-    """Who counts a job's pods, and how one of them takes another's place in his eyes. Every call may be repeated."""
+    """Strategy for the controller that counts a job's pods: how one pod takes the place of another for it.
+
+    Every call may be repeated.
+    """
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """By which its controller counts pods: a backup pod gets them when it takes over."""
+        """Labels by which the controller counts pods. A backup pod gets them when it takes over."""
 
     @property
     def finalizers(self) -> tuple[str, ...]:
-        """Of a pod that it counts."""
+        """Finalizers of a pod that the controller counts."""
 
     @property
     def makes_pods(self) -> bool:
-        """Whether a pod that is missing is made by whoever counts."""
+        """Whether the controller that counts pods also creates missing ones."""
 
     async def ensure_backup(
         self, hands: "Hands", job: "Workload", old: Object, name: str, avoid_nodes: Sequence[str]
@@ -87,7 +90,7 @@ class Template:
     body: Object
     pods: int
     replica_type: str = ""
-    """Or the name of a JobSet's replicated job."""
+    """Replica type of the pods, or the name of a JobSet's replicated job."""
 
     each: int = 0
     """Pods of one of a JobSet's Jobs."""
@@ -100,13 +103,13 @@ class Template:
 
 @dataclass(frozen=True)
 class Indexing:
-    """How the controllers of a kind say on a pod which one it is of those that they make."""
+    """Describes how the controllers of a kind mark on a pod which of their pods it is."""
 
     keys: tuple[str, ...] = ()
     """Annotations or labels with the pod's number; the first that is there."""
 
     type_label: str = REPLICA_TYPE
-    """From which template it is made; numbers begin with 0 in each."""
+    """Label that names the template of a pod. Numbers begin with 0 in each template."""
 
     group_label: str = ""
     """The number of its group, where a template is for several of them; numbers begin with 0 in each."""
@@ -160,13 +163,13 @@ class Kind:
     UID instead."""
 
     shape: type[shapes.Shape]
-    """Of the whole object, as far as it is read."""
+    """Shape of the whole object, as far as it is read."""
 
     templates: Callable[[Object], list[Template]]
-    """From the spec of a job object; the bodies are parts of it."""
+    """Returns the templates in the spec of a job object. Their bodies are parts of the spec."""
 
     read: "Callable[[Workload], JobObject]"
-    """What the object says. Raises BadInput where it means nothing."""
+    """Returns the content of the job object. Raises BadInput if it is invalid."""
 
     restart: Restart
     count: Count
@@ -186,29 +189,32 @@ class Kind:
     said_side: "Callable[[Workload], object]" = _annotated_side
     traits: tuple[Trait, ...] = ()
     is_ours: bool = False
-    """Its jobs are looked after without a word that asks for it."""
+    """True if jobs of this kind are managed without a label that asks for it."""
 
     has_object: bool = True
-    """What is made for a job of it can be owned by the job, and is deleted with it."""
+    """True if the job has an object of its own.
+
+    What is created for the job can be owned by that object and is deleted with it.
+    """
 
     own_manager: str = ""
     """Value of `managedBy` that says no more than its absence."""
 
     is_queued: bool = True
-    """Whether Kueue has eyes for it."""
+    """Whether Kueue manages jobs of this kind."""
 
     written_to: "Callable[[Workload], list[tuple[str, str]]]" = _of_the_object
     """Paths of what carries the job's labels and annotations, each with the UID that it must have, if that is known. The last one
     is the job itself; of the others some may not be there."""
 
     rights: tuple[Right, ...] = ()
-    """What whoever recovers its jobs has to be allowed beside reading and changing them."""
+    """Rights that a recovery needs for jobs of this kind, besides reading and changing them."""
 
     reading: tuple[Right, ...] = ()
-    """What whoever only looks at its jobs has to be allowed beside reading them."""
+    """Rights that observing jobs of this kind needs, besides reading them."""
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Of the collection or of one object; without a namespace: of all namespaces."""
+        """Returns the API path of the collection or of one object; without a namespace, that of all namespaces."""
         where = f"/namespaces/{namespace}" if namespace else ""
         return f"{self.api}{where}/{self.plural}" + (f"/{name}" if name else "")
 
@@ -262,12 +268,12 @@ class Workload:
 
     @property
     def reference(self) -> Object:
-        """What is made for it is deleted with it."""
+        """Owner reference to the job. An object that has it is deleted with the job."""
         return {"apiVersion": self.kind.api_version, "kind": self.kind.name, "name": self.name, "uid": self.uid}
 
     @property
     def is_suspended(self) -> bool:
-        """By whomever."""
+        """Whether the job is suspended, regardless of who suspended it."""
         said: Any = self.object["spec"]
         for part in self.kind.restart.suspend:
             said = said.get(part) or {}
@@ -280,7 +286,7 @@ class Workload:
 
     @property
     def was_resumed(self) -> bool:
-        """By somebody else, in the middle of a restart."""
+        """Whether another party resumed the job in the middle of a restart."""
         return not self.is_suspended and bool(self.annotation(STOPPED))
 
     @cached_property
@@ -290,12 +296,12 @@ class Workload:
 
     @property
     def workers(self) -> list[Template]:
-        """Of the pods that carry ranks."""
+        """Templates of the pods that carry ranks."""
         return [template for template in self.templates if not template.is_manager]
 
     @cached_property
     def first_ranks(self) -> dict[str, tuple[int, int]]:
-        """By the replica type of a template of workers: how many ranks come before it, and how many one of its groups has."""
+        """Number of ranks before each template of workers, and of ranks of one of its groups, by replica type."""
         found: dict[str, tuple[int, int]] = {}
         ranks = 0
         for template in self.workers:

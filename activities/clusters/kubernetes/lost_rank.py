@@ -18,14 +18,14 @@ class LostRank:
     """Pods of the rank that live elsewhere: somebody made them in its place."""
 
     backups: Sequence[Object]
-    """Those that are to take it over, and are not told to end."""
+    """Backup pods that are to take the rank over, and that are not being deleted."""
 
     others: Sequence[Object]
     """Pods of the job's other ranks, and its managers."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is any pod of it beside its backups."""
+        """Whether the rank has a pod other than its backups."""
         return bool(self.old or self.more)
 
     @property
@@ -60,7 +60,7 @@ def is_terminating(pod: Object) -> bool:
 
 
 def is_active(pod: Object) -> bool:
-    """As controllers count pods."""
+    """Returns whether a pod is active in the sense of controllers: not finished and not being deleted."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") and not is_terminating(pod)
 
 

@@ -1,4 +1,4 @@
-"""From the API server's objects to the vocabulary of `rekindle.model.cluster`. Pure."""
+"""Converts objects of the API server to the types of `rekindle.model.cluster`. Pure."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 
 
 class Flat(yaml.SafeLoader):
-    """Of values without references: ten lines that refer to each other, merged, say more than any memory holds."""
+    """YAML loader that refuses aliases. Ten lines of merged aliases can expand to more than any memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -69,7 +69,7 @@ class Flat(yaml.SafeLoader):
 
 
 def node_of(raw: Object) -> Node:
-    """Without what others say of it.
+    """Converts a node, without the reports of other components about it.
 
     Raises:
         BadInput: a field that is read is wrong.
@@ -103,12 +103,15 @@ def _taint(raw: Object) -> Taint:
 
 
 def _lean(part: Any) -> Any:
-    """Without what is large and never read: most of the time that a node costs, of which there are thousands."""
+    """Returns the part without large fields that are never read.
+
+    They would take most of the time of reading thousands of nodes.
+    """
     return {key: value for key, value in part.items() if key not in NEVER_READ} if isinstance(part, dict) else part
 
 
 def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
-    """With its rank, its role and its job where the port expects them, wherever the pod carries them.
+    """Converts a pod. Its rank, role and job are placed where the port expects them, wherever the pod carries them.
 
     Raises:
         BadInput: a field that is read is wrong.
@@ -156,7 +159,7 @@ class PodsOf:
         self._read: dict[str, tuple[str, Pod]] = {}
 
     def read(self, job: Workload, pods: Iterable[Object]) -> list[Pod]:
-        """Their order is kept."""
+        """Returns the pods in the given order."""
         known, self._read = self._read, {}
         for pod in pods:
             uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
@@ -207,7 +210,10 @@ def _container(status: Object, training: frozenset[str]) -> ContainerState | Non
 
 
 def _waiting(status: Object) -> str:
-    """Of the first container that waits; those that prepare come first. Such a message may quote an answer of a megabyte."""
+    """Returns why the first waiting container waits; init containers come first.
+
+    The message is cut, as it may quote an answer of a megabyte.
+    """
     containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
     waits = (container.get("state", {}).get("waiting") for container in containers)
     first: Object = next((one for one in waits if one and one.get("reason") not in (None, "", "PodInitializing")), {})
@@ -247,7 +253,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _command(spec: Object) -> tuple[str, ...]:
-    """Of the first container; an image with a command of its own stands for it."""
+    """Returns the command of the first container. If the image has the command, the image is returned instead."""
     container = spec["containers"][0]
     return (*container.get("command", ()), *container.get("args", ())) or (container.get("image", "?"),)
 
@@ -261,17 +267,17 @@ def _limits(container: Object) -> dict[str, Any]:
 
 
 def is_managed(job: Workload) -> bool:
-    """Whether the job asks for recoveries, by the contract's labels and annotations or by ours."""
+    """Returns whether the job asks for recoveries, by the labels and annotations of the contract or by ours."""
     labels, annotations = job.metadata.get("labels", {}), job.metadata.get("annotations", {})
     asks = labels.get(keys.MANAGED) == "true" or keys.SUB_HEALTHY_STRATEGY in labels or keys.RECOVER_STRATEGY in annotations
     return asks or job.kind.is_ours
 
 
 def job_object_of(job: Workload, *, observe: bool) -> JobObject:
-    """What the watcher registers.
+    """Returns the job as the watcher registers it.
 
     Raises:
-        BadInput: a field, an annotation or a number means nothing.
+        BadInput: a field, an annotation or a number is invalid.
     """
     job = job.checked()
     read = job.kind.read(job)
@@ -294,7 +300,7 @@ def foreign(job: Workload) -> JobObject:
 
 
 def as_its_pods_say(job: Workload) -> JobObject:
-    """Its pods say how many ranks they have, its annotations the rest."""
+    """Returns the job, with the number of ranks from its pods and everything else from its annotations."""
     if not job.workers:
         raise BadInput(f"spec: no pods carry ranks: every template is one of a {MANAGER}")
     template = job.workers[0].body
@@ -313,10 +319,10 @@ def as_its_pods_say(job: Workload) -> JobObject:
 
 
 def training_side_of(job: Workload) -> TrainingSide:
-    """What the job's object says, whatever else is wrong with it.
+    """Returns the training side that the job's object names, even if other parts of the object are invalid.
 
     Raises:
-        BadInput: a word that means nothing.
+        BadInput: the training side is unknown.
     """
     said = job.kind.said_side(job)
     try:

@@ -32,14 +32,17 @@ ROLE_FIELDS = {
     keys.ENV_POD_ROLE: f"metadata.annotations['{keys.POD_TYPE}']",
     keys.ENV_POD_RANK: f"metadata.annotations['{keys.RANK_INDEX}']",
 }
-"""By the variable: where a pod finds its role and its rank."""
+"""Field paths of the environment variables that tell a pod its role and its rank, by variable."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_WEIGHT = 100
 MOST_TERMS = 100
-"""Of an affinity. Each is to name all nodes that a pod keeps off, of which there may be 500: a tenant's ten thousand would make
-pods of 60 MiB, many at a time."""
+"""Maximum number of terms of an affinity.
+
+Each term names all nodes that the pod avoids, up to 500. Ten thousand terms of a tenant would make pods of 60 MiB, many at a
+time.
+"""
 
 LIVING = (
     "uid",
@@ -50,7 +53,7 @@ LIVING = (
     "generation",
     "managedFields",
 )
-"""What the API server writes into metadata."""
+"""Fields of metadata that the API server writes."""
 
 
 # ---- the backup of a pod
@@ -119,7 +122,7 @@ def without(pod: Object, keys: Collection[str]) -> Object:
 
 
 def _as_worker(spec: Object, metadata: Object) -> Object:
-    """What a pod that was a standby has for the sake of that is not cloned. Its role and its rank are its annotations again."""
+    """Returns the spec without the parts that only standbys have. The role and the rank are read from annotations again."""
     waits = {"name": keys.ENV_POD_ROLE, "value": PodRole.STANDBY.value}
     for container in spec["containers"]:
         own = container.get("env", [])
@@ -164,7 +167,8 @@ def standby_of(model: Object, job: Workload, name: str, affinity: Object, rank_k
 
 
 def may_stand_in(standby: Object, backup: Object, job: Workload, avoid_nodes: Collection[str]) -> bool:
-    """Whether a standby runs where a backup pod may be, in the same life of the job, made after a pod of the same kind."""
+    """Returns whether a standby can become this backup pod: it runs on an allowed node, in the same generation, and was cloned
+    from a pod of the same type."""
     metadata, spec = standby["metadata"], standby["spec"]
     labels, wanted = metadata.get("labels", {}), backup["metadata"]["labels"]
     runs = standby.get("status", {}).get("phase") == "Running" and spec.get("nodeName") not in avoid_nodes
@@ -332,7 +336,7 @@ def topology_of(job: Workload, pod: Object) -> str:
 
 
 def fields(paths: Mapping[str, str], own: Collection[str] = ()) -> list[Object]:
-    """What a pod knows of itself."""
+    """Returns environment variables that are filled from fields of the pod, without those in `own`."""
     return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items() if name not in own]
 
 

@@ -30,10 +30,10 @@ SWEEP = 60.0
 """Seconds between two looks for what is over."""
 
 MOST_SWEPT = 200
-"""That are taken away by one look: a fault waits for it that is told."""
+"""Maximum number of ConfigMaps that one sweep deletes. A fault that is being reported waits for the sweep."""
 
 TRIES = 5
-"""Of a change that another gateway's change overtook."""
+"""Tries of a change that conflicts with the change of another gateway."""
 
 
 class PublicFaults:
@@ -103,7 +103,7 @@ class PublicFaults:
 
 
 def concerns(thing: Object) -> Concerns:
-    """What is kept in a ConfigMap; nothing, where somebody else wrote into it what means nothing."""
+    """Returns the nodes and devices that a ConfigMap lists; empty if its content is invalid because another party wrote it."""
     try:
         (fault,) = json.loads(thing["data"][KEY])["faults"]
         return {one["node"]: Concerned.model_validate(one) for one in fault["concerned"]}
@@ -117,13 +117,13 @@ def _name(sender: str, fault_id: str) -> str:
 
 
 def _said(envelope: Envelope, fault: PublicFault) -> Mapping[str, Any]:
-    """As the contract's ConfigMap has it."""
+    """Returns the fault in the format of the contract's ConfigMap."""
     known = fault.model_dump(by_alias=True, exclude={"influence"})
     return {**envelope.model_dump(by_alias=True), "faults": [{**known, "assertion": "occur"}]}
 
 
 def _written(said: Mapping[str, Any], found: Concerns) -> str:
-    """With our own list of nodes beside."""
+    """Returns the JSON of a fault, with our own list of affected nodes added."""
     concerned: list[Mapping[str, Any]] = [{"node": node, **one.model_dump()} for node, one in sorted(found.items())]
     (fault,) = said["faults"]
     return json.dumps({**said, "faults": [{**fault, "concerned": concerned}]})

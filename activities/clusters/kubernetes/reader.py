@@ -1,4 +1,4 @@
-"""What is read of Kubernetes: a job by its UID, the pods of a job, and the job of a pod. Used by the drivers and the watch."""
+"""Reads from Kubernetes: a job by its UID, the pods of a job, and the job of a pod. Used by the drivers and the watch."""
 
 import asyncio
 import re
@@ -22,7 +22,10 @@ LOOK_GAP = 1.0
 """Seconds between two lists of all jobs: anybody may name a job that there is not."""
 
 LOOK_REST = 5.0
-"""For strangers, how many times as long as the last list took: those of a large cluster are many megabytes."""
+"""Minimum time between two lists on behalf of unknown callers, as a multiple of the duration of the last list.
+
+Lists of a large cluster have many megabytes.
+"""
 
 LEVELS = 3
 """Controllers above a pod: a Job, its JobSet, and the TrainJob of that. Tenants can write owners that own each other."""
@@ -34,11 +37,11 @@ MOST_TOPS = 100_000
 """Jobs of which is remembered what they are parts of; asked again at worst."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-"""Of an object, as far as the API server admits it."""
+"""Pattern of the names of objects that the API server accepts."""
 
 
 def is_name(text: str) -> bool:
-    """Whether an object may be called so; whatever else somebody wrote must not become a part of a path."""
+    """Returns whether the text is a valid name of an object. Other text must not become part of a path."""
     return len(text) <= LONGEST_NAME and bool(NAME.fullmatch(text))
 
 
@@ -58,10 +61,10 @@ class Reader:
         self._where: dict[str, tuple[Kind, str, str]] = {}
         """Kind, namespace and name of the jobs that were seen, by UID."""
         self._above_of: dict[str, Object] = {}
-        """Who controls those of them that are parts of others."""
+        """Owner reference of the controller of a job that is part of another job, by the job's UID."""
         self._looking = asyncio.Lock()
         self._looked = float("-inf")
-        """When all jobs were listed last."""
+        """Time at which all jobs were last listed."""
         self._look_took = 0.0
         self._look_failed: ClusterError | None = None
         self._tops: dict[str, str] = {}
@@ -142,7 +145,10 @@ class Reader:
             self.forget(job_id)
 
     def remember(self, job: Workload) -> None:
-        """Where a job is, so that it is found by its UID, and what it is a part of, which is not asked for each of its pods."""
+        """Stores where a job is, so that it is found by its UID.
+
+        Also stores what it is part of, so that this is not read for each of its pods.
+        """
         self._where[job.uid] = (job.kind, job.namespace, job.name)
         self._above_of.pop(job.uid, None)
         self._note_marks(job)
@@ -407,7 +413,7 @@ class Reader:
         return self._tops.get(uid, uid)
 
     def is_part(self, job: Workload) -> bool:
-        """Whether a job of a kind that we know controls it."""
+        """Returns whether a job of a known kind controls this job."""
         above = controller_of(job.object)
         return above is not None and self._kind_of(above) is not None
 

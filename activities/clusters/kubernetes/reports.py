@@ -1,8 +1,8 @@
-"""What others say of nodes in objects of their own: events, MindCluster's ConfigMaps, public faults.
+"""Reads reports of other components about nodes: events, MindCluster's ConfigMaps, public faults.
 
-Read by the watch for all nodes, and by the driver for one. Each object is understood by itself, and so is each of its parts; one
-that cannot be read says nothing. Public faults, which anybody may send who may write a ConfigMap, are taken from the components'
-namespaces only.
+The watch reads them for all nodes, and the driver for one. Each object, and each part of it, is parsed independently; one that
+cannot be read is ignored. Public faults may come from anybody who can write a ConfigMap, so they are read only in the namespaces
+of the components.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT
 from rekindle.policy.rules import over_at
 
 DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
-"""What the names of ConfigMaps begin with; the node's name follows. Source: the Kubernetes contract."""
+"""Prefixes of the names of ConfigMaps; the node's name follows. Source: the Kubernetes contract."""
 
 COMPONENTS = ("cluster-system", "mindx-dl", "kube-system")
 """Namespaces in which no tenant writes."""
@@ -39,10 +39,10 @@ MANUAL = "ManuallySeparateNPU"
 MANUAL_INFO = "clusterd-manual-info-cm"
 
 HALVES = re.compile(r"\\u[dD][89a-fA-F]")
-"""In JSON, of a character that is written as two."""
+"""Matches the first half of a surrogate pair, as JSON escapes a character outside of the basic plane."""
 
 END_OF_TIME = 10**13
-"""In milliseconds; the contract has 13 digits."""
+"""Upper limit of timestamps, in milliseconds since the epoch. Those of the contract have 13 digits."""
 
 MOST = 256
 """Reports of one object."""
@@ -51,7 +51,7 @@ OVER = ("recover",)
 """Assertions of a public fault that is no more."""
 
 Reports = Mapping[str, tuple[NodeReport, ...]]
-"""By the name of the node, or by `SERIAL` and its serial number."""
+"""Reports by the name of the node, or by `SERIAL` and its serial number."""
 
 Wrong = Callable[[str], None]
 """Hears why a part of an object cannot be read: nobody knows what it says."""
@@ -65,7 +65,10 @@ def ignored(_: str) -> None:
 
 
 def _each(what: str, parts: Iterable[Part], understood: Callable[[Part], Iterable[Found]], wrong: Wrong) -> Iterator[Found]:
-    """What is found in each of them. One that cannot be read hides no other."""
+    """Yields what `understood` finds in each part.
+
+    A part that cannot be read is passed to `wrong` and does not affect the others.
+    """
     for number, part in enumerate(parts):
         try:
             found = list(understood(part))
@@ -84,16 +87,16 @@ class Where:
     query: tuple[tuple[str, str], ...]
     read: Callable[[Object, Wrong], Reports]
     prefix: str = ""
-    """What their names begin with, where a node's name follows."""
+    """Prefix of the names of the objects, which a node's name follows; empty: names do not contain a node."""
 
     @property
     def is_by_node(self) -> bool:
-        """Whether those of one node can be asked for."""
+        """Whether the objects of a single node can be requested."""
         return bool(self.prefix) or self.read is of_event
 
 
 def places(rules: Rules) -> Iterator[Where]:
-    """What has to be read for these rules."""
+    """Yields the places of objects that have to be read for these rules."""
     if "event" in rules.reporters:
         yield Where(in_scope("events", "default"), (("fieldSelector", "involvedObject.kind=Node"),), of_event)
     if rules.reporters & {"device-plugin", "switch"}:
@@ -110,15 +113,18 @@ def places(rules: Rules) -> Iterator[Where]:
 
 
 class Heard:
-    """What is said of single nodes now. Who asks at the same time for objects that are about any node shares one look at them,
-    which begins behind the question: there may be thousands, and a job asks for a hundred nodes."""
+    """Current reports about single nodes.
+
+    Concurrent callers share one list of objects that may be about any node. The list begins after they asked: there may be
+    thousands of objects, and a job asks about a hundred nodes.
+    """
 
     def __init__(self, api: Api, rules: Rules) -> None:
         self._api, self._rules = api, rules
         self._looks = {where: _Look() for where in places(rules)}
 
     async def of_node(self, node: str, serial: str = "") -> tuple[NodeReport, ...]:
-        """By its name or its serial number."""
+        """Returns the reports about a node, by its name or its serial number."""
         found: list[NodeReport] = []
         for where, look in self._looks.items():
             said = await self._alone(where, node) if where.is_by_node else await self._shared(where, look)
@@ -147,7 +153,7 @@ class Heard:
 
 
 class _Look:
-    """At all objects of a place, that was finished last."""
+    """Result of the last completed list of all objects of one place."""
 
     def __init__(self) -> None:
         self.looking = asyncio.Lock()
@@ -164,7 +170,7 @@ def _joined(where: Where, things: Iterable[Object]) -> Reports:
 
 
 def read(where: Where, thing: Object, wrong: Wrong = ignored) -> Reports:
-    """What it says, as far as it can be read."""
+    """Returns the reports in an object, as far as it can be read."""
     try:
         return where.read(thing, wrong)
     except (*MALFORMED, BadInput) as error:
@@ -178,7 +184,7 @@ def in_order(reports: Iterable[NodeReport]) -> tuple[NodeReport, ...]:
 
 
 def in_force(reports: Iterable[NodeReport], rules: Rules, now: datetime) -> tuple[NodeReport, ...]:
-    """Those that are not over by themselves, each with the moment at which it will be."""
+    """Returns the reports that have not expired, each with the time at which it will."""
     dated = (one.model_copy(update={"until": over_at(one, rules)}) for one in reports)
     return tuple(one for one in dated if one.until is None or one.until > now)
 
@@ -290,7 +296,7 @@ class _At(NamedTuple):
     """A node that has a public fault."""
 
     node: str
-    """Its name, or `SERIAL` and its serial number."""
+    """Name of the node, or `SERIAL` and its serial number."""
 
     devices: tuple[str, ...]
     until: datetime | None = None
@@ -359,13 +365,13 @@ def _milliseconds(moment: object) -> datetime | None:
 
 
 def _last_told(event: Object) -> str | None:
-    """By whoever wrote it, on a node whose clock may be wrong."""
+    """Returns when the event was last reported, according to its reporter. The clock of the reporter's node may be wrong."""
     series: str | None = event.get("series", {}).get("lastObservedTime")
     return series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
 
 
 def _written(metadata: Object) -> datetime | None:
-    """When it was changed last, by the clock of the API server."""
+    """Returns when the object was last changed, by the clock of the API server; None: unknown."""
     times = [one["time"] for one in metadata.get("managedFields", ()) if one.get("time")]
     return max(map(datetime.fromisoformat, times), default=None)
 

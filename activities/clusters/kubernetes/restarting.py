@@ -1,5 +1,7 @@
-"""How all pods of a job are ended and made anew by our own hand, and with a controller that makes them: suspend, change the
-template, resume, as queueing systems do it."""
+"""Strategies that stop all pods of a job and create them again, directly or through the controller that creates the job's pods.
+
+A controller is handled as queueing systems do it: suspend, change the template, resume.
+"""
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
@@ -58,24 +60,28 @@ class ByOurHand:
         return True
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
-        """What has to be before its pods end."""
+        """Prepares the job before its pods are deleted. The default does nothing."""
 
     async def let_go(self, hands: Hands, job: Workload) -> None:
         """Gives the job's object back to its owner, as it was written."""
 
     @abstractmethod
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
-        """Its pods of this life. Those that are there are of it."""
+        """Returns the job's pods of this generation. The pods in `there` already belong to it."""
 
 
 @dataclass(frozen=True)
 class Suspending(ByOurHand):
-    """Its controller ends its pods while it is suspended, and makes them from what its templates say then."""
+    """Strategy for a controller that deletes the pods of a suspended job, and creates them from the current templates when it is
+    resumed."""
 
     field: tuple[str, ...] = ("suspend",)
     forgets_its_start: bool = False
-    """Before Kubernetes 1.36 the template of a suspended Job can be changed only if it seems never to have started, so its start
-    is forgotten; from then on its controller does so itself. Source: KEP-2926, and how JobSet resumes its Jobs."""
+    """True if the start of a suspended Job must be cleared before its template is changed.
+
+        Before Kubernetes 1.36 the template can be changed only if the Job seems never to have started. The Job's controller sets
+        the start again. Source: KEP-2926, and how JobSet resumes its Jobs.
+    """
 
     generates_names: bool = False
     """New pods have other names, so that nothing waits for the object of one that has ended: a finalizer may keep it."""
@@ -99,8 +105,11 @@ class Suspending(ByOurHand):
             await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, False)})
 
     async def _suspend(self, hands: Hands, job: Workload) -> None:
-        """Of this very spec: an attempt that was overtaken, and wakes when the job was resumed, would leave it suspended for
-        ever. Its status changes all the time while pods fail."""
+        """Suspends the job, unless its spec has changed since it was read.
+
+        An outdated attempt that continues after the job was resumed would leave it suspended forever. Changes of its status are
+        ignored, as it changes constantly while pods fail.
+        """
         seen = job
         while True:
             metadata = {"uid": job.uid, **_as_read(seen), "annotations": {keys.STOPPED: "yes"}}
@@ -138,7 +147,7 @@ class SuspendingParts(Suspending):
     """The same for pods that are made from the templates of other objects: the job's own are a runtime's, or immutable."""
 
     parts: Suspending
-    """How one of these objects is changed while it is suspended. The job's controller resumes it."""
+    """Strategy that changes one of these objects while it is suspended. The job's controller resumes it."""
 
     async def resume(self, hands: Hands, job: Workload, generation: str, places: Places) -> None:
         async def renew(part: Workload) -> None:
@@ -151,7 +160,10 @@ class SuspendingParts(Suspending):
 
 
 async def _given_up(hands: Hands, job: Workload) -> None:
-    """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""
+    """Waits until the job's controller has deleted its pods.
+
+    A pod that is deleted by us first may count as failed, and fail the job permanently.
+    """
 
     def kept(pods: Sequence[Object]) -> list[Object]:
         return [pod for pod in pods if made.controller_of(pod) and is_active(pod)]
@@ -201,13 +213,19 @@ def _refuse_held(job: Workload) -> None:
 
 
 def _is_new(pod: Object, job: Workload, generation: str) -> bool:
-    """Whether it lives and is of this life of the job. Who resumes a job himself says no generation; its old pods are gone."""
+    """Returns whether the pod is not being deleted and belongs to this generation.
+
+    If another party resumed the job, any generation counts: its old pods are gone.
+    """
     said = job.was_resumed or generation_of(pod) == generation
     return said and not is_terminating(pod)
 
 
 def change_template(body: Object, generation: str, places: Places) -> None:
-    """In place: the label of the generation, and the nodes to avoid. None removes what an earlier restart wrote."""
+    """Changes a template in place: sets the label of the generation and the nodes to avoid.
+
+    None removes what an earlier restart wrote.
+    """
     body.setdefault("metadata", {}).setdefault("labels", {})[keys.GENERATION] = generation
     affinity = made.placed(body["spec"].get("affinity") or {}, places.avoid, shun_nodes=places.shun)
     of_nodes = affinity.get("nodeAffinity", {})

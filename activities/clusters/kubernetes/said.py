@@ -13,7 +13,7 @@ from rekindle.model.rules import Rules
 from rekindle.policy.rules import is_of_matter
 
 MOST_PROBLEMS = 3
-"""Of one object, that are named."""
+"""Maximum number of problems of one object that are named."""
 
 
 def _utc() -> datetime:
@@ -30,11 +30,11 @@ class SaidOfNodes:
         self._serials: dict[str, set[str]] = {}
         """Names of nodes by `SERIAL` and their serial numbers, of which not all vendors give each machine its own."""
         self._reports: dict[str, dict[str, tuple[NodeReport, ...]]] = {}
-        """By node, or its serial number, and by the UID of the object that says it."""
+        """Reports by node or its serial number, and by the UID of the object that contains them."""
         self._about: dict[str, tuple[str, ...]] = {}
         """Nodes that an object is about, by its UID."""
         self._ends: list[tuple[datetime, str]] = []
-        """When something that is said of a node is over by itself; a heap."""
+        """Heap of the times at which reports expire, each with the node or its serial number."""
 
     def put(self, node: Node) -> Node:
         """A node as its own object is now."""
@@ -83,7 +83,7 @@ class SaidOfNodes:
         return self._known(dict.fromkeys((*before, *said)))
 
     def _unsaid(self, name: str, uid: str, now: Iterable[NodeReport]) -> Iterable[NodeReport]:
-        """What an object said of a node, and says no more."""
+        """Returns the reports that the object made about a node before, and does not make any more."""
         ids = {one.id for one in now}
         return [one for one in self._reports[name][uid] if one.id not in ids][:MOST]
 

@@ -1,8 +1,8 @@
-"""What an object of Kubernetes looks like where it is read. Used by the readers, before they look into an object.
+"""Shapes of Kubernetes objects, as far as they are read. Readers validate an object with them before they use it.
 
-Tenants write these objects, and the schemas of other people's kinds may be lax: `affinity:` without a value, a JobSet without
-replicated jobs, a number in quotes. What is wrong is said by its field, as BadInput, which is the affair of the object's owner.
-Only what is read is looked at, and a null is an absent field, as everywhere in Kubernetes.
+Tenants write these objects, and the schemas of third-party kinds may be lax: `affinity:` without a value, a JobSet without
+replicated jobs, a number in quotes. An error is raised as BadInput that names the field, and is reported to the object's owner.
+Only fields that are read are checked, and a null is an absent field, as everywhere in Kubernetes.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ MOST_LINES = 10
 """Wrong fields that are named; the first ones."""
 
 MOST_CHARACTERS = 1000
-"""Of what is said of one object: it becomes an event, which takes 1,024."""
+"""Maximum length of the text about one object. It becomes an event, which takes 1,024 characters."""
 
 
 class Shape(BaseModel):
@@ -38,10 +38,10 @@ def _moment(text: str) -> str:
 
 
 Count = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
-"""As Kubernetes' own kinds have them: int32."""
+"""Count as an int32, as in Kubernetes' own kinds."""
 
 Amount = Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] | StrictFloat | Annotated[str, Field(max_length=40)]
-"""Of a resource."""
+"""Amount of a resource."""
 
 Moment = Annotated[str, AfterValidator(_moment)]
 
@@ -227,7 +227,7 @@ class Pod(Shape):
 
 
 class Network(Shape):
-    """Of a pod's spec."""
+    """Network settings of a pod's spec."""
 
     host_network: StrictBool = False
 
@@ -278,7 +278,7 @@ class ManagedField(Shape):
 
 
 class Dated(Metadata):
-    """With the moments at which the API server took its changes."""
+    """Metadata with the times at which the API server accepted changes."""
 
     managed_fields: list[ManagedField] = []
 
@@ -302,7 +302,7 @@ class Event(Shape):
 
 
 class Named(Shape):
-    """Of which only the metadata is read."""
+    """Object of which only the metadata is read."""
 
     metadata: Metadata
 
@@ -328,7 +328,7 @@ class PodTemplate(Shape):
 
 
 class Loose(Shape):
-    """Of pods that nobody controls; written by us."""
+    """Spec of a job of pods that have no controller. We write it."""
 
     pods: Count
     template: Template

@@ -1,4 +1,4 @@
-"""Which pod a token is of, as the API server says it. Used by the gateway, by way of the driver."""
+"""Identifies the pod that a token is bound to, by asking the API server. The gateway uses it through the driver."""
 
 from activities.clusters.api_server import Api
 from rekindle.errors import ClusterUnavailable, Refused

@@ -72,7 +72,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Found:
-    """What is there at the beginning, by UID."""
+    """Objects that exist when the watch begins, by UID."""
 
     pods: dict[str, Pod]
     nodes: dict[str, Node]
@@ -95,13 +95,13 @@ class Watch:
         self._rules, self._said = rules, SaidOfNodes(rules)
         self._api, self._reader, self._settings, self._refuse = api, reader, settings, refuse
         self._jobs: dict[str, Workload] = {}
-        """Those that ask for recoveries, by UID."""
+        """Jobs that ask for recoveries, by UID."""
         self._bare: dict[str, dict[str, Object]] = {}
         """Pods that nobody controls, by job and UID."""
         self._modes: dict[str, str] = {}
-        """What a namespace's label says."""
+        """Mode from the label of each namespace, by name."""
         self._shown: dict[str, int] = {}
-        """What each node showed last, in short: most that comes of nodes are heartbeats."""
+        """Hash of what each node showed last, by UID. Most changes of nodes are heartbeats, which leave it unchanged."""
 
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         if self._claims:
@@ -197,7 +197,7 @@ class Watch:
         return ""
 
     async def _first(self, stream: Stream, change: Change, found: Found) -> None:
-        """What is there at the beginning. Nobody is told yet: the snapshot tells all."""
+        """Stores an object that exists at the beginning. No event is sent, as the snapshot contains everything."""
         thing, uid, gone = change.object, change.object["metadata"]["uid"], change.type == "DELETED"
         if isinstance(stream.what, Where):
             self._hear(stream.what, thing, gone=gone)
@@ -215,7 +215,10 @@ class Watch:
             await self._first_pod(change, found)
 
     async def _first_pod(self, change: Change, found: Found) -> None:
-        """Of what nobody controls the job is known when all pods have come."""
+        """Stores a pod that exists at the beginning.
+
+        The job of pods without controller is known only after all pods have been read.
+        """
         pod, uid = change.object, change.object["metadata"]["uid"]
         refuse_misnamed(pod)
         found.pods.pop(uid, None)
@@ -253,7 +256,7 @@ class Watch:
         return self._said.put(kept_of_node(node_of(raw), self._rules))
 
     def _hear(self, where: Where, thing: Object, *, gone: bool) -> list[Node]:
-        """What others say of nodes. Nobody looks at events of events."""
+        """Stores the reports of an object about nodes, and returns the nodes that changed. Errors in events are ignored."""
 
         def wrong(why: str) -> None:
             if where.read is not of_event:
@@ -264,8 +267,10 @@ class Watch:
     # ---- one object's trouble is its owner's
 
     async def _alone(self, stream: Stream, thing: Object, understood: Awaitable[Understood]) -> Understood | None:
-        """What is understood of one object. Where it cannot be read that is None, and the object's owner hears of it: here, and
-        nowhere else, an exception ends that an object has caused."""
+        """Returns the result of reading one object; None if it cannot be read.
+
+        The object's owner is then informed. An exception that an object causes is handled only here.
+        """
         try:
             with reading():
                 return await understood
@@ -447,17 +452,23 @@ class Watch:
 
 
 def _is_of(pod: Object, job: Workload) -> bool:
-    """Whether it may be a pod of this job: who owns it is a tenant's word, where it lies is not."""
+    """Returns whether the pod can belong to this job.
+
+    A tenant can write any owner, but cannot change the namespace of the pod.
+    """
     return bool(pod["metadata"]["namespace"] == job.namespace)
 
 
 def _job_id(pod: Object) -> str:
-    """Of a pod that nobody controls."""
+    """Returns the job id that a pod without controller names."""
     return str(pod["metadata"]["labels"][keys.JOB_ID])
 
 
 def _gone(job: Workload) -> WatchEvent:
-    """Of a job that is gone only who it was is asked, so that it ends also if nothing else of it can be read."""
+    """Returns the event of a deleted job.
+
+    It needs only the job's identity, so that the job ends even if nothing else of its object can be read.
+    """
     metadata = metadata_of(checked(Named, {"metadata": job.metadata}))
     spec = JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("gone",)))
     return WatchEvent(type="DELETED", kind="Job", object=JobObject(kind=job.kind.name, metadata=metadata, spec=spec))

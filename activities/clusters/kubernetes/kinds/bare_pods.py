@@ -46,7 +46,10 @@ class FromWhatTheyWere(ByOurHand):
 
 
 async def _remember(hands: Hands, job: Workload, pod: Object, before: Object | None) -> None:
-    """What a restart has left that came to no end is followed: the pod's owner has made another one since."""
+    """Stores a PodTemplate of the pod.
+
+    Replaces the template of an unfinished restart, if the owner has created another pod since.
+    """
     path = _templates_path(job)
     if before:
         if before["metadata"].get("annotations", {}).get(OF_POD) == pod["metadata"]["uid"]:
@@ -65,7 +68,10 @@ def _templates_path(job: Workload) -> str:
 
 
 def remembered(pod: Object) -> Object:
-    """What a restart needs of a pod that nobody controls, kept as a PodTemplate while there is none."""
+    """Returns a PodTemplate with everything that a restart needs of a pod without controller.
+
+    It is kept while there is no pod.
+    """
     metadata = pod["metadata"]
     annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key not in GIVEN}
     kept = {"labels": metadata.get("labels", {}), "annotations": annotations}

@@ -36,7 +36,7 @@ def _unmovable(job: Workload) -> str:
 
 
 def _templates(spec: Object) -> list[Template]:
-    """Those with ranks first."""
+    """Returns the templates of a JobSet; those with ranks come first."""
     found = []
     for replicated in spec["replicatedJobs"]:
         job = replicated["template"]["spec"]

@@ -17,7 +17,7 @@ STEP_OF_TRAINER = ("trainer.kubeflow.org/trainjob-ancestor-step", "trainer")
 
 
 def _templates(spec: Object) -> list[Template]:
-    """As far as it says something; the rest is its runtime's."""
+    """Returns the template of the trainer, as far as the TrainJob specifies it. Its runtime defines the rest."""
     trainer = spec.get("trainer", {})
     ranks = {"name": "PET_NPROC_PER_NODE", "value": str(trainer.get("numProcPerNode", ""))}
     container = {
