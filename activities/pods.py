@@ -1,4 +1,4 @@
-"""What recoveries do to pods, over the port to a cluster. Registered by the control worker.
+"""Activities of recoveries that create, delete and look at pods, through the port to a cluster. Registered by the control worker.
 
 Every write names the state that it ensures, so that a repeated call finds its work done.
 """
@@ -174,7 +174,10 @@ class PodActivities:
 
     @activity.defn
     async def ensure_standbys(self, request: StandbysRequest) -> StandbysNow:
-        """As many standbys as are wanted, each on a node that is well as far as it has one. A job that is gone has none."""
+        """Ensures the wanted number of standbys, on healthy nodes as far as they have a node.
+
+        A job that no longer exists has none.
+        """
         with translating_errors():
             async with heartbeating():
                 try:
@@ -239,7 +242,10 @@ class PodActivities:
 
     @activity.defn
     async def look_at_new_pods(self, request: NewPodsRequest) -> Started:
-        """Whether no rank has lost its pod since the restart. A manager is not looked at: another one takes over from it."""
+        """Returns whether no rank has lost its pod since the restart.
+
+        The pod of a manager is not checked, as another manager takes over from it.
+        """
         with translating_errors():
             async with heartbeating():
                 everyone = await self._cluster.pods(request.restart.job_id)
@@ -252,7 +258,7 @@ class PodActivities:
 
     @activity.defn
     async def look_at_job(self, request: JobRequest) -> JobLook:
-        """How the job is by its own object."""
+        """Returns the phase of the job as its own object has it; None: the job is gone or being deleted."""
         with translating_errors():
             async with heartbeating():
                 try:
@@ -353,12 +359,12 @@ class PodActivities:
 
     @activity.defn
     async def resolve_links(self, request: ResolveLinksRequest) -> LinkTargets:
-        """Which ranks have these devices, in which pods."""
+        """Returns which ranks have these devices, and in which pods they are."""
         return resolved(await self._devices(request.job_id), request.links)
 
     @activity.defn
     async def find_targets(self, request: TargetsRequest) -> StressTargets:
-        """Which ranks a stress test asks, and for what."""
+        """Returns which ranks a stress test asks, and for which operations; or why the test is impossible."""
         rows = await self._devices(request.job_id)
         problem = stress.problem(request.stress, rows, request.accepted)
         return (
@@ -367,7 +373,7 @@ class PodActivities:
 
     @activity.defn
     async def judge(self, request: FindingsRequest) -> Found:
-        """What a stress test has found, node by node; those with faults are isolated, once."""
+        """Returns what a stress test has found for each node. Isolates nodes with faults, once."""
         rows = await self._devices(request.job_id)
         found = stress.tested(request.results, stress.by_rank(request.asked), rows)
         with translating_errors():
@@ -419,13 +425,13 @@ def _holder(pods: Iterable[Pod], request: BackupRequest) -> Pod:
 
 
 def _left(within: timedelta) -> timedelta:
-    """Of the time that an activity has, also when it is not its first try. Both moments are the server's own."""
+    """Returns the time that is left of an activity's limit, also in a later attempt. Both times are from the server's clock."""
     info = activity.info()
     return max(timedelta(0), within - (info.current_attempt_scheduled_time - info.scheduled_time))
 
 
 def _is_new(pod: Pod, restart: Restart) -> bool:
-    """Whether the pod was made by or after this restart."""
+    """Returns whether the pod was created by this restart or later."""
     if pod.metadata.labels.get(GENERATION) == restart.generation or restart.youngest is None:
         return True
     born = pod.metadata.creation_timestamp
@@ -443,7 +449,7 @@ def _count(pods: Sequence[Pod]) -> PodCount:
 
 
 def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
-    """Whether all run; why not, of the first ten."""
+    """Returns whether all pods run; if not, why, for the first ten."""
     if missing := expected - {pod.metadata.name for pod in pods}:
         return Started(running=False, message=f"gone: {few(sorted(missing))}")
     if failed := [pod for pod in pods if _over(pod)]:

@@ -1,5 +1,7 @@
-"""What a message of a workflow must bring. The SDK calls a handler with whatever came, and a handler that cannot be called stops
-its workflow: with a signal, which stands in the history, for ever. Part of the plugin of `rekindle.temporal`.
+"""Rejects messages to workflows whose arguments do not fit the handler. Part of the plugin of `rekindle.temporal`.
+
+The SDK calls a handler with any arguments that arrive, and a handler that cannot be called stops its workflow. A signal stays in
+the history, so such a workflow would be stopped forever.
 """
 
 import inspect

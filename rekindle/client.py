@@ -51,14 +51,14 @@ class JobRow(Value):
     id: str
     name: str
     phase: str
-    """What is being done about it, in a word or two; `ended` once its workflow has."""
+    """State of the job in a word or two; `ended` once its workflow has ended."""
 
     last_verdict: str = ""
     since: datetime
-    """When it was registered, or came back from its last incident."""
+    """Time at which the job was registered, or recovered from its last incident."""
 
     until: datetime | None = None
-    """When it ended; None: it lives."""
+    """Time at which the job ended; None: it has not ended."""
 
 
 class RecoveryRow(Value):
@@ -67,7 +67,7 @@ class RecoveryRow(Value):
     workflow_id: str
     mode: str
     fault: str
-    """What it is about."""
+    """Fault or request that the recovery is about."""
 
 
 class Rekindle:
@@ -122,7 +122,7 @@ class Rekindle:
         raise BadInput(f"job: {job!r} is not a registered job (known: {names})")
 
     async def _lives(self, job_id: str) -> bool | None:
-        """Whether the job of this id lives; None: there is none."""
+        """Returns whether the job with this id is running; None: there is no such job."""
         try:
             found = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
         except RPCError as error:
@@ -150,7 +150,7 @@ class Rekindle:
         return None
 
     async def details(self, workflow_id: str) -> str:
-        """What the page of a running workflow says now: of a recovery, the list of its phases in Markdown, ticked off."""
+        """Returns the page of a running workflow. That of a recovery is the list of its phases in Markdown, with check marks."""
         handle = self.temporal.get_workflow_handle(workflow_id)
         try:
             metadata: WorkflowMetadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
@@ -186,7 +186,7 @@ class Rekindle:
         return [run.id async for run in self._list(fronts) if await self._cancel_front(run.id, run.run_id)]
 
     async def _cancel_front(self, workflow_id: str, run_id: str) -> bool:
-        """Whether it runs: it withdraws what it asked for."""
+        """Cancels a front, which then withdraws its request. Returns whether it was running."""
         try:
             await self.temporal.get_workflow_handle(workflow_id, run_id=run_id).cancel()
         except RPCError as error:
@@ -196,7 +196,10 @@ class Rekindle:
         return True
 
     def unanswered(self, error: RPCError) -> Unavailable:
-        """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""
+        """Returns an error with Temporal's message and its address and namespace.
+
+        The message alone does not say which one was wrong.
+        """
         address = self.temporal.service_client.config.target_host
         where = f"{address}, namespace {self.temporal.namespace} (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE)"
         return Unavailable(f"Temporal at {where}: {in_words(error)}")
@@ -272,7 +275,7 @@ class Rekindle:
         return await self.begin(mode, requests.read(request))
 
     async def begin(self, mode: Mode | str, request: ModeRequest) -> WorkflowHandle[object, Verdict]:
-        """As `start`, with all that a mode may be asked."""
+        """Starts a mode as `start` does, with all options that a mode has."""
         wanted, request = requests.mode_named(mode), requests.read(request)
         job_id, by = await self.find(request.job), request.requested_by
         try:

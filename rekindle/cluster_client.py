@@ -44,7 +44,7 @@ MAX_LINE = 8 * 1024 * 1024
 """Bytes of one object on a watch."""
 
 REFUSAL = b'{"code"'
-"""How the cluster's last words on a watch begin: a `Status` in place of an event."""
+"""Beginning of the last line of a watch that fails: the line is a `Status` instead of an event."""
 
 ERRORS: Mapping[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 400: Invalid, 422: Invalid, 410: WatchExpired}
 
@@ -140,7 +140,7 @@ class ClusterClient:
         return await self._send("DELETE", _path("pod", name), None, Pod, uid=uid or None, grace=grace)
 
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
-        """What the pod wrote, in pieces; with `follow` until the pod has ended."""
+        """Yields the output of a pod in pieces; with `follow` until the pod has ended."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end in the middle of a letter
         async with self._stream(_path("pod", name, "/logs"), None, follow=follow, tail=tail) as response:  # it may be silent
             async for piece in response.content.iter_any():
@@ -172,7 +172,7 @@ class ClusterClient:
         return await self._condition(name, Condition(type="Ready", status="True"))
 
     async def set_capacity(self, name: str, accelerators: int) -> Node:
-        """What runs stays; new pods find so many accelerators in all."""
+        """Sets the number of accelerators of a node. Running pods stay; new pods use the new number."""
         return await self._send("PATCH", _path("node", name), NodePatch(accelerators=accelerators), Node)
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
@@ -265,10 +265,10 @@ class ClusterClient:
 
 
 def _path(kind: str, name: str, below: str = "") -> str:
-    """Where an object is. Its name may be whatever somebody typed: it stays one part of the path.
+    """Returns the API path of an object. The name, which a user may have typed, is escaped to a single part of the path.
 
     Raises:
-        NotFound: the name would lead elsewhere, or is no text.
+        NotFound: the name would lead elsewhere, or is not printable text.
     """
     if name in ("", ".", "..") or not name.isprintable():
         raise NotFound(f"no {kind} is named {name!r}")

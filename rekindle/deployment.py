@@ -43,13 +43,13 @@ class Version(Value):
     """New recoveries begin on it."""
 
     served: bool = False
-    """It is current or was: it is not new to this deployment."""
+    """Whether the version is current or was before. If not, it is new to this deployment."""
 
     drained: bool = False
     """Nothing runs on it any more, as the server has seen. It looks some minutes apart."""
 
     asked_at: datetime = NEVER
-    """When one of its workers last asked for work."""
+    """Time at which one of its workers last asked for work."""
 
     def has_workers(self, now: datetime) -> bool:
         return now - self.asked_at < SILENT
@@ -71,8 +71,11 @@ class Deployment(Value):
         return next((version for version in self.versions if version.build_id == build_id), Version(build_id=build_id))
 
     def yields_to(self, build_id: str) -> bool:
-        """Whether a version takes over by being started. One that is new to the deployment does. One that was current before
-        leaves it to the one that is: an old worker that is started again undoes no upgrade."""
+        """Returns whether a version becomes current when it is started.
+
+        A version that is new to the deployment does. One that was current before does not, so that restarting an old worker does
+        not undo an upgrade.
+        """
         return not self.current or not self.version(build_id).served
 
 
@@ -106,7 +109,7 @@ def _versions(info: WorkerDeploymentInfo, asked: dict[str, datetime]) -> tuple[V
 
 
 async def _asked(client: Client) -> dict[str, datetime]:
-    """When a worker of each version last asked for workflow tasks, as far as the server remembers."""
+    """Returns when a worker of each version last asked for workflow tasks, as far as the server remembers."""
     answer = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,

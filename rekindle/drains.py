@@ -40,7 +40,7 @@ class Drains:
         self._known: dict[str, _Known] = {}
 
     async def forecast(self, node: str) -> Draining:
-        """What draining it would do now, and in `refused` why it would not be begun; nothing is touched.
+        """Returns what a drain of the node would do now, and in `refused` why it would not begin. Changes nothing.
 
         Raises:
             NotFound: there is no such node. Unavailable: no control worker answered, or the cluster did not.
@@ -65,9 +65,11 @@ class Drains:
             raise Unavailable(f"{error}\n{node} may be cordoned by now") from error
 
     async def look(self, node: str) -> Draining:
-        """What became of the pods on it by now. Where the jobs say that all have left, the cluster is asked: whether that is
-        so, and whether others have come meanwhile. It is asked now and then in any case, since a drain is taken back by whoever
-        uncordons the node: `cordoned` says so."""
+        """Returns the current state of the drain.
+
+        If all pods have left according to their jobs, the cluster is asked whether that is true, and whether other pods have
+        come. It is also asked at intervals, as anybody can end a drain by uncordoning the node; see `cordoned`.
+        """
         known = self._known.setdefault(node, _Known(There(), 0.0))
         jobs = await self._jobs(known.there)
         now = draining.progress(node, known.there, jobs)
@@ -93,7 +95,7 @@ class Drains:
         return True
 
     async def _jobs(self, there: There) -> dict[str, JobStatus]:
-        """Those that are registered."""
+        """Returns the status of the registered jobs on the node, by job id."""
         found = {}
         for job_id in dict.fromkeys(pod.job_id for pod in there.pods):
             try:

@@ -12,10 +12,10 @@ CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
 
 LINK_FAILOVER = "link-failover/"
-"""How ids of maintenances begin."""
+"""Prefix of the ids of maintenances."""
 
 SWITCH_UPGRADE = "switch-upgrade/"
-"""How ids of upgrades of switches begin."""
+"""Prefix of the ids of switch upgrades."""
 
 LONGEST_DEVICES = 40
 """Characters of devices in the id of a maintenance."""
@@ -34,7 +34,7 @@ def recovery_workflow(job: Job, incident: int, mode: Mode) -> str:
 
 
 def is_recovery_of(job: Job, workflow_id: str) -> bool:
-    """Whether a workflow id is that of a recovery of this job, and of no other."""
+    """Returns whether a workflow id is that of a recovery of this job. A job of the same name has other ids."""
     return any(workflow_id == recovery_workflow(job, incident_of(workflow_id), mode) for mode in Mode)
 
 
@@ -45,7 +45,7 @@ def incident_of(recovery: str) -> int:
 
 
 def runs_mode(recovery: str, mode: Mode) -> bool:
-    """Whether the id of a recovery says that it runs this mode."""
+    """Returns whether the id of a recovery says that it runs this mode."""
     return recovery.rpartition("/")[0].endswith(f"/{incident_of(recovery)}-{_slug(mode)}")
 
 
@@ -147,7 +147,7 @@ class PlanUpdates:
 
 
 class Signals:
-    """To the running mode, if nothing else is said."""
+    """Signals, which are sent to the running mode unless another receiver is named."""
 
     ATTACHED = "attached"
     DETACHED = "detached"
@@ -158,26 +158,27 @@ class Signals:
     """The cluster shows that the manager of a MindIO job is another process."""
 
     VERDICT = "verdict"
-    """To `TrainingJob`, from a mode that was cancelled: a cancelled workflow has no result."""
+    """Signal from a cancelled mode to `TrainingJob`. A cancelled workflow has no result."""
 
     UPGRADED = "upgraded"
-    """To what lives for long (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another control worker's version is current."""
+    """Signal to long-running workflows (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another version of the control worker is
+    current."""
 
     SHOW_AGAIN = "show_again"
     """Signal to workflows that live for long: the server may have lost search attributes of it."""
 
     LINKS_RESET = "links_reset"
-    """To `LinkFailover`, from `TrainingJob`: devices have other pods, which began on their first links."""
+    """Signal from `TrainingJob` to `LinkFailover`: devices have other pods, which began on their first links."""
     SWITCHBACK = "switchback"
-    """To `LinkFailover`, from anybody: the maintenance is over."""
+    """Signal to `LinkFailover` from any sender: the maintenance is over."""
     CONTROL = "control"
-    """To `SwitchUpgrade`, from anybody."""
+    """Signal to `SwitchUpgrade` from any sender."""
     RETURNED = "returned"
-    """To `SwitchUpgrade`, from a maintenance that it has begun: devices use their first links again."""
+    """Signal to `SwitchUpgrade` from a maintenance that it has begun: devices use their first links again."""
 
 
 class Queries:
-    """Of `TrainingJob`; `STATUS` also of `LinkFailover` and `SwitchUpgrade`."""
+    """Queries of `TrainingJob`. `STATUS` is also a query of `LinkFailover` and `SwitchUpgrade`."""
 
     STATUS = "status"
     CONTACT = "contact"
@@ -208,4 +209,4 @@ class ErrorTypes:
     REQUEST_INVALID = "request.invalid"
     REQUEST_REFUSED = "request.refused"
     LINKS_NOT_MOVED = "links.not_moved"
-    """It was tried."""
+    """Type of the error that links were to be moved and were not."""

@@ -23,8 +23,10 @@ PATIENCE = 5.0
 
 
 def run_and_end(main: Callable[[], object]) -> NoReturn:
-    """For our own processes: runs it, and ends the process as the interpreter would, with the same exit code, but without taking
-    the interpreter down. A thread may still be about to bring what was cancelled."""
+    """Runs `main` and ends our own process with the interpreter's exit code, without shutting the interpreter down.
+
+    A thread may still be about to deliver the result of a cancelled call, and the shutdown could crash it.
+    """
     code = 1
     try:
         code = _exit_code_of(main)
@@ -36,13 +38,18 @@ def run_and_end(main: Callable[[], object]) -> NoReturn:
 
 @cache
 def let_answers_arrive() -> None:
-    """For programs of others, which end as they like: a thread that has brought an answer comes to its end before the interpreter
-    does. Such a thread wakes the event loop, loses the lock while it does so, and is there until it has it back."""
+    """Delays the exit of third-party programs until threads that deliver an answer have ended.
+
+    Such a thread wakes the event loop, loses the interpreter lock while it does so, and lives until it has the lock back.
+    """
     atexit.register(_wait_for_answers)
 
 
 def _wait_for_answers() -> None:
-    """Nobody tells that such a thread has ended: it is none of Python's."""
+    """Waits until no thread delivers an answer, at most `PATIENCE` seconds.
+
+    It polls, as these threads are not Python's own and cannot be joined.
+    """
     latest = time.monotonic() + PATIENCE
     while time.monotonic() < latest and any(map(_brings_an_answer, sys._current_frames().values())):  # noqa: SLF001
         time.sleep(0.001)

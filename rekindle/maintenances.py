@@ -46,7 +46,7 @@ LISTED = 1_000
 
 
 class Maintenances:
-    """They are named by the id of their workflow; where a job has one only, by the job's id or name as well."""
+    """Maintenances, named by the id of their workflow. If a job has only one, the job's id or name works as well."""
 
     def __init__(self, rekindle: Rekindle) -> None:
         self._rekindle = rekindle
@@ -185,7 +185,7 @@ class Maintenances:
         return found
 
     async def status(self, maintenance: str) -> Maintenance:
-        """Where it is; also of one that is over, as long as the server keeps it."""
+        """Returns the status of a maintenance; of one that is over, as long as the server keeps it."""
         handle = self._rekindle.temporal.get_workflow_handle(await self.find(maintenance))
         try:
             found: Maintenance = await handle.query(ids.Queries.STATUS, result_type=Maintenance)
@@ -211,8 +211,10 @@ class Maintenances:
         return running[0]
 
     async def of(self, job: str) -> list[WorkflowExecution]:
-        """Those of one job, by its id or name, newest first; those that a client has begun under an id of its own if they have
-        moved links."""
+        """Returns the maintenances of one job, by its id or name, newest first.
+
+        Those that a client has begun under an id of its own are included if they have moved links.
+        """
         job_id = await self._rekindle.find(job)
         state = (await self._rekindle.status(job_id)).state
         found = {run.id: run for run in await self.list(state.job.name) if run.id.endswith(f"/{job_id[:8]}")}
@@ -259,8 +261,10 @@ def _known(maintenance: str) -> Busy:
 
 
 async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
-    """Of an update, however long it takes: the SDK gives up where the server does not answer in time, and has the same error for
-    a cancellation of ours."""
+    """Returns the answer of an update, however long it takes.
+
+    The SDK gives up if the server does not answer in time, and raises the same error for a cancellation of our own.
+    """
     while True:
         try:
             return await wait()
@@ -271,7 +275,7 @@ async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _said(cause: BaseException | None) -> BadInput | Refused | NotMoved:
-    """What a maintenance, or the job, answered."""
+    """Returns the answer of a maintenance or job as an error of `rekindle.errors`."""
     kind = cause.type if isinstance(cause, ApplicationError) else None
     words = cause.message if isinstance(cause, ApplicationError) else str(cause)
     if kind in INVALID:

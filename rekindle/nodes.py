@@ -22,7 +22,7 @@ from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE
 from rekindle.temporal import TASK_TIMEOUT
 
 WITHIN = timedelta(seconds=60)
-"""Until a control worker has answered: a person waits for it."""
+"""Time limit for an answer of the control worker. A person waits for it."""
 
 
 class Nodes:
@@ -30,7 +30,7 @@ class Nodes:
         self._rekindle = rekindle
 
     async def look(self, *names: str) -> NodesNow:
-        """These nodes, or all of which there is something to say.
+        """Returns these nodes, or all nodes that have something to report.
 
         Raises:
             NotFound: there is no such node. Unavailable: no control worker answered, or the cluster did not.

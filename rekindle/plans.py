@@ -38,13 +38,13 @@ ENDED_BY_FORCE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TI
 
 
 class Plans:
-    """They are named by their switch."""
+    """Switch upgrades, named by their switch."""
 
     def __init__(self, rekindle: Rekindle) -> None:
         self._rekindle = rekindle
 
     async def forecast(self, plan: SwitchPlan) -> Forecast:
-        """What it would do now, and in `refused` why it would not be begun; nothing is touched.
+        """Returns what the upgrade would do now, and in `refused` why it would not begin. Changes nothing.
 
         Raises:
             BadInput: the plan contradicts itself; each reason in a line.
@@ -108,7 +108,7 @@ class Plans:
         return receipt.info
 
     async def status(self, switch: str) -> Upgrade:
-        """Where the upgrade of a switch is; also of one that is over, as long as the server keeps it.
+        """Returns the state of the upgrade of a switch; of one that is over, as long as the server keeps it.
 
         Raises:
             BadInput: there is none.

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     to the others; one alone keeps them."""
 
     state_dir: Path = Path(".rekindle")
-    """Where the local cluster keeps jobs and logs, and the embedded Temporal server its database."""
+    """Directory in which the local cluster keeps jobs and logs, and the embedded Temporal server its database."""
 
     cluster_socket: Path | None = None
     """Unix socket of the local cluster; by default `cluster.sock` in the state directory."""
@@ -47,28 +47,37 @@ class Settings(BaseSettings):
     """Limits of the installation; a job's own come before them."""
 
     rules: str = Field(default="plain", min_length=1)
-    """What of nodes and pods is a fault: a ready-made set (`plain`, `nvidia`, `ascend`), or the path of a file with rules."""
+    """Rules that decide which states of nodes and pods are faults: a ready-made set (`plain`, `nvidia`, `ascend`), or the path of
+    a file with rules."""
 
     cluster: Literal["local", "kubernetes"] = "local"
-    """Whose pods: the local cluster's, or those of a Kubernetes API server."""
+    """Cluster that runs the pods: the local cluster, or a Kubernetes API server."""
 
     kubeconfig: Path | None = None
-    """On Kubernetes: its current context is used; by default the service account of the pod that the process runs in."""
+    """Kubeconfig file on Kubernetes, of which the current context is used.
+
+    By default the service account of the process's own pod is used.
+    """
 
     namespaces: tuple[str, ...] = ()
-    """On Kubernetes: only jobs of these namespaces are looked at; by default those of all."""
+    """Namespaces on Kubernetes whose jobs are served; by default all."""
 
     rank_keys: tuple[str, ...] = ("hccl/rankIndex", "rekindle.io/pod-rank")
-    """On Kubernetes: annotations or labels of a pod with its pod rank; the first that is there decides. Behind them come those of
-    the job's kind (completion index, replica index)."""
+    """Annotations or labels of a pod on Kubernetes that contain its pod rank; the first that is present decides.
+
+    Those of the job's kind (completion index, replica index) come after them.
+    """
 
     job_keys: dict[str, LabelKey] = {}
-    """On Kubernetes: labels of pods that hold the name of their job, by its kind, where they are not those of the kind's usual
-    controller, such as `{"PyTorchJob": "job-name"}`. A JobSet's or a TrainJob's Jobs carry them as well."""
+    """Labels of pods on Kubernetes that hold the name of their job, by the job's kind.
+
+    Needed if they are not those of the kind's usual controller, such as `{"PyTorchJob": "job-name"}`. A JobSet's or a TrainJob's
+    Jobs carry them as well.
+    """
 
     accelerators: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9./*_-]{1,300}$")], ...] = ()
-    """On Kubernetes: extended resources that are accelerators, besides those that are known, such as `["example.com/npu"]`; `*`
-    stands for anything. The ranks of a pod are counted by them where nothing else says how many it has."""
+    """Extended resources on Kubernetes that are accelerators, besides the known ones, such as `["example.com/npu"]`; `*` matches
+    any text. The ranks of a pod are counted by them if nothing else gives their number."""
 
     drain_held: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
     """Longest time for which a job may hold a drain of its nodes on Kubernetes, such as `PT4H`. Then its pods there may be
@@ -78,20 +87,22 @@ class Settings(BaseSettings):
     """Decide, and show what would be done, but order nothing and touch no pod."""
 
     take_over: bool = False
-    """On Kubernetes: serve jobs although a ClusterD is alive beside us."""
+    """Serve jobs on Kubernetes although a ClusterD is running beside us."""
 
     senders: Literal["token", "address", "anybody"] = "token"
-    """On Kubernetes: by what a pod of a job with our training side is known to the gateway. `token`: the token of its pod, which
-    the API server confirms. `address`: the address from which it calls, which nothing proves."""
+    """Proof by which the gateway identifies a pod of a job with our training side on Kubernetes.
+
+    `token`: the token of its pod, which the API server confirms. `address`: the address from which it calls, which is not proved.
+    """
 
     mindio_senders: Literal["address", "anybody", "nobody"] = "address"
     """The same for jobs of MindIO, whose clients send no token and speak in plain text. `address` is not possible where a pod's
     calls arrive from another address than its own (a proxy in the pod, masquerading). `nobody`: no such job is served."""
 
     platforms: tuple[IPv4Network | IPv6Network, ...] = ()
-    """On Kubernetes: networks whose addresses may ask on the wire for operations on jobs (`SwitchNicTrack`, `StressTest`) and
-    tell of faults of nodes (`PubFault`), such as `["10.0.7.0/24"]`. By default nobody may: the CLI and the client ask by way of
-    Temporal."""
+    """Networks on Kubernetes whose addresses may request operations on jobs (`SwitchNicTrack`, `StressTest`) and report faults of
+    nodes (`PubFault`) on the wire, such as `["10.0.7.0/24"]`. By default no address may: the CLI and the client send requests
+    through Temporal."""
 
     namespace: str = Field(default="mindx-dl", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     """Namespace of this installation on Kubernetes. Source: ClusterD's namespace, in which its clients look for it."""

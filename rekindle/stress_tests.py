@@ -48,7 +48,7 @@ class StressTests:
         return handle.id
 
     async def _is_begun(self, job_id: str, front: str) -> bool:
-        """Whether its ranks were found."""
+        """Returns whether the test has found its ranks, and so has begun."""
         try:
             status = await self._rekindle.status(job_id)
             if status.front != front or status.running is not Mode.STRESS_TEST:

@@ -46,7 +46,7 @@ ASKED_AGAIN, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a service that did not answer is asked again; they double."""
 
 LISTED_LATE = timedelta(minutes=1)
-"""Until the list of workflows has caught up with what happens: usually a second."""
+"""Time in which the list of workflows catches up with events. It usually takes one second."""
 
 
 class Attributes:

@@ -1,4 +1,4 @@
-"""Where the commands find the control plane: the environment, or what a running `rekindle dev` left in its state directory."""
+"""Finds the control plane for the commands: from the environment, or from the state directory of a running `rekindle dev`."""
 
 import json
 import os

@@ -41,7 +41,7 @@ def flag(text: str) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every demo takes."""
+    """Options that all demos have."""
 
     seed: Annotated[int, Parameter(help="Of the model and its data.")] = 7
     steps: Annotated[int, Parameter(help="Training steps.")] = 200
@@ -58,7 +58,7 @@ class Common:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Struck:
-    """Which ranks something happens to."""
+    """Options that select the ranks that are struck."""
 
     rank: Annotated[int, Parameter(help="The rank that is struck, 0 to 3.")] = 2
     ranks_at_once: Annotated[int, Parameter(help="1, or 2: another one at the same time, which is in another pod.")] = 1
@@ -208,7 +208,10 @@ async def run_demo(options: Asked, scenario: type[Scenario[Asked]], title: str, 
 
 @contextlib.contextmanager
 def _kept_when_it_fails(directory: Path) -> Iterator[None]:
-    """What failed can be looked into; who interrupts the demo wants nothing of it, and behind bad input nothing was started."""
+    """Keeps the directory of a failed demo, so that its logs can be read.
+
+    Deletes it if the demo was interrupted, or the input was invalid and nothing was started.
+    """
     try:
         yield
     except (BadInput, asyncio.CancelledError):
@@ -220,7 +223,7 @@ def _kept_when_it_fails(directory: Path) -> Iterator[None]:
 
 
 def check(options: Options) -> None:
-    """Bad input is named before anything starts."""
+    """Raises BadInput for invalid options, before anything starts."""
     if options.no_spare and options.standby:
         raise BadInput("--no-spare, --standby: use one of them, a standby is on a spare node")
     if options.pods not in (2, 4):

@@ -84,7 +84,7 @@ def _forecast(would: Draining, output: Format) -> int:
 
 @contextmanager
 def _asked_for(node: str) -> Iterator[None]:
-    """Who ends the command before it has an answer may be too late."""
+    """Warns that the node may be cordoned if the command is interrupted before it has an answer."""
     try:
         yield
     except asyncio.CancelledError:
@@ -130,7 +130,7 @@ async def _followed(rekindle: Rekindle, drains: Drains, node: str, *, wait: bool
 
 
 async def _tell_news(rekindle: Rekindle, now: Draining, said: set[str]) -> None:
-    """On the error stream, so that the output is the end alone."""
+    """Writes each new line about the drain to standard error once. Standard output contains only the result."""
     lines = [f"{row.job}: {row.pod.name} {row.where}{f': {row.why}' if row.why else ''}" for row in now.rows]
     for one in now.moving:
         with suppress(RekindleError):  # it has just ended

@@ -19,13 +19,13 @@ SETTLES = 2.0
 
 
 class DrainDemo(SubHealth):
-    """What the demo is asked for."""
+    """Options of the drain demo."""
 
     all_nodes: bool = False
 
     @property
     def incidents(self) -> int:
-        """Of the job, all in all: whichever node is drained, a pod of it is there by then."""
+        """Number of incidents of the job. Each node that is drained has a pod of the job by then."""
         return self.pods + self.spare_nodes if self.all_nodes else 1
 
     @property
@@ -34,7 +34,7 @@ class DrainDemo(SubHealth):
         return ((Mode.HOT_SWITCH, Outcome.IGNORED if self.no_spare else Outcome.RECOVERED),) * self.incidents
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """Without a spare the drain waits; in any case no step is lost."""
+        """Returns whether no step was lost, and all ranks left. Without a spare node the drain must wait."""
         return super().is_met_by(result) and result["steps_lost"] == 0 and result["drained"] is not self.no_spare
 
 
@@ -65,7 +65,7 @@ class DrainScenario(HotSwitchScenario):
         return list(dict.fromkeys([*on.values(), *(node.metadata.name for node in await self.cluster.nodes())]))
 
     async def _drain(self, drains: Drains, node: str) -> bool:
-        """Whether all ranks left it; without a spare they wait."""
+        """Drains a node and returns whether all ranks left it. Without a spare node they wait."""
         await drains.begin(node)
         left = False
 
@@ -80,7 +80,7 @@ class DrainScenario(HotSwitchScenario):
         return left
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """Whether all ranks left the nodes that were drained, and which these were."""
+        """Adds whether all ranks left the drained nodes, and the names of these nodes."""
         return {**super().more(incidents), "drained": all(self.drained.values()), "nodes": list(self.drained)}
 
     async def tidy(self) -> None:

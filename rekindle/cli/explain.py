@@ -113,7 +113,7 @@ async def show_all(output: Output) -> None:
 
 
 def say_doubts(doubted: Iterable[Unbelieved]) -> None:
-    """Which rules are not believed now."""
+    """Prints the rules that are not believed now."""
     for one in doubted:
         _say(f"not believed: {one.words}")
 

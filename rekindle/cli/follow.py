@@ -62,7 +62,11 @@ def phases(mode: str, page: str) -> list[str]:
 
 @contextmanager
 def _shown(title: str) -> Iterator[Show]:
-    """On a terminal a list, which the post-mortem replaces; in a log a line when a phase begins, and one when it has ended."""
+    """Yields a function that shows the phases.
+
+    On a terminal it updates a list, which the post-mortem replaces. Otherwise it writes a line when a phase begins and one when
+    it has ended.
+    """
     if console.is_terminal:
         with Live(Spinner("dots", title), console=console, transient=True) as live:
             yield lambda lines: live.update(Group(Spinner("dots", title), *(Text(f"  {line}") for line in lines)))

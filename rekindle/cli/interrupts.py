@@ -1,4 +1,4 @@
-"""How somebody ends a command that has started processes: Ctrl-C, SIGTERM, or a terminal that is closed."""
+"""Handles the interruption of a command that has started processes: Ctrl-C, SIGTERM, or a closed terminal."""
 
 import asyncio
 import signal

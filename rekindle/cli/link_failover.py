@@ -35,11 +35,11 @@ SWITCH = "links are switched"
 """The phase of a link switch in which training side and cluster do what it is about."""
 
 Times = Mapping[str, Mapping[str, Any]]
-"""By link: whether it was plugged in on all nodes, and the bytes that all nodes sent over it."""
+"""State of each link, by name: whether it was plugged in on all nodes, and the bytes that all nodes sent over it."""
 
 
 class LinkFailover(ProcessFaults):
-    """What the demo is asked for."""
+    """Options of the link failover demo."""
 
     mode: Mode = Mode.IN_PLACE
     fault: Strike = Strike.KILL
@@ -48,17 +48,20 @@ class LinkFailover(ProcessFaults):
 
     @property
     def links(self) -> bool:
-        """Whether nodes have networks of their own, with two links each."""
+        """Whether each node has a network of its own with two links."""
         return True
 
     @property
     def pulls(self) -> bool:
-        """Whether the first links are pulled meanwhile: a new pod would have no other one to begin on."""
+        """Whether the first links are pulled during the maintenance.
+
+        They are not if pods are killed: a new pod starts on its first link.
+        """
         return not self.kills_pods
 
     @property
     def incidents(self) -> int:
-        """Of the job, all in all."""
+        """Number of incidents of the job."""
         return 3 + int(self.struck_in_switch)
 
     @property
@@ -70,7 +73,7 @@ class LinkFailover(ProcessFaults):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         return {"REKINDLE_INJECT": '[{"fault": "rank-fails", "when": "switching"}]'} if self.struck_in_switch else {}
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
@@ -114,7 +117,8 @@ class LinkFailoverScenario(ProcessFaultScenario):
         await super().tidy()
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """How long training paused for each switch, and for how much of that no link was being switched; who carried what."""
+        """Adds the pause of training for each switch, the part of it in which no link was being switched, and the traffic of each
+        link."""
         records = measure.read_steps(self.job_directory)
         pauses = [(measure.pause_of(records, one), switching_seconds(one)) for one in incidents if _is_a_switch(one)]
         return {
@@ -148,7 +152,7 @@ class LinkFailoverScenario(ProcessFaultScenario):
         await self.trains_until(measure.last_step(measure.read_steps(self.job_directory)) + CALM)
 
     async def _carried(self, meanwhile: Callable[[], Awaitable[None]]) -> Times:
-        """What all nodes sent over each link, and whether its cables were in at the end of it."""
+        """Returns the bytes that all nodes sent over each link, and whether the link was plugged in on all nodes at the end."""
         before, _ = await self._links()
         await meanwhile()
         after, up = await self._links()
@@ -173,5 +177,5 @@ def _is_a_switch(incident: Incident) -> bool:
 
 
 def switching_seconds(incident: Incident) -> float:
-    """From the order to move links until the training side's answer; 0 in an incident without."""
+    """Returns the seconds from the order to move links to the training side's answer; 0 if the incident has no link switch."""
     return sum(phase.seconds for phase in incident.ladder[-1].phases if phase.name == SWITCH)

@@ -112,7 +112,8 @@ async def switchback(
 
 
 async def _is_on_backup(rekindle: Rekindle, job: str) -> bool:
-    """By a maintenance that somebody has ended, or by a client that moved links and left them there."""
+    """Returns whether links of the job are on their backup without a running maintenance: somebody ended it, or a client moved
+    them and left them there."""
     return bool((await rekindle.status(job)).state.links)
 
 
@@ -277,7 +278,7 @@ def _say(job: str, known: Maintenance) -> None:
 
 
 async def _judge(rekindle: Rekindle, jobs: dict[str, str], links: tuple[NodeLinks, ...], output: Format) -> int:
-    """What would be answered."""
+    """Shows whether the request would be accepted for each job. Changes nothing."""
     refusals: dict[str, str] = {}
     codes: set[Exit] = set()
 

@@ -77,7 +77,7 @@ def _file_of(pod: Pod) -> str:
 
 
 async def _log_of(pod: Pod, cluster: ClusterClient, directory: Path, *, follow: bool) -> AsyncIterator[str]:
-    """Of one that has gone since it was listed, what it left."""
+    """Yields the log of a pod. If the pod has been deleted since it was listed, yields the log file that it left."""
     try:
         async for piece in cluster.logs(pod.metadata.name, follow=follow):
             yield piece

@@ -1,4 +1,4 @@
-"""What a run did, computed from what its ranks wrote: step logs and final parameters. Pure but for reading the files."""
+"""Computes what a run did from the output of its ranks: step logs and final parameters. Pure except for reading the files."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -97,7 +97,7 @@ def steps_lost(records: Sequence[StepRecord]) -> int:
 
 
 def first_step_since(records: Iterable[StepRecord], moment: float, ranks: int) -> float:
-    """When all ranks had completed the first step that each of them began behind this moment; seconds since the epoch."""
+    """Returns when all ranks had completed the first step that each of them began after this time, in seconds since the epoch."""
     ends: dict[int, dict[int, float]] = {}
     for record in records:
         if record.start > moment:
@@ -120,7 +120,10 @@ def _place(record: StepRecord) -> Place:
 
 
 def parameters_equal(one: Path, other: Path, ranks: int) -> bool:
-    """Whether two runs ended with the same parameters, bit for bit, on every rank. A missing or empty file is a difference."""
+    """Returns whether two runs ended with the same parameters, bit for bit, on every rank.
+
+    A missing or empty file is a difference.
+    """
     return all(_same(one / "final" / name, other / "final" / name) for name in (f"rank-{rank:05d}.bin" for rank in range(ranks)))
 
 

@@ -1,4 +1,4 @@
-"""What people and machines read: tables and colours on a terminal, one JSON object a command for machines."""
+"""Output for people and machines: tables and colours on a terminal, one JSON object per command for machines."""
 
 import json
 import os
@@ -28,7 +28,8 @@ from rekindle.policy.clients import doubts
 from rekindle.policy.phases import phase
 
 NO_STEP = "reports 406 no step was completed"
-"""Of the verdict of a hot switch: our training side was told to go on, rebuilt its communicator, and never completed a step."""
+"""Part of the verdict of a hot switch after which no step was completed: our training side rebuilt its communicator after the
+order to go on, and no more."""
 NOT_REBUILT = (
     "usually the script speaks to other ranks between session() and its loop, where a replacement is alone, or keeps a process "
     "group of its own for which it does not ask again in a function that it gives to training.on_rebuild"
@@ -46,7 +47,7 @@ class Terminal(Console):
             yield segment if segment.control else segment._replace(text=segment.text.translate(ORDERS))
 
     def on_broken_pipe(self) -> None:
-        """Nobody reads standard error any more: what the command does is not ended by that. Standard output raises by itself."""
+        """Continues silently if nobody reads standard error any more. A closed standard output raises an error by itself."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -202,7 +203,7 @@ def _code(code: str) -> str:
 
 
 def hint(verdict: Verdict) -> str:
-    """What usually causes such an end; empty: nothing in particular."""
+    """Returns the usual cause of such a verdict; empty: there is none."""
     stuck = verdict.mode is Mode.HOT_SWITCH and NO_STEP in verdict.reason
     return NOT_REBUILT if stuck and verdict.outcome is Outcome.ESCALATE else ""
 

@@ -245,7 +245,7 @@ def _going_on(switch: str) -> Iterator[None]:
 
 
 def _tell_news(known: Upgrade, said: set[str]) -> None:
-    """On the error stream, so that the output is the end alone."""
+    """Writes each new line about the upgrade to standard error once. Standard output contains only the result."""
     lines = [f"leaf {known.leaves[move.leaf]}: {move.job}: {move.where}" for move in known.moves]
     if known.done:
         lines.append(f"leaf {known.done[-1].name}: done")

@@ -1,4 +1,4 @@
-"""What pods of the local cluster tell of a job that does not train: those that wait for a node, and those that failed."""
+"""Describes pods of the local cluster that keep a job from training: those that wait for a node, and those that failed."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ def is_waiting(pod: Pod) -> bool:
 
 
 def waiting(pods: Sequence[Pod]) -> str:
-    """In a few words, whether a job waits for its pods; empty: it does not."""
+    """Describes in a few words how many pods of a job wait for a node; empty: none does."""
     pending, everyone = sum(map(is_waiting, pods)), sum(not is_standby(pod) for pod in pods)
     return f"waiting: {pending} of {everyone} pods have no node" if pending else ""
 

@@ -1,7 +1,8 @@
-"""Who listens at a port of this machine. `rekindle dev` asks before it starts, and again when its own server should be there.
+"""Checks which process listens on a port of this machine. `rekindle dev` checks before it starts, and again when its own server
+should listen.
 
-A connection that is accepted says only that somebody listens. Linux tells which process it is: `/proc/net/tcp` names the socket,
-and the process holds it among its open files.
+A connection that is accepted shows only that some process listens. Linux shows which process it is: `/proc/net/tcp` names the
+socket, and the process holds it among its open files.
 """
 
 import socket
@@ -36,7 +37,7 @@ def ensure_free(port: int, option: str, guess: str) -> None:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether this very process listens at a port."""
+    """Returns whether exactly this process listens on the port."""
     return bool(_sockets_of(pid) & _listening_at(port))
 
 

@@ -20,7 +20,10 @@ ALLOWED = {
     Mode.PROCESS_RESCHEDULING: "recover",
     Mode.JOB_RESCHEDULING: "exit",
 }
-"""What the job's owner allows, by the mode that is to be seen: nothing cheaper. A retry is the cheapest: all is allowed."""
+"""Recovery strategies that the job's owner allows, by the mode that the demo shows: none that is cheaper.
+
+All are allowed for online retry, as it is the cheapest mode.
+"""
 
 
 OUTLASTED = 3.0
@@ -37,7 +40,7 @@ class Strike(StrEnum):
 
 
 class ProcessFaults(Options):
-    """What a demo of such a fault is asked for."""
+    """Options of the demos of process faults."""
 
     mode: Mode
     fault: Strike
@@ -46,12 +49,12 @@ class ProcessFaults(Options):
 
     @property
     def struck(self) -> tuple[int, ...]:
-        """Of two ranks the other one is in another pod."""
+        """Ranks that are struck. If there are two, they are in different pods."""
         return tuple(sorted({self.rank, (self.rank + RANKS // 2) % RANKS} if self.ranks_at_once > 1 else {self.rank}))
 
     @property
     def raises(self) -> bool:
-        """In a step, of the job's own accord."""
+        """Whether the fault is an exception that the job raises by itself in a step."""
         return self.fault in (Strike.EXCEPTION, Strike.MEMORY)
 
     @property
@@ -60,7 +63,7 @@ class ProcessFaults(Options):
 
     @property
     def finds_no_node(self) -> bool:
-        """For another pod."""
+        """Whether there is no node for another pod."""
         return self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare
 
     @property
@@ -70,18 +73,21 @@ class ProcessFaults(Options):
 
     @property
     def spares(self) -> int:
-        """Where another process is to take the rank inside its pod."""
+        """Number of loaded spare processes in each pod.
+
+        They are needed only where another process takes the rank inside its pod.
+        """
         dies = self.fault in (Strike.KILL, Strike.FREEZE)
         return int(dies and not self.no_spare and self.mode in (Mode.IN_PLACE, Mode.ONLINE_RETRY))
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of the job."""
+        """Annotations of the job."""
         return {RECOVER_STRATEGY: ALLOWED[self.mode]} if self.mode in ALLOWED else {}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         if not self.raises:
             return {}
         faults = [{"fault": self.fault.value, "rank": rank, "step": self.at_step + 1} for rank in self.struck]
@@ -153,7 +159,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         await super().tidy()
 
     async def _injected(self) -> float:
-        """When the first of them failed."""
+        """Waits for the injected faults, and returns when the first rank failed, in seconds since the epoch."""
         wanted = [f"rank-{rank:05d}-step-{self.options.at_step + 1}" for rank in self.options.struck]
         marks = [self.job_directory / "injected" / name for name in wanted]
 
@@ -164,11 +170,12 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         return min(float(mark.read_text()) for mark in marks)
 
     def since(self, incident: Incident) -> float:
-        """When the first rank was struck."""
+        """Returns when the first rank was struck, in seconds since the epoch."""
         return self._struck_at
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """From the strike to the fault as the control plane took it, and to the first step behind it."""
+        """Adds the seconds from the strike to the first step after it, and to the time at which the control plane accepted the
+        fault."""
         accepted = min(fault.accepted_at for one in incidents for fault in one.faults if fault.accepted_at)
         new_step = measure.first_step_since(measure.read_steps(self.job_directory), self._struck_at, RANKS)
         return {

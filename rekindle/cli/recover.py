@@ -138,7 +138,7 @@ async def _what_came_of_it(rekindle: Rekindle, job: str, before: int) -> str:
 
 
 def user() -> str:
-    """Who asks. In an image a user may have a number and no name."""
+    """Returns the name of the user who runs the command. In an image a user may have a number and no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError: from Python 3.13 on
@@ -152,7 +152,7 @@ async def asked_for(request: ModeRequest, job: str, output: Format, *, dry_run: 
 
 
 async def _judge(request: ModeRequest, job: str, output: Format) -> int:
-    """What the job would answer as it is now."""
+    """Shows whether the job would accept the request in its present state. Changes nothing."""
     status = await (await control_plane()).status(job)
     if problem := requests.invalid(status.state, request):
         raise BadInput(problem)
@@ -192,7 +192,7 @@ async def _recover(request: ModeRequest, job: str, output: Format) -> int:
 
 
 async def _state(rekindle: Rekindle, job_id: str) -> JobState | None:
-    """What the job is after its incident; None when nobody can tell any more."""
+    """Returns the job's state after its incident; None if it can no longer be queried."""
     try:
         return (await rekindle.status(job_id, ended=True)).state
     except RekindleError:

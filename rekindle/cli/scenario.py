@@ -1,4 +1,4 @@
-"""What the runs behind `rekindle demo` share: a real job that something happens to, and an undisturbed run to compare with."""
+"""Base of the runs of `rekindle demo`: a real job in which something happens, and an undisturbed run to compare it with."""
 
 import asyncio
 import json
@@ -38,13 +38,13 @@ PATIENCE = 300.0
 """Seconds that the demo waits for one thing to happen before it gives up."""
 
 LOADED = "a spare waits"
-"""What a launcher writes when a process has loaded that has no rank yet."""
+"""Line that a launcher writes when a process without a rank has loaded."""
 
 RESTART = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
 
 
 class Options(Value, ABC):
-    """What every demo is asked for. Each has a class of its own, with what may happen in it."""
+    """Options of a demo. Each demo has a class of its own, with what may happen in it."""
 
     seed: int = 7
     steps: int = 200
@@ -55,22 +55,22 @@ class Options(Value, ABC):
 
     @property
     def spare_nodes(self) -> int:
-        """On which backup pods may start."""
+        """Number of spare nodes, on which backup pods may start."""
         return 0 if self.no_spare else 1
 
     @property
     def nodes(self) -> int:
-        """Of the cluster."""
+        """Number of nodes of the cluster."""
         return self.pods + self.spare_nodes + int(self.standby)
 
     @property
     def links(self) -> bool:
-        """Whether nodes have networks of their own, with two links each."""
+        """Whether each node has a network of its own with two links."""
         return False
 
     @property
     def incidents(self) -> int:
-        """Of the job, all in all."""
+        """Number of incidents of the job."""
         return 1
 
     @property
@@ -80,17 +80,17 @@ class Options(Value, ABC):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the job."""
+        """Labels of the job."""
         return {}
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of the job."""
+        """Annotations of the job."""
         return {}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         return {}
 
     @property
@@ -104,7 +104,8 @@ class Options(Value, ABC):
         """The modes that are tried, and how each ends."""
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """Whether a run went as these options have it go, to the parameters of an undisturbed one."""
+        """Returns whether the run tried the expected modes with the expected outcomes, and ended with the parameters of an
+        undisturbed run."""
         tried = tuple((step["mode"], step["verdict"]) for step in result["ladder"])
         return tried == self.expected and bool(result["parameters_equal"])
 
@@ -165,10 +166,10 @@ class Scenario(ABC, Generic[Asked]):
 
     @abstractmethod
     async def strike(self) -> None:
-        """What happens to the job, once it has trained for a while."""
+        """Applies the demo's fault or request to the job, after it has trained for a while."""
 
     def step_ms(self, loading: float) -> float:
-        """How long a step takes at least.
+        """Returns the minimum duration of a step, in milliseconds.
 
         Args:
             loading: seconds until a process of the undisturbed run trained: a slow machine loads slowly.
@@ -176,14 +177,14 @@ class Scenario(ABC, Generic[Asked]):
         return STEP_MS
 
     async def meanwhile(self, running: Mode | None) -> None:
-        """What happens further while the incident goes on.
+        """Does what else happens while the incident goes on. Called repeatedly; the default does nothing.
 
         Args:
             running: the mode that runs now.
         """
 
     def since(self, incident: Incident) -> float:
-        """When it happened, in seconds since the epoch: by what the watcher saw."""
+        """Returns when the fault happened, in seconds since the epoch, as the watcher saw it."""
         return _seen(incident).timestamp()
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
@@ -219,7 +220,7 @@ class Scenario(ABC, Generic[Asked]):
             await until(self._is_gone, "the end of the job")
 
     async def stands_by(self) -> bool:
-        """Whether all processes of a standby have loaded."""
+        """Returns whether all processes of a standby have loaded."""
         self.tell(Step(text=f"a standby loads; training, step {self._drag_out()} of {self.options.steps}"))
         for pod in await self.cluster.pods(self.job_id):
             if is_standby(pod) and pod.status.phase is PodPhase.RUNNING:
@@ -349,7 +350,8 @@ class Scenario(ABC, Generic[Asked]):
         }
 
     async def _first_order(self, seen: datetime, workflow_id: str) -> float | None:
-        """From the fault as it was seen to the first order that was on the stream."""
+        """Returns the seconds from the time at which the fault was seen to the first order that was on the stream; None: no order
+        was given."""
         assert self._rekindle is not None
         history = await self._rekindle.temporal.get_workflow_handle(workflow_id).fetch_history()
         orders: set[int] = set()
@@ -362,7 +364,7 @@ class Scenario(ABC, Generic[Asked]):
 
 
 def _seen(incident: Incident) -> datetime:
-    """When somebody saw the first of its faults; where nobody dated one, when it was taken."""
+    """Returns when the first fault of the incident was seen. If no fault has that time, returns when one was accepted."""
     times = [time for fault in incident.faults if (time := fault.seen_at or fault.accepted_at)]
     return min(times, default=incident.started_at)
 

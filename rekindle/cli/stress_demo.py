@@ -17,14 +17,14 @@ OUTLASTED = 12.0
 
 
 class StressDemo(Options):
-    """What the demo is asked for."""
+    """Options of the stress test demo."""
 
     node: str = "node-1"
     """The one that computes wrongly; empty: none does."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         return {"REKINDLE_INJECT": json.dumps([{"fault": "wrong-product", "node": self.node}])} if self.node else {}
 
     @property
@@ -63,11 +63,11 @@ class StressScenario(Scenario[StressDemo]):
         self._verdict = await self._rekindle.verdict(handle)
 
     def since(self, incident: Incident) -> float:
-        """When somebody asked."""
+        """Returns when the test was requested, in seconds since the epoch."""
         return self._began
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """What was found, and the node that was isolated."""
+        """Adds the results of the test, and the nodes that were isolated."""
         tested = self._verdict.tested if self._verdict else None
         return {
             "isolated": list(tested.findings.isolate) if tested else [],
@@ -83,7 +83,7 @@ class StressScenario(Scenario[StressDemo]):
 
 
 class ShownScenario(StressScenario):
-    """With its table, for people."""
+    """Stress test demo that also prints the table of results, for people."""
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         if self._verdict and self._verdict.tested:

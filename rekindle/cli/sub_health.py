@@ -19,14 +19,14 @@ MARGIN = 2
 
 
 class SubHealth(Options):
-    """What the demo of a hot switch is asked for."""
+    """Options of the hot switch demo."""
 
     pod_rank: int = 1
     backup_fails: bool = False
     pause_hangs: bool = False
     resume_fails: bool = False
     backup_dies_paused: bool = False
-    """After the pause, before the order to migrate."""
+    """The backup pod dies after the pause, before the order to migrate."""
 
     real_fault: bool = False
     """A rank is killed while the backup loads."""
@@ -39,7 +39,7 @@ class SubHealth(Options):
 
     @property
     def injection(self) -> list[dict[str, str]]:
-        """What goes wrong inside the job."""
+        """Faults that are injected into the job."""
         faults = {
             "pause-hangs": self.pause_hangs,
             "resume-fails": self.resume_fails,
@@ -51,12 +51,12 @@ class SubHealth(Options):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the job."""
+        """Labels of the job."""
         return {SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH.value}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         injected = {"REKINDLE_INJECT": json.dumps(self.injection)} if self.injection else {}
         return {**injected, **({"REKINDLE_TAMPER": self.tamper} if self.tamper else {})}
 

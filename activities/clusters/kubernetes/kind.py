@@ -224,7 +224,7 @@ class Kind:
 
     @property
     def group(self) -> str:
-        """Of its API; empty: the core's."""
+        """API group of the kind; empty: the core group."""
         return group_of(self.api_version)
 
 
