@@ -43,7 +43,7 @@ class Version(Value):
     """New recoveries begin on it."""
 
     served: bool = False
-    """Whether the version is current or was before. If not, it is new to this deployment."""
+    """True if the version is current or was before. If not, it is new to this deployment."""
 
     drained: bool = False
     """Nothing runs on it any more, as the server has seen. It looks some minutes apart."""

@@ -1,4 +1,5 @@
-"""Which of a job's streams counts, and which process speaks on it. What gateways say of streams may arrive late or twice. Pure.
+"""Decides which of a job's streams is current, and which process speaks on it. Messages of gateways about streams may arrive late
+or twice. Pure.
 
 Clocks of two gateways are never compared: an attachment is older than the job's own if that one has replaced it.
 """
@@ -15,17 +16,20 @@ KEPT_SESSIONS = 8
 
 
 class Standing(StrEnum):
-    """What an attachment is to the job."""
+    """Relation of an offered attachment to the job."""
 
     NEWS = "news"
     KNOWN = "known"
-    """It is the job's own, with nothing new in it."""
+    """The attachment is the job's current one, and contains nothing new."""
     OVER = "over"
-    """Its session was detached, or another one replaced it."""
+    """The attachment's session was detached, or replaced by another session."""
 
 
 def standing(state: JobState, offered: Attachment) -> Standing:
-    """What an attachment that a gateway offers is to the job. A session that was replaced comes back when the other has gone."""
+    """Returns the relation of an attachment that a gateway offers to the job.
+
+    A session that was replaced becomes current again when the other one has ended.
+    """
     current = state.attachment
     if offered.session in state.detached:
         return Standing.OVER
@@ -38,8 +42,10 @@ def standing(state: JobState, offered: Attachment) -> Standing:
 
 
 def is_missing(state: JobState, session: str) -> bool:
-    """Whether the job's stream is here for all that a workflow of it knows which was just registered again: it tells of a fault.
-    What can be done about that depends on the stream."""
+    """Returns whether the stream that reports a fault is still unknown to a workflow that was just registered again.
+
+    What can be done about the fault depends on the stream.
+    """
     return bool(session) and not state.introduced and session not in sessions(state)
 
 
@@ -65,7 +71,7 @@ def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobSt
 
 
 def _manager_lost(state: JobState, client: str) -> str:
-    """How the manager of a MindIO job was lost, in words: its stream comes from another process."""
+    """Describes how the manager of a MindIO job was lost: its stream comes from another process. Empty: it was not lost."""
     if state.job.training_side is not TrainingSide.MINDIO or identity(state.client, client) is not Identity.ANOTHER:
         return ""
     return f"{client} is another process than {state.client}: it knows no rank, and no fault of a rank is reported"
@@ -87,7 +93,10 @@ def sessions(state: JobState) -> tuple[str, ...]:
 
 
 def end_is_known(state: JobState, session: str) -> bool:
-    """Whether the end of a session changes nothing. That of a session that was never seen does: its attachment may come later."""
+    """Returns whether the end of this session changes nothing.
+
+    The end of an unknown session does, as its attachment may arrive later.
+    """
     return session in state.detached or session in state.replaced
 
 

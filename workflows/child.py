@@ -25,7 +25,8 @@ from rekindle.temporal import TASK_TIMEOUT, Attributes
 from workflows import page, steps
 
 CONFLICT_PAUSE = timedelta(seconds=1)
-"""Before a child is started again whose id is held by a recovery of an earlier workflow of the job, which is ending."""
+"""Pause before a child is started again whose id is still held by a recovery of an earlier workflow of the job, which is ending.
+"""
 CONFLICTS = 120
 
 
@@ -33,9 +34,9 @@ class Child:
     def __init__(self, mode: Mode, case: Case, incident: int, job: Job) -> None:
         self.mode, self.id = mode, recovery_workflow(job, incident, mode)
         self.told: Verdict | None = None
-        """What a mode that was cancelled said of itself: a cancelled workflow has no result."""
+        """Verdict that a cancelled mode sent as a signal. A cancelled workflow has no result."""
         self.was_terminated = False
-        """By somebody else than us."""
+        """True if the recovery was terminated by another party."""
         self._case, self._incident, self._job = case, incident, job
         self._row = row_of(mode)
         self._handle: ChildWorkflowHandle[object, Verdict] | None = None

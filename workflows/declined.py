@@ -17,7 +17,10 @@ class Declined:
     def __init__(self, known: Memory, journal: Journal) -> None:
         self._known, self._journal = known, journal
         self._told: dict[int | None, tuple[str, ...]] = {}
-        """What was said of a pod rank last: a refused case is judged again at every attach."""
+        """Last message about each pod rank.
+
+        A refused case is judged again at every attach, and the same message is not repeated.
+        """
 
     def take(self, case: Case) -> None:
         """A case is judged again when something changes."""

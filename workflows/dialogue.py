@@ -59,7 +59,7 @@ class Dialogue:
         self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
         self.client = self.attachment.client if self.attachment else ""
         self.sessions = list(context.sessions) if context else []
-        """Of the training side, so far."""
+        """Sessions of the training side so far."""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
 
     @property
@@ -99,7 +99,11 @@ class Dialogue:
 
     @workflow.signal(name=Signals.ATTACHED)
     def attached(self, attachment: Attachment) -> None:
-        """With MindIO, nothing of an attempt holds in another process. Our own manager's successor goes on with it."""
+        """Records the job's new stream.
+
+        With MindIO, a stream of another process ends the attempt, as that process knows nothing of it. With our training side,
+        the manager's successor continues the attempt.
+        """
         if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
             self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
         self.client = attachment.client or self.client
@@ -113,7 +117,10 @@ class Dialogue:
 
     @workflow.signal(name=Signals.MANAGER_LOST)
     def manager_is_lost(self, gone: ManagerGone) -> None:
-        """Its stream may come from the address of before, and say nothing of it: the cluster shows another pod."""
+        """Records that the manager was lost, as the cluster shows another pod.
+
+        The stream may still come from the same address and not show it.
+        """
         self.lost_manager = self.lost_manager or gone.how
 
     # ---- orders
@@ -128,7 +135,7 @@ class Dialogue:
 
     @staticmethod
     def new_uuid() -> str:
-        """Of an order that stands for itself."""
+        """Returns a new uuid for an order that belongs to no attempt."""
         return orders.attempt(workflow.time_ns(), workflow.random().getrandbits(128))
 
     def go_on_with(self, given: list[Order], told_on: str) -> None:
@@ -173,7 +180,7 @@ class Dialogue:
         return self._speaks_mindio and self.attachment is not None and self.attachment != self.ordered_on
 
     def take_back_unwritten(self) -> None:
-        """What no stream took in time is not told any more, and keeps no later order from it."""
+        """Drops the orders that no stream took in time, so that they are not sent any more and do not delay later orders."""
         del self.attempt[self.delivered :]
 
     def take_back_orders(self) -> None:
@@ -224,7 +231,7 @@ class Dialogue:
         return len(self.attempt) - 1 if self._speaks_mindio else written
 
     def _pace(self) -> timedelta:
-        """How long the next order has to wait: a MindIO client may not have read the one before."""
+        """Returns how long the next order has to wait, as a MindIO client may not have read the previous one."""
         if not self._speaks_mindio or self.unanswered_since is None:
             return timedelta(0)
         return self.unanswered_since + orders.MINDIO_PACE - workflow.now()

@@ -1,4 +1,5 @@
-"""What is wrong with a job now: the differences between the world and what the job's workflow holds to be right. Pure.
+"""Computes the current faults of a job: the differences between the observed state and the state that the job's workflow expects.
+Pure.
 
 The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their
 source clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
@@ -33,7 +34,7 @@ Key = tuple[str, str, tuple[int, ...]]
 Occurrence = tuple[Key, datetime | None]
 
 LOST_MANAGER = "manager/"
-"""What the id of the fault of a lost manager begins with."""
+"""Prefix of the id of the fault of a lost manager."""
 
 REPORTED_BYTES = 12 * 1024
 """JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
@@ -51,7 +52,7 @@ KEPT_RANKS = 64
 
 
 def short(uid: str) -> str:
-    """How a holder is remembered; see `Sighting.holders`."""
+    """Returns the shortened UID by which the holder of a rank is remembered; see `Sighting.holders`."""
     return uid[:HOLDER_LENGTH]
 
 
@@ -81,7 +82,7 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
 
 
 def has_gone(one: Standing, now: datetime) -> bool:
-    """Whether it is gone for as long as its rule holds on to it."""
+    """Returns whether the fault has been absent for as long as its rule keeps it."""
     return one.over_at is not None and one.over_at <= now
 
 
@@ -91,8 +92,11 @@ def without_over(state: JobState, now: datetime) -> JobState:
 
 
 def _held(gone: Iterable[Standing], holders: tuple[str, ...], sighting: Sighting, now: datetime) -> tuple[Standing, ...]:
-    """What is seen no more and comes back perhaps: it stays what it was, as long as the same pods have their ranks. What was not
-    judged yet when its rule ceased to be believed has lasted for nothing: it begins anew."""
+    """Returns the faults that are no longer seen but may come back.
+
+    They stay unchanged as long as the same pods hold their ranks. A fault that was not judged yet when its rule ceased to be
+    believed is dropped; if it comes back, its time begins again.
+    """
 
     def stays(one: Standing) -> bool:
         fault, decided = one.fault, one.fault.decided
@@ -138,12 +142,15 @@ def room_problem(state: JobState, report: FaultReport) -> str:
 
 
 def _adds_up(fault: Fault) -> bool:
-    """Whether it becomes one with what the training side told before. Who else tells of processes names each fault."""
+    """Returns whether the fault is merged with earlier reports of the training side.
+
+    All other sources name each process fault separately.
+    """
     return fault.kind is FaultKind.PROCESS and fault.source == TRAINING_SIDE
 
 
 def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
-    """Whether it is only about pods that recoveries replaced and could not delete: whatever becomes of them is no fault."""
+    """Returns whether the fault is only about pods that recoveries replaced and could not delete. Such pods are no fault."""
     left = {pod.uid for pod in state.left_behind}
     return bool(fault.pod_uids) and left.issuperset(fault.pod_uids)
 
@@ -186,8 +193,11 @@ def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
 
 
 def _told(before: Standing | None, fault: Fault, now: datetime) -> tuple[Told, ...]:
-    """When each rank of a fault was told last: the repair that runs may mend what came before it, and nothing that came later.
-    Of many words the last ones count as one."""
+    """Returns when each rank of a fault was last reported.
+
+    A running repair may fix the ranks reported before it, and none reported later. If there are more than `MOST_TOLD` reports,
+    the last ones count as one.
+    """
     if before is None or before.fault.accepted_at is None:
         return ()
     ranks, known = set(fault.ranks), before.told or (Told(ranks=before.fault.ranks, at=before.fault.accepted_at),)
@@ -198,7 +208,7 @@ def _told(before: Standing | None, fault: Fault, now: datetime) -> tuple[Told, .
 
 
 def _told_after(one: Standing, moment: datetime, job: Job) -> Standing:
-    """What is left of a fault whose older words are over."""
+    """Returns the part of a fault that was reported after the given time, with only the ranks of these reports."""
     late = {rank for told in one.told if told.at > moment for rank in told.ranks}
     if not late:
         return one
@@ -213,7 +223,7 @@ def _told_after(one: Standing, moment: datetime, job: Job) -> Standing:
 
 
 def _key(fault: Fault) -> Key:
-    """What names the same difference, seen again. A sub-health is the same on the same rank only."""
+    """Returns the key by which the same fault is recognized. A sub-health is the same only on the same rank."""
     return fault.source, fault.id, fault.pod_ranks if fault.kind is FaultKind.SUB_HEALTH else ()
 
 
@@ -256,8 +266,8 @@ def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
 
 
 def _is_of_the_last_life(one: Standing, state: JobState) -> bool:
-    """What was told of processes that have ended, as far as that is certain: nothing more was done about it, or its stream has
-    ended too. What was told of the new ones may be here already."""
+    """Returns whether the fault was reported of processes that have certainly ended: nothing more was to be done about it, or its
+    stream has ended too. Faults of the new processes may have arrived already."""
     was_told = one.fault.source != WATCHER and one.fault.kind is not FaultKind.SUB_HEALTH
     return was_told and bool(one.judged or _of_an_older_stream(one.fault, state))
 
@@ -304,13 +314,16 @@ def _occurrences(faults: Iterable[Fault]) -> set[Occurrence]:
 
 
 def _occurrence(fault: Fault) -> Occurrence:
-    """What came back, or has grown, since is another one."""
+    """Returns the identity of one occurrence of a fault. A fault that came back or has grown is another occurrence."""
     return _key(fault), fault.accepted_at
 
 
 def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
-    """What stands after an incident. What the watcher sees is left to the next look at the world, unless it is of pods that were
-    replaced. Processes that a restart ended are of no matter any more, however it went on."""
+    """Returns the faults that remain after an incident.
+
+    Those of the watcher stay until its next sighting, unless they are about replaced pods. Faults of processes that a restart
+    ended are dropped, even if the incident failed.
+    """
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
     handled = {one for verdict in incident.ladder for one in verdict.handled}
@@ -366,12 +379,15 @@ def _before(fault: Fault, moment: datetime) -> bool:
 
 
 def _of_an_older_stream(fault: Fault, state: JobState) -> bool:
-    """Where no stream is open, one that is known to have ended is older: a workflow that was just registered again knows none."""
+    """Returns whether the fault came from a stream older than the current one.
+
+    If no stream is open, every known session is older; a workflow that was just registered again knows none.
+    """
     if state.attachment is None:
         return fault.session in attachments.sessions(state)
     return fault.session not in ("", state.attachment.session)
 
 
 def brief(fault: Fault) -> Fault:
-    """As the history keeps it."""
+    """Returns the fault as the history stores it: fewer ranks and no details."""
     return fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS], "pod_ranks": fault.pod_ranks[:KEPT_RANKS], "details": ()})

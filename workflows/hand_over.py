@@ -1,4 +1,4 @@
-"""What every hand-over from one pod to another does, whether training pauses for it or stands."""
+"""Steps that every hand-over from one pod to another has, whether training pauses for it or has stopped."""
 
 from collections.abc import Collection
 

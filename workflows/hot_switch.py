@@ -42,7 +42,7 @@ T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
 
 LOOK_AT_BACKUP = timedelta(minutes=1)
-"""Between two looks at a backup pod that loads."""
+"""Pause between two looks at a backup pod that is loading."""
 
 
 @workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
@@ -120,7 +120,11 @@ class HotSwitch(ModeWorkflow):
         raise Ends(Outcome.IGNORED, f"{why}: its order may have been written all the same, and is taken back")
 
     async def _start_backup(self) -> Backup:
-        """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
+        """Creates the backup pod and waits until it has a node.
+
+        If it is refused by the cluster or not scheduled in time, there is no spare. The mode then ends as ignored, and training
+        was not touched.
+        """
         job, avoid = self.context.job, self.context.avoid_nodes
         # Ours is told first: the cluster may not answer for long. MindIO's backup, if it lives, would be an ordinary rank then.
         self.undo.insert(len(self.undo) if self._speaks_mindio else 0, ("delete the backup pod", self._delete_backup))
@@ -176,9 +180,12 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(f"pausing failed: no report of the pause within {seconds(job.limits.pause)}")
 
     async def _loads(self, backup: Backup, until: datetime) -> None:
-        """Until training pauses, or that is in vain. Nobody tells that a backup pod was deleted, since it holds no rank: it is
-        looked at. MindIO never repeats a report: after an outage the one of the pause may be lost, and the library gives up by
-        itself; while the pods run on, the backup still loads."""
+        """Waits until training pauses, or can no longer pause.
+
+        The backup pod is looked at regularly, as the deletion of a pod without rank is not reported. MindIO never repeats a
+        report: after an outage the report of the pause may be lost, and the library gives up by itself. While the pods run, the
+        backup is still loading.
+        """
         known, mindio = self.attachment, self.context.job.training_side is TrainingSide.MINDIO
         while not self._stops_loading() and (left := until - workflow.now()) > timedelta(0):
             await self.until(
@@ -198,7 +205,10 @@ class HotSwitch(ModeWorkflow):
                 self.vanished = await self._not_running(backup.backup)
 
     async def _not_running(self, *pods: PodRef) -> str:
-        """What a look shows of one that does not run; empty: all do, or nobody knows, or it came too late to matter."""
+        """Looks whether the pods run, and returns why one does not.
+
+        Empty: all run, or the cluster did not answer, or the answer is no longer needed.
+        """
         looking = steps.await_running(self.context.job.id, pods, workflow.now())
         await self.until(lambda: looking.done() or self._stops_loading(), None, "look at the pods")
         if not looking.done():
@@ -207,14 +217,17 @@ class HotSwitch(ModeWorkflow):
         return "" if looking.exception() or (seen := looking.result()).running else seen.message
 
     def _is_renewed(self, before: Attachment | None) -> bool:
-        """Whether a stream came after this one."""
+        """Returns whether another stream has replaced this one."""
         return self.attachment is not None and self.attachment != before
 
     def _stops_loading(self) -> bool:
         return self._pause_is_reported() or self._is_in_vain() or self._backup_failure() != ""
 
     def _accept_the_pause(self) -> None:
-        """From here on the training side waits for its order, and `stop switch` would make it leave."""
+        """Accepts the report of the pause.
+
+        From here on the training side waits for its order, and `stop switch` would make it exit.
+        """
         report = self.next_report(ReportKind.STRATEGIES)
         assert report is not None
         self.paused = True
@@ -225,7 +238,10 @@ class HotSwitch(ModeWorkflow):
         return self.has_report(ReportKind.STRATEGIES)
 
     async def _take_over(self, backup: Backup) -> Verdict:
-        """Behind the report of the pause: it goes forward only, also when it was cancelled meanwhile."""
+        """Completes the switch after the report of the pause.
+
+        It only goes forward from here, even if it was cancelled meanwhile.
+        """
         self.replacing = True
         latest = workflow.now() + self.context.job.limits.migration_delivered
         if self.context.job.training_side is TrainingSide.MINDIO:
@@ -282,8 +298,11 @@ class HotSwitch(ModeWorkflow):
         return report
 
     async def _failure(self, reason: str) -> Ends:
-        """Behind the pause. Ours stands then and has told what is faulty, which other modes mend. Where that is nobody, it blames
-        the network: what failed is the switch."""
+        """Returns how the mode ends after a failure behind the pause.
+
+        MindIO escalates. Our training side stands, and has reported what is faulty, which other modes repair. If no rank is
+        faulty it blames the network: then the switch itself failed.
+        """
         if self._speaks_mindio:
             return _escalate(reason)
         await self.until(self._is_struck, self.context.job.limits.pause_crossing, "a fault may be the reason")
@@ -382,7 +401,7 @@ class HotSwitch(ModeWorkflow):
             raise self._unanswered(str(error.cause)) from error
 
     def _real_faults(self) -> list[Fault]:
-        """What breaks the switch; not the end of the pod that we replace."""
+        """Returns the faults that interrupt the switch. The end of the pod that is being replaced is none."""
         return [fault for fault in self.new_faults() if not (self.replacing and self._is_left_behind(fault))]
 
     def _is_struck(self) -> bool:
@@ -468,7 +487,7 @@ class HotSwitch(ModeWorkflow):
 
 
 def _fault_first(real_faults: list[Fault], note: str = "") -> Ends:
-    """It says nothing against the switch: the policy stays."""
+    """Returns the end of a switch that gives way to a real fault. This says nothing against switching, so the policy stays."""
     why = f"a real fault comes first: {real_faults[0].message or real_faults[0].kind}{note}"
     return Ends(Outcome.CANCELLED, why, next_mode=Mode.JOB_RESCHEDULING)
 

@@ -45,7 +45,7 @@ class InPlaceRecovery(ProcessLevel):
             self.again()
 
     def _pods_live(self) -> None:
-        """What lost its pod cannot start again there."""
+        """Raises Ends if a pod is lost: its ranks cannot be started again in it."""
         if lost := self._lost:
             raise self._fails_for(lost)
 

@@ -26,13 +26,13 @@ from workflows.dialogue import Dialogue
 from workflows.journal import Journal, event_of
 
 STAND = (About.RANKS, About.LINKS, About.CHECKS)
-"""What such modes are about: where training stands, they go to their end."""
+"""Subjects of modes that finish their work while training stands."""
 
 GIVEN = 64
 """Faults that a mode is given; more of them lead to the same procedure."""
 
 UNANSWERED = timedelta(seconds=10)
-"""Before a look is repeated that the cluster did not answer."""
+"""Pause before a look that the cluster did not answer is repeated."""
 
 LOOKED_AT = 100
 """Nodes that one look of our own asks for: as many as a sighting names."""
@@ -44,9 +44,12 @@ class Memory:
     def __init__(self, state: JobState) -> None:
         self.state = state
         self.sightings = 0
-        """How many came in this run: a look of our own that one of them overtook is older than that one."""
+        """Number of sightings in this run. The result of our own look is outdated if a sighting arrived meanwhile."""
         self.tested: dict[str, Tested] = {}
-        """By the last request, if that was for a stress test: its answer has it, the state has no room for it."""
+        """Result of the last stress test, by request id.
+
+        It is part of the answer to the request, as it does not fit into the state.
+        """
 
 
 class IncidentRun:
@@ -69,7 +72,7 @@ class IncidentRun:
         """Ranks that were moved in place of the maintenance that had moved them, which waits for them."""
         self._ending = False
         self._was_terminated = False
-        """By somebody, the last mode that ran: that says nothing about the faults, which are judged anew."""
+        """True if the last mode was terminated from outside. That says nothing about the faults, so they are judged again."""
 
     # ---- what the entity passes on
 
@@ -104,8 +107,11 @@ class IncidentRun:
             self._child.cancel("the job ends")
 
     def withdraw(self, request_id: str) -> None:
-        """Who asked gives up: the mode that was asked for is cancelled, which goes to its end where it must not stop half-way. A
-        mode that had to come after it is nobody's wish."""
+        """Cancels the requested mode, as its requester withdraws it.
+
+        The mode goes to its end where it must not stop half-way. A mode that had to come after it was not requested, and
+        continues.
+        """
         asked = self.case.request
         if asked and asked.id == request_id and self._child and self._child.mode is asked.request.mode:
             self._child.cancel("cancelled by request")
@@ -137,8 +143,11 @@ class IncidentRun:
             self._known.state = faults.rejudged(self._known.state, every=True)
 
     async def _is_broken(self) -> bool:
-        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before.
-        Only what the watcher saw is looked at again: for the rest the cluster need not answer."""
+        """Returns whether the fault that interrupted a mode still exists.
+
+        The next mode of the ladder ends processes, so a fault of the watcher is looked at again first. For other faults the
+        cluster need not answer.
+        """
         while not self._known.state.ended and all(fault.source == WATCHER for fault in self._news()):
             if await look(self._known, self._journal):
                 break
@@ -146,7 +155,7 @@ class IncidentRun:
         return bool(self._news())
 
     def _news(self) -> list[Fault]:
-        """What has broken since the mode began."""
+        """Returns the faults that occurred since the mode began, without those of backup pods."""
         counting = cases.counting(self._known.state, workflow.now())
         return [fault for fault in not_among(counting, self._met) if not fault.backup]
 
@@ -200,7 +209,10 @@ class IncidentRun:
         return verdict.with_(situation=None)
 
     def _order_of_the_receipt(self, mode: Mode, context: RecoveryContext) -> Order | None:
-        """With our training side alone, which carries out an order once: the mode gives it again if it is not answered soon."""
+        """Returns the first order, if the receipt of the faults can carry it; None: it cannot.
+
+        Only our training side is sent one: it carries out an order once, and the mode repeats it if it is not answered soon.
+        """
         here = context.attachment
         if self._situation.tried or not here or here.session != self._receipt_to:
             return None
@@ -208,7 +220,7 @@ class IncidentRun:
         return order and order.model_copy(update={"session": here.session, "at_once": True})
 
     def _context(self, now: datetime) -> RecoveryContext:
-        """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
+        """Returns what a mode needs to know of the job. Nodes with any fault are avoided, if the policy respects that."""
         state = self._known.state
         sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
         standing = (*cases.counting(state, now), *sub_healths)  # what a mode is not given is news to it

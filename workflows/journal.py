@@ -1,4 +1,4 @@
-"""What the cluster is told of a job: events, the sub-health policy in force, and what a lost workflow must find again.
+"""Writes to the cluster about a job: events, the sub-health policy in force, and what a later workflow of the job must find.
 
 Used by `TrainingJob` and its incidents. Nothing here may cost a recovery: a record that cannot be written is logged.
 """
@@ -37,7 +37,10 @@ class Journal:
         return all(writing.done() for writing in self._writing)
 
     def soon(self, writing: Coroutine[object, object, None]) -> None:
-        """For handlers, and where training waits: nobody waits until the cluster has taken it."""
+        """Starts writing in the background, for handlers and where training waits.
+
+        Nothing waits until the cluster has accepted it.
+        """
         self._writing = [task for task in self._writing if not task.done()]
         self._writing.append(asyncio.create_task(writing))
 
@@ -75,7 +78,7 @@ class Journal:
             await steps.remember(self._to_remember().model_copy(update={"event": event}))
 
     def lost_manager(self, state: JobState, before: str) -> bool:
-        """Whether the loss of its manager is news, of which there is an event then."""
+        """Records an event if the loss of the job's manager is new, and returns whether it is."""
         if (how := state.manager_lost) in ("", before):
             return False
         then = "the job is restarted" if state.job.manager_lost is ManagerLost.RESTART else "training goes on"

@@ -30,19 +30,19 @@ from workflows.shown import Shown
 EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
 TRIES = 3
-"""Of one movement, which faults of the job interrupt."""
+"""Tries of one movement, which faults of the job may interrupt."""
 
 BUSY = timedelta(seconds=5)
-"""Before a job is asked again that is being recovered."""
+"""Pause before a job that is being recovered is asked again."""
 
 PATIENCE = timedelta(hours=1)
-"""How long such a job is waited for."""
+"""Longest time for which a job that is being recovered is waited for."""
 
 ABSENT, LONGEST_ABSENT = timedelta(seconds=1), timedelta(seconds=20)
 """Pause before a job is asked again that cannot be paused now; it doubles up to the second one, since each try is an incident."""
 
 ABSENCE = timedelta(minutes=1)
-"""How long such a job is waited for: its manager, or the gateway, may just have started again."""
+"""Longest time for which a job that cannot be paused now is waited for. Its manager, or the gateway, may just have restarted."""
 
 WAITS = "waits for the job"
 
@@ -128,7 +128,7 @@ class LinkFailover:
         return self.known
 
     async def _tell_upgrade(self) -> None:
-        """Who waits at the leaf believes that nobody uses it."""
+        """Signals the upgrade that links were moved back, as it assumes that nobody uses its leaf."""
         self._returned = False
         with suppress(FailureError):  # it is over
             await workflow.get_external_workflow_handle(self.request.upgrade).signal(Signals.RETURNED)
@@ -140,7 +140,7 @@ class LinkFailover:
         return is_due and workflow.all_handlers_finished()
 
     async def _look(self) -> Maintenance:
-        """What would be moved."""
+        """Returns which devices would be moved. Moves nothing."""
         try:
             return self.known.with_(on_backup=await self._found(), stage=Stage.OVER)
         except _NotMoved as error:
@@ -341,7 +341,10 @@ class LinkFailover:
 
     @workflow.signal(name=Signals.SWITCHBACK)
     def switchback(self, wanted: SwitchBack | None = None) -> None:
-        """As the update, for who does not wait. Before the failover is done it is kept in mind; what means nothing is noted."""
+        """Requests a switchback without waiting for it.
+
+        Before the failover is done the request is stored, and an invalid one is noted.
+        """
         wanted = wanted or SwitchBack()
         if problem := links.back_problem(self.known.on_backup, wanted.links):
             self._note("a switchback was refused", None, problem)
@@ -414,12 +417,12 @@ def _row(known: Maintenance) -> dict[SearchAttributeKey[str], str]:
 
 
 def _words(one: Move) -> str:
-    """What the reason says of its own accord is said once."""
+    """Describes one move for the page. The beginning of the reason is left out where it repeats the name of the move."""
     return f"{one.what} {one.outcome or ''} {one.reason.removeprefix(one.what).lstrip(': ')}".rstrip()
 
 
 def _read(given: object) -> tuple[FailoverRequest, str]:
-    """And what is wrong with it."""
+    """Reads the request, and returns it with what is wrong with it; empty: nothing."""
     try:
         return requests.read_as(FailoverRequest, given, EXAMPLE), ""
     except BadInput as error:

@@ -50,7 +50,7 @@ class LinkSwitch(Operation):
         return f"{describe(self.request.links)}: {info}"
 
     async def _find(self) -> None:
-        """Which ranks have these devices, in which pods. A device that the job has not is refused."""
+        """Finds which ranks have these devices, and in which pods. Raises Ends if the job does not have a device."""
         request = ResolveLinksRequest(job_id=self.context.job.id, links=self.request.links)
         try:
             targets = await steps.resolve_links(request)

@@ -19,7 +19,7 @@ from workflows.incident import Memory, look
 from workflows.journal import Journal
 
 PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
-"""Between two tries to delete what a lost hot switch could not, and for all of them."""
+"""Pause between two tries to delete the backup pods of a lost hot switch, and the time limit for all tries."""
 
 OPERATIONS = (About.LINKS, About.CHECKS)
 """Subjects of modes that are done with a job which trains."""
@@ -29,8 +29,10 @@ UNNOTED = 10
 
 
 async def is_settled(known: Memory, journal: Journal) -> bool:
-    """Whether the lost recovery came to an end of its own, or there was none, or the job has ended. Otherwise the last mode
-    sweeps what it left behind."""
+    """Returns whether the lost recovery is settled: it came to its own end, or there was none, or the job has ended.
+
+    If not, the last mode cleans up what it left behind.
+    """
     noted = known.state.lost_recovery
     is_certain = incident_of(noted) <= known.state.incidents
     found = await _last_of(noted, known, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False))
@@ -80,7 +82,10 @@ async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, Re
 
 
 def _perhaps_running(noted: str, state: JobState) -> list[str]:
-    """That recovery, and those that may have followed it: a mode is noted behind its start, when the cluster takes the note."""
+    """Returns the ids of this recovery and those that may have followed it.
+
+    A mode is noted after its start, when the cluster accepts the note.
+    """
     modes = [row.mode for row in MODES]
     first = next(place for place, mode in enumerate(modes) if runs_mode(noted, mode))
     rest = [(incident_of(noted), mode) for mode in modes[first:]]
@@ -111,7 +116,10 @@ async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
 
 
 async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
-    """What it did is remembered as if this workflow had started it. One that was cancelled does not say what it left behind."""
+    """Stores what the recovery did as if this workflow had started it.
+
+    A cancelled recovery does not say what it left behind, so its backup pods are deleted.
+    """
     before = known.state
     known.state = memory.settled(before, end.verdict, workflow.now())
     if known.state.policy is not before.policy:
@@ -124,7 +132,10 @@ async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
 
 
 async def _delete_backups(known: Memory) -> None:
-    """Nobody knows which pod it left, so that nobody could delete it later; a restart, which does not wait for this, would."""
+    """Deletes all backup pods of the job.
+
+    They are not known by name, so a later sweep could not delete them. A restart would delete them, and does not wait for this.
+    """
     until = workflow.now() + PATIENCE
     while not await _backups_are_deleted(known) and workflow.now() < until:
         try:

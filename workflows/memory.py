@@ -1,4 +1,4 @@
-"""What a job's workflow knows, and how each message changes it: one pure function a message, from state to state.
+"""State of a job's workflow, and how each message changes it: one pure function per message, from state to state.
 
 Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, which are differences, have `workflows.faults`.
 """
@@ -42,7 +42,7 @@ KEPT_PODS = 20
 """Pods left behind that are remembered: a job that leaves more of them behind has no cluster that deletes pods."""
 
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH, FaultKind.PROCESS)
-"""What a look finds at nodes, and not at the job's pods."""
+"""Kinds of faults that a look finds at nodes, and not at the job's pods."""
 
 REFUSES = timedelta(minutes=10)
 """Time in which new pods keep away from a node that has refused one: a device plugin starts minutes after its node."""
@@ -93,13 +93,16 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
 
 
 def _as_moved(holders: tuple[str, ...], moved: Iterable[Switched]) -> tuple[str, ...]:
-    """Who held the ranks, where the watcher knew only who was replaced: that pods took over is no fault."""
+    """Returns the holders with each replaced pod exchanged for its successor.
+
+    The watcher knows only the replaced ones, and a takeover by a recovery is no fault.
+    """
     after = {(one.pod_rank, faults.short(one.before.uid)): faults.short(one.after.uid) for one in moved}
     return tuple(after.get((rank, uid), uid) for rank, uid in enumerate(holders))
 
 
 def to_remember(state: JobState, recovery: str) -> Remembered:
-    """What the job's object keeps for the case that this workflow is lost."""
+    """Returns what is stored on the job's object, in case this workflow is lost."""
     down = state.downgrade
     return Remembered(
         incidents=state.incidents,
@@ -115,7 +118,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
 
 
 def last_verdict(state: JobState) -> str:
-    """How the last incident ended, for people."""
+    """Describes the outcome of the last incident, for people; empty: there was none."""
     return f"{state.history[-1].verdict}: {state.history[-1].ladder[-1].mode}" if state.history else ""
 
 
@@ -168,7 +171,7 @@ def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: b
 
 
 def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> JobState:
-    """It is shown, and a fault where the job's owner wants it to be."""
+    """Stores that the manager was lost. This is also a fault if the job's owner has configured it so."""
     state = state.with_(manager_lost=how)
     if state.job.manager_lost is not ManagerLost.RESTART:
         return state
@@ -237,7 +240,7 @@ def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
 
 
 def withdrawn(state: JobState, request_id: str) -> JobState:
-    """Who asked gave up before the mode began, or before the request came: it is never begun."""
+    """Stores that the requester gave up before the mode began, or before the request arrived. The mode will not begin."""
     asked = state.request.request.mode if state.request and state.request.id == request_id else None
     reason = "cancelled by request, before it began"
     return answered(state, request_id, Verdict(mode=asked or LAST.mode, outcome=Outcome.CANCELLED, reason=reason))
@@ -258,7 +261,7 @@ def with_links(state: JobState, verdict: Verdict) -> JobState:
 
 
 def without_links(state: JobState, over: Iterable[OnBackup]) -> JobState:
-    """Their pods were followed by others, which began on their first links."""
+    """Removes links that are no longer on their backup, as the pods were replaced and the new ones began on their first links."""
     return state.with_(links=links.without(state.links, (rank for one in over for rank in one.ranks)))
 
 
@@ -310,13 +313,19 @@ def found(state: JobState, recovery: str) -> JobState:
 
 
 def left_half_done(state: JobState, how: str, now: datetime) -> JobState:
-    """It came to no good end, and the job is only observed by now: a fault, for as long as nothing may be done about it."""
+    """Adds a fault for a lost recovery that did not end well, of a job that is only observed by now.
+
+    The fault stands for as long as no action is allowed.
+    """
     fault = Fault(id=state.lost_recovery, kind=FaultKind.PROCESS, message=how, source=OURS)
     return faults.reported(state.with_(lost_recovery=""), FaultReport(faults=(fault,)), now)
 
 
 def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState:
-    """It came to its end: the incident that it was of is over. Without a verdict it did nothing."""
+    """Ends the incident of a lost recovery that came to its end.
+
+    Without a verdict the recovery did nothing, and no incident is stored.
+    """
     case = lost_recovery(state)
     state = state.with_(lost_recovery="")
     if verdict is None:
@@ -340,8 +349,11 @@ def judged(state: JobState, case: Case, why: str) -> JobState:
 
 
 def was_observed(state: JobState, case: Case, reason: str) -> bool:
-    """Whether this very decision is in the history: where a job is only observed, it is judged again and again alike. Of older
-    incidents the faults are not known any more: one that has come back, or has grown, was accepted after them."""
+    """Returns whether this decision is already in the history.
+
+    An observed job is judged repeatedly with the same result. The faults of older incidents are not stored; a fault that came
+    back or has grown was accepted after them.
+    """
     since = max((fault.accepted_at for fault in case.faults if fault.accepted_at), default=None)
     said = bounds.note(case.summary), bounds.cut(reason, SHORT)
     for incident in state.history:
@@ -352,7 +364,7 @@ def was_observed(state: JobState, case: Case, reason: str) -> bool:
 
 
 def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobState:
-    """What would have been done for a job that is only observed, as an incident of its own."""
+    """Stores what would have been done for a job that is only observed, as an incident of its own."""
     state = judged(state, case, reason)
     if was_observed(state, case, reason):
         return state
@@ -409,9 +421,11 @@ def _made_no_pods(verdict: Verdict) -> bool:
 
 
 def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    """After a restart whoever is seen first holds a rank, and somebody has to. A rank that was switched has passed to the backup
-    pod, if it is still held by the pod that it was taken from, or had been lost by who held it: a verdict may be older than the
-    last look."""
+    """Returns the holders of the ranks after an incident.
+
+    After a restart each rank is expected to be held, by the first pod that is seen. A rank that was switched passes to the backup
+    pod, if the replaced pod still holds it or its holder had been lost. Otherwise the verdict is older than the last look.
+    """
     ladder = list(verdicts)
     if any(verdict.restarted_at for verdict in ladder):
         return (EXPECTED_HOLDER,) * state.job.pods
@@ -443,7 +457,8 @@ def _bounded(incident: Incident) -> Incident:
 
 
 def _brief(verdict: Verdict) -> Verdict:
-    """Its phases with the beginning of what went wrong in them: the reason says all of it."""
+    """Returns the verdict with shortened notes of its phases, as the reason contains the full text, and without what the history
+    does not need."""
     phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
     return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None, moved_by="", tested=None, found=())
 
@@ -454,7 +469,7 @@ def _outline(incident: Incident) -> Incident:
 
 
 def _short(verdict: Verdict, most: int) -> Verdict:
-    """How it ended, and why in so many bytes."""
+    """Returns the outcome of the verdict with its reason shortened to so many bytes."""
     reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
     return verdict.with_(
         reason=reason,

@@ -1,4 +1,4 @@
-"""What every mode shares: its dialogue with the training side, what it hears of faults, its phases as people read them, its undo.
+"""Base class of all modes: dialogue with the training side, handling of faults, phases as people read them, and undo.
 
 A mode's workflow is a child of `TrainingJob` and derives from `ModeWorkflow`; the procedure itself is in the mode's own file.
 """
@@ -34,15 +34,21 @@ from workflows.shown import Shown
 T = TypeVar("T")
 
 NOTHING = ModeRequest()
-"""What a client asks for who starts a mode without an input: it is told that a job is missing, as for any other wrong input."""
+"""Request of a client that starts a mode without input.
+
+It is rejected because the job is missing, as any other invalid input is.
+"""
 
 CAUGHT = (Exception, asyncio.CancelledError)
-"""What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
-outside their loop, without clock and commands."""
+"""Exceptions that a procedure may catch and answer.
+
+`GeneratorExit` is not among them: a worker that stops drops its workflows, and code that handles it runs outside their loop,
+without clock and commands.
+"""
 
 UNDO_TRIES = 3
 UNDO_PAUSE = timedelta(seconds=5)
-"""Between two tries of an undo; each of them is repeated by the server while the cluster does not answer."""
+"""Pause between two tries of an undo. The server also repeats each try while the cluster does not answer."""
 
 
 class Ends(Exception):
@@ -88,11 +94,17 @@ class ModeWorkflow(Dialogue):
         return tuple(fault for fault in self.faults if not self.is_mended(fault))
 
     def new_faults(self) -> list[Fault]:
-        """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
+        """Returns the faults that occurred since the mode began.
+
+        Those of backup pods are handled by the mode that created them.
+        """
         return [fault for fault in not_among(self.faults, self.met) if not fault.backup]
 
     def felt_faults(self) -> list[Fault]:
-        """Those that the training side may have met. A node that is not ready may come back, and its processes live on."""
+        """Returns the new faults that the training side may have noticed.
+
+        A node that is not ready is excluded: it may come back, with its processes running.
+        """
         return [fault for fault in self.new_faults() if fault.kind is not FaultKind.NODE or fault.source != WATCHER]
 
     # ---- handlers: they append, the procedure does the work
@@ -188,7 +200,7 @@ class ModeWorkflow(Dialogue):
 
     @staticmethod
     async def is_orphaned() -> bool:
-        """Whether the very workflow that started this mode was lost, with all that it had been told."""
+        """Returns whether the workflow run that started this mode was lost, with everything that it had been told."""
         parent = workflow.info().parent
         assert parent is not None, "a front goes on with nothing"
         try:
@@ -252,7 +264,10 @@ async def shielded(work: Coroutine[object, object, T]) -> T:
 
 
 async def unless_cancelled(making: Coroutine[object, object, T]) -> T:
-    """Of an activity that ends before its cancellation is looked at: one that was done all the same would have hidden it."""
+    """Returns the result of an activity, unless the workflow was cancelled meanwhile.
+
+    An activity that completes in spite of a cancellation would hide it.
+    """
     made = await making
     if (task := asyncio.current_task()) and task.cancelling():
         raise asyncio.CancelledError

@@ -17,7 +17,7 @@ from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer
 
 ROUTES_SETTLE = timedelta(seconds=3)
-"""With MindIO, from the offer of a retry for faults of the network until it is ordered. Source: ClusterD."""
+"""Time between the offer of a retry for network faults and its order, with MindIO. Source: ClusterD."""
 
 
 @workflow.defn(name=Workflows.ONLINE_RETRY, failure_exception_types=[Exception])

@@ -64,7 +64,10 @@ class _Opening:
     # ---- the procedure
 
     def go_on(self) -> None:
-        """What an earlier mode ordered in this attempt is ours too: a stream that comes back lacks it, and answers come here."""
+        """Takes over the orders that an earlier mode gave in this attempt.
+
+        A stream that comes back needs them again, and their answers arrive here.
+        """
         before, here = self.told(), self.mode.attachment
         self.ordered_on = here if here and here.session == before.told_on else None
         if not (before.attempt and before.stopped):
@@ -165,7 +168,7 @@ class _Opening:
         return self.mode.has_report(kind) or bool(self._no_answer())
 
     def _is_cut(self) -> bool:
-        """With MindIO, whose reports are lost then."""
+        """Returns whether the stream was interrupted since the order, with MindIO. Its reports are lost then."""
         return self.mindio and self.mode.attachment != self.ordered_on
 
     def _is_renewed(self) -> bool:
@@ -181,7 +184,7 @@ class _Opening:
             raise _restart(why)
 
     def _take(self, report: Report | None) -> None:
-        """What the training side named, and until when it waits."""
+        """Stores the faulty ranks that the training side named, and the time until which it waits."""
         if strange := [one.rank for one in (report.fault_ranks if report else ()) if one.rank >= self.job.ranks]:
             workflow.logger.warning("ranks that the job has not are left out", extra={"ranks": strange[:10]})
         self.mode.situation = self.told(report).with_(answer_by=self._patience() if report else None)
@@ -193,7 +196,7 @@ class _Opening:
 
 
 async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
-    """Who holds each pod rank now; nobody where the cluster does not say so in time."""
+    """Returns the holder of each pod rank; empty: the cluster did not answer in time."""
     job = mode.context.job
     look = asyncio.create_task(steps.survey(job.id, ()))
     await mode.until(look.done, job.limits.look, "see which pods are there")

@@ -19,7 +19,7 @@ CANCELLED = "cancelled by request"
 
 class Operation(Concluding):
     uuid = ""
-    """Of the pause."""
+    """Uuid of the attempt that pauses training."""
 
     async def pause(self, timeout: int = 0) -> None:
         """All ranks stand behind one step.
@@ -54,7 +54,7 @@ class Operation(Concluding):
         self.asked.append(ReportKind.STATUS)  # who is paused for too long says so
 
     async def go_on(self) -> str:
-        """What the training side says when it goes on.
+        """Orders training to continue, and returns what the training side reports when it does.
 
         Raises:
             Ends: it does not.
@@ -122,7 +122,10 @@ class Operation(Concluding):
         return Ends(Outcome.ESCALATE, reason, next_mode=Mode.ONLINE_RETRY)
 
     def cannot_go_on(self, reason: str) -> Ends:
-        """Nobody knows where training stands: what is faulty is mended, and if nothing is, the job starts again."""
+        """Returns the end of an operation after which the state of training is unknown.
+
+        Faults are then recovered by the next mode; if there are none, the job is restarted.
+        """
         workflow.logger.warning("training does not go on", extra={"reason": reason})
         return Ends(Outcome.ESCALATE, reason)
 

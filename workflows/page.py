@@ -1,4 +1,4 @@
-"""What people read in the Temporal UI of a job and of a recovery: functions from what is known to text. Pure."""
+"""Text that people read in the Temporal UI about a job and a recovery: functions from state to text. Pure."""
 
 from datetime import datetime
 
@@ -79,7 +79,7 @@ def recovery_summary(mode: Mode, job: Job, case: Case) -> str:
 
 
 def recovery_details(mode: Mode, job: Job, incident: int, case: Case) -> str:
-    """What a recovery is about, what is tried, and how long each wait may take. Markdown."""
+    """Describes a recovery: its faults, the modes that are tried, and the limit of each wait. Markdown."""
     faults = "\n".join(_line(fault) for fault in case.faults[:SHOWN_FAULTS])
     ladder = " -> ".join(f"**{m}**" if m is mode else m for m in case.plan.modes)
     limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)

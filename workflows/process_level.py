@@ -1,6 +1,6 @@
-"""What the modes share that mend processes: the common opening, one order that says what is to be done, and its answer.
+"""Base class of the modes that repair processes: the common opening, one order that says what is to be done, and its answer.
 
-The base class of their workflows. A mode that fails leads to the next of the ladder, which goes on where training stands.
+A mode that fails leads to the next of the ladder, which goes on where training stands.
 """
 
 from datetime import datetime, timedelta
@@ -36,7 +36,10 @@ class ProcessLevel(Concluding):
     """Moment at which it was written; None: it is being delivered."""
 
     mended: tuple[Handled, ...] = ()
-    """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""
+    """Faults of other sources than the watcher and the training side that the last strategy repairs.
+
+    Empty unless all of their ranks were announced.
+    """
 
     ASKS_FIRST = False
     """So much comes between the opening and the order that training has to be known to stand, and to bear the order."""
@@ -142,19 +145,22 @@ class ProcessLevel(Concluding):
         await self.until(self.is_answered, within, why)
 
     def is_answered(self) -> bool:
-        """Or never will be."""
+        """Returns whether the order was answered, or can no longer be."""
         return self.has_report(ReportKind.STATUS) or bool(self.lost_manager) or self._reports_another_fault()
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
         return self.ends_all(self.lost_manager or f"no report of {order} within {seconds(within)}")
 
     async def is_hit_again(self) -> bool:
-        """As `is_hit`, behind an answer that may have come before the word of the fault."""
+        """Returns the same as `is_hit` after an answer, which may arrive before the report of the fault.
+
+        Waits for that report up to `NEWS`.
+        """
         return await self.until(lambda: self.is_hit, NEWS, "a second fault may have ended the repair")
 
     @property
     def is_hit(self) -> bool:
-        """Whether other ranks are faulty than those that were announced."""
+        """True if ranks are faulty that were not announced."""
         known = {one.rank for one in self.situation.announced}
         now = opening.updated(self.context.job, self.situation, self.faults)
         return any(one.rank not in known for one in now.faulty)
@@ -180,15 +186,18 @@ class ProcessLevel(Concluding):
         return Ends(Outcome.ESCALATE, reason)
 
     def bears_another(self, code: int) -> bool:
-        """Whether the training side bears another announcement behind this answer."""
+        """Returns whether the training side accepts another announcement after this answer."""
         return not self._speaks_mindio or code == TRY_AGAIN
 
     def ends_all(self, reason: str) -> Ends:
-        """Nobody knows where training stands: only a restart of the job is left."""
+        """Returns the end of a mode after which the state of training is unknown. Only a restart of the job is left."""
         return Ends(Outcome.ESCALATE, reason, next_mode=Mode.JOB_RESCHEDULING)
 
     def recovered(self, reason: str) -> Verdict:
-        """What the training side had told is over with its word that it goes on."""
+        """Returns the verdict of success.
+
+        The faults that the training side had reported are over when it reports that it goes on.
+        """
         return Verdict(
             mode=self.MODE,
             outcome=Outcome.RECOVERED,
@@ -199,5 +208,5 @@ class ProcessLevel(Concluding):
 
 
 def answer(report: Report) -> str:
-    """What the training side says of a strategy that failed."""
+    """Describes the training side's report about a strategy that failed."""
     return f"the training side reports {report.code} {report.info}".rstrip()

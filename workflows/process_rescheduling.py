@@ -29,10 +29,10 @@ from workflows.their_pods import NOBODY, TheirPods
 T = TypeVar("T")
 
 EARLY = timedelta(seconds=1)
-"""Before its limit, at which a wait was not ended by that."""
+"""Margin before a wait's limit. A wait that ended earlier than this was not ended by its limit."""
 
 LOOK_AT_PODS = timedelta(minutes=1)
-"""Between two looks at new pods that are to take over."""
+"""Pause between two looks at new pods that are to take over."""
 
 
 class _PodFails(Exception):
@@ -48,9 +48,9 @@ class ProcessRescheduling(TheirPods):
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.backups: dict[int, Replacement] = {}
-        """By pod rank: the pods that are to take over."""
+        """Pods that are to take over, by pod rank."""
         self.leaves: dict[int | None, tuple[str, ...]] = {}
-        """By pod rank: the node of its pod, where that one lives. The node of one that failed is as good as any."""
+        """Node that a pod must leave, by pod rank, if the pod is still running. The node of a failed pod may be used again."""
         self.leaves_out: list[str] = []
         """Nodes on which one of them failed."""
         self.vanished: list[str] = []
@@ -63,7 +63,7 @@ class ProcessRescheduling(TheirPods):
         return await self.conclude(request, self._procedure)
 
     async def _procedure(self) -> str:
-        """With MindIO the pods are its scheduler's."""
+        """Replaces the pods. With MindIO the job's scheduler replaces them."""
         if self._speaks_mindio:
             done = await self.replaced_by_others()
             self.moved = list(self.anew)
@@ -141,7 +141,10 @@ class ProcessRescheduling(TheirPods):
             raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
 
     async def _scheduled(self, pod_rank: int, avoid: tuple[str, ...], until: datetime) -> Replacement:
-        """Not in time: there is no spare. The node of a pod that is lost by itself is as good as any."""
+        """Waits until a new pod has a node, and returns it with that node.
+
+        Raises Ends if there is no spare node in time. The node of a pod that failed by itself may be used again.
+        """
         backup = self.backups[pod_rank]
         found = await self._unless_in_vain(backup, steps.await_scheduled(self.context.job.id, backup.backup, until))
         if not found.node and workflow.now() < until - EARLY:
@@ -183,11 +186,14 @@ class ProcessRescheduling(TheirPods):
 
     @property
     def is_hit(self) -> bool:
-        """Or a new pod died, behind which another one may do better."""
+        """True if unannounced ranks are faulty, or a new pod died. After the latter, another pod may succeed."""
         return super().is_hit or bool(self._dead())
 
     async def await_answer(self, within: timedelta, why: str) -> None:
-        """Nobody tells that a new pod was deleted, since it holds no rank yet: it is looked at."""
+        """Waits for the answer, and looks at the new pods meanwhile.
+
+        The deletion of a new pod is not reported, as it holds no rank yet.
+        """
         until = workflow.now() + within
         while not self.is_answered() and (left := until - workflow.now()) > timedelta(0):
             await self.until(self.is_answered, min(left, LOOK_AT_PODS), why)
@@ -195,7 +201,7 @@ class ProcessRescheduling(TheirPods):
                 await self._look()
 
     async def _look(self) -> None:
-        """Where the cluster does not answer, nobody knows."""
+        """Looks which new pods do not run. A look that the cluster does not answer is ignored."""
         for backup in list(self.backups.values()):
             looking = steps.await_running(self.context.job.id, (backup.backup,), workflow.now())
             await self.until(lambda: looking.done() or self.is_answered(), None, "look at the new pods")  # noqa: B023
@@ -255,7 +261,7 @@ class ProcessRescheduling(TheirPods):
         return note
 
     def _held_before(self, pod_rank: int) -> str:
-        """Who held a rank of whose pod the cluster shows nothing any more."""
+        """Returns the UID of the last holder of a rank whose pod the cluster no longer shows; empty: unknown."""
         uid = self.context.holders[pod_rank] if self.context.holders else ""
         return "" if uid in NOBODY else uid
 

@@ -28,16 +28,16 @@ from workflows.mode import NOTHING, Ends, ModeWorkflow, seconds
 T = TypeVar("T")
 
 GRACE = timedelta(seconds=5)
-"""For processes that still write a checkpoint; then they are killed."""
+"""Grace period for processes that are still writing a checkpoint. They are killed afterwards."""
 
 AGAIN = "it is tried again from time to time"
 
 LOOKS_AFTER = timedelta(minutes=1)
-"""While the first step is awaited, in which pods may vanish."""
+"""Pause between two looks at the pods while the first step is awaited. Pods may vanish without a report."""
 
 FIRST_PAUSE = timedelta(seconds=0.2)
 LONGEST_PAUSE = timedelta(minutes=1)
-"""Between two tries while the cluster answers a look at the job and nothing else."""
+"""Range of the pause between two tries while the cluster answers a look at the job and nothing else."""
 
 
 @workflow.defn(name=Workflows.JOB_RESCHEDULING, failure_exception_types=[Exception])
@@ -57,7 +57,7 @@ class JobRescheduling(ModeWorkflow):
         self.again = ""
         """Condition under which it is worth trying again."""
         self.old_sessions: tuple[str, ...] = ()
-        """Of the training side before the restart: what still comes from them is no evidence of the new one."""
+        """Sessions of the training side before the restart. Messages from them say nothing about the new one."""
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -152,7 +152,10 @@ class JobRescheduling(ModeWorkflow):
         return Ends(Outcome.GIVEN_UP if stands else Outcome.REFUSED, words)
 
     async def _start(self) -> None:
-        """On healthy nodes; on sub-healthy ones too, once the policy is `ignore`."""
+        """Starts all pods on healthy nodes; also on sub-healthy ones if the policy is `ignore`.
+
+        Raises Ends if they do not run in time.
+        """
         limits, restart, failed = self.context.job.limits, self.restart, "the pods could not be started"
         avoid = tuple(dict.fromkeys((*self.context.avoid_nodes, *nodes.lost(self.faults))))[: nodes.MOST_NODES]
         self.again = "that its pods can be made"

@@ -27,11 +27,11 @@ class Standbys:
 
     @property
     def due(self) -> datetime | None:
-        """When they are to be seen to; None: they are as wanted, or it is not the time."""
+        """Time at which the standbys are to be ensured again; None: they are as wanted, or no try is planned."""
         return standbys.next_try(self._known.state)
 
     async def keep(self, interrupted: Callable[[], bool]) -> None:
-        """As many as are wanted, on nodes that are well.
+        """Ensures the wanted number of standbys on healthy nodes.
 
         Args:
             interrupted: there is something else to do, which must not wait.

@@ -69,7 +69,7 @@ from rekindle.model.stress import StressTargets
 
 HEARTBEAT = timedelta(seconds=2)
 MARGIN = timedelta(seconds=30)
-"""Between an activity's own deadline and the server's."""
+"""Time between an activity's own deadline and that of the server."""
 
 READ = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=10),
@@ -120,7 +120,10 @@ PATIENT = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1)),
 )
-"""For as long as it takes: the server tries again without an event of the history, however long the outage is."""
+"""Limits of an activity that is retried without end.
+
+The server's retries add no events to the history, however long the outage is.
+"""
 ORDER = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=2),
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=1)),
@@ -310,7 +313,7 @@ async def await_new_running(restart: Restart, pods: int, within: timedelta) -> S
 
 
 async def look_at_new_pods(restart: Restart, pods: int) -> Started:
-    """Whether no rank has lost its pod since the restart."""
+    """Returns whether no rank has lost its pod since the restart."""
     request = NewPodsRequest(restart=restart, pods=pods)
     return await workflow.execute_activity_method(
         PodActivities.look_at_new_pods, request, **named(_whole_job(MARGIN), "look at the new pods")
@@ -318,14 +321,14 @@ async def look_at_new_pods(restart: Restart, pods: int) -> Started:
 
 
 async def look_at_job(job_id: str) -> JobLook:
-    """How the job is now; fails where the cluster does not answer."""
+    """Returns the present state of the job; fails if the cluster does not answer."""
     return await workflow.execute_activity_method(
         PodActivities.look_at_job, JobRequest(job_id=job_id), **named(_whole_job(MARGIN), "look at the job")
     )
 
 
 async def await_answer(job_id: str) -> None:
-    """Until the cluster answers."""
+    """Waits until the cluster answers."""
     await workflow.execute_activity_method(
         PodActivities.look_at_job, JobRequest(job_id=job_id), **named(PATIENT, "wait until the cluster answers")
     )
@@ -387,7 +390,7 @@ async def links_now(job_id: str) -> tuple[OnBackup, ...]:
 
 
 async def hold_request(request: AskRequest) -> Verdict:
-    """For as long as the mode takes: its own limits end it."""
+    """Asks for a mode and returns its verdict. Waits for as long as the mode takes, which has limits of its own."""
     return await workflow.execute_activity_method(
         JobActivities.hold_request, request, **named(HOLD, f"ask for a {request.request.mode} and wait for the verdict")
     )

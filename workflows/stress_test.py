@@ -35,7 +35,7 @@ class StressTest(Operation):
         self.targets: tuple[RankOps, ...] = ()
         self.found = Found()
         self.failed = ""
-        """What is told to who asked, in the contract's words, if it ends now without results."""
+        """Failure, in the contract's words, that the requester is told if the test ends now without results."""
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -60,7 +60,7 @@ class StressTest(Operation):
         return f"{stress.in_words(self.found.tested)}; {info}"
 
     async def _find(self) -> None:
-        """Which ranks are on these nodes. A node that the job has not, or an operation that nobody knows, is refused."""
+        """Finds which ranks are on these nodes. Raises Ends if the job does not use a node, or an operation is unknown."""
         job, wanted = self.context.job, self.request.stress or StressRequest()
         request = TargetsRequest(job_id=job.id, stress=wanted, accepted=stress.accepted(job))
         try:
@@ -74,7 +74,7 @@ class StressTest(Operation):
     # ---- the test
 
     async def _test(self) -> tuple[StressResults | None, str]:
-        """What the ranks say, or why they say nothing."""
+        """Runs the test. Returns its results, or None and why there are none."""
         self.failed, limit = stress.NOT_SENT, self.context.job.limits.stress_test
         if failure := await self._failed_to_begin():
             return None, failure
@@ -161,7 +161,7 @@ class StressTest(Operation):
     # ---- ends
 
     def ended(self, verdict: Verdict) -> Verdict:
-        """With what was tested, or why nothing was, if training was touched."""
+        """Adds the results of the test to the verdict, or why there are none. A test that never touched training adds nothing."""
         if verdict.outcome is Outcome.REFUSED or not self.targets:
             return verdict
         failed = self._why_failed()

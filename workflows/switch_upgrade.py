@@ -42,13 +42,13 @@ from workflows.shown import Shown
 EXAMPLE = '{"plan": {"switch": "tor-7", "carries": [...], "leaves": [{"name": "leaf-1", "links": [...]}]}}'
 
 BUSY = timedelta(seconds=15)
-"""Before a job is asked again that is being recovered."""
+"""Pause before a job that is being recovered is asked again."""
 
 PATIENCE = timedelta(hours=1)
-"""How long such a job is waited for."""
+"""Longest time for which a job that is being recovered is waited for."""
 
 LOOK_AGAIN = timedelta(minutes=30)
-"""While a leaf is free: between two looks whether a job has come to it, or has come back with new pods."""
+"""Pause between two looks at a free leaf, which show whether a job has come to it or has come back with new pods."""
 
 SOON = timedelta(minutes=1)
 """The same, while a job that was moved off the leaf is on it again and cannot leave it."""
@@ -141,7 +141,10 @@ class SwitchUpgrade:
     # ---- one leaf
 
     async def _survey(self) -> LeafView | None:
-        """Who is on the leaf; None: that cannot be seen, and the upgrade is stopped until somebody resumes it."""
+        """Returns the jobs on the current leaf.
+
+        None: the cluster does not show it, and the upgrade is stopped until somebody resumes it.
+        """
         self._returned = False
         try:
             return await steps.survey_leaf(self.plan.leaves[self.known.leaf], self.plan.jobs)
@@ -231,7 +234,7 @@ class SwitchUpgrade:
             self._put(move, Where.SKIPPED if self.plan.skip_unmovable else Where.NOT_MOVED, moved.problem)
 
     async def _pause(self, stage: Stage) -> None:
-        """Before a job is asked again."""
+        """Waits before a job is asked again."""
         try:
             await workflow.wait_condition(
                 lambda: not self._goes_on(stage), timeout=BUSY, timeout_summary="the job is being recovered"
@@ -260,7 +263,7 @@ class SwitchUpgrade:
 
     @workflow.update(name=PlanUpdates.CHECKED)
     async def checked(self) -> Forecast:
-        """What it does, or would do; an upgrade that is not begun says why."""
+        """Returns what the upgrade does or would do. An upgrade that is not begun is rejected with the reasons."""
         await workflow.wait_condition(lambda: self._forecast is not None)
         assert self._forecast
         if self._forecast.refused and not self.request.dry_run:
@@ -279,7 +282,7 @@ class SwitchUpgrade:
 
     @workflow.signal(name=Signals.CONTROL)
     def controlled(self, control: Control) -> None:
-        """As the update, for who does not wait; what may not be said is noted."""
+        """Controls the upgrade without waiting for an answer. An input that is not allowed now is noted."""
         self._tell(control)
 
     def _tell(self, control: Control) -> None:
@@ -333,7 +336,7 @@ class SwitchUpgrade:
 
 
 def _read(given: object) -> tuple[UpgradeRequest, str]:
-    """And what is wrong with it."""
+    """Reads the request, and returns it with what is wrong with it; empty: nothing."""
     try:
         return requests.read_as(UpgradeRequest, given, EXAMPLE), ""
     except BadInput as error:

@@ -25,7 +25,7 @@ from workflows.process_level import ProcessLevel, answer
 NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
 
 SEEN = timedelta(seconds=5)
-"""From the training side's word that its new ranks train until their pods have been seen by us, too."""
+"""Time between the training side's report that its new ranks train and the sighting of their pods by us."""
 
 
 class TheirPods(ProcessLevel):
@@ -35,7 +35,7 @@ class TheirPods(ProcessLevel):
     """Ends only by its failure."""
 
     anew: tuple[Switched, ...] = ()
-    """Those that have come, by pod rank."""
+    """Pods that were replaced, with their successors, by pod rank."""
 
     async def replaced_by_others(self) -> str:
         """Answers in words what was done.
@@ -100,14 +100,14 @@ class TheirPods(ProcessLevel):
     # ---- the pods
 
     def _held(self, pods: tuple[int, ...]) -> tuple[Held, ...]:
-        """Who goes, by UID: one that came in its place already stays."""
+        """Returns the pods that must leave, by their UIDs. A pod that already replaced one of them stays."""
         known = {rank: uid for rank, uid in enumerate(self.context.holders) if uid not in NOBODY}
         if unknown := [rank for rank in pods if rank not in known]:
             raise self.ends_all(f"nobody knows who held {numbered('pod rank', unknown)}")
         return tuple(Held(pod_rank=rank, holder=known[rank], told=rank in self.situation.leaving) for rank in pods)
 
     async def _replace(self, held: tuple[Held, ...]) -> None:
-        """What dies before it has taken over is replaced once more."""
+        """Waits for new pods of these ranks. Pods that die before they have taken over are replaced once more."""
         for _ in range(RESCHEDULING_TRIES):
             try:
                 await self._come(held)

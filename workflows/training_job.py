@@ -44,7 +44,10 @@ NOBODY = Job(id=JobId("unreadable"), name="unreadable", pods=1)
 """Placeholder for a job whose state cannot be read, until the workflow ends."""
 
 COMES_BACK = timedelta(seconds=15)
-"""For the stream of a job whose workflow was lost: a gateway with few streams offers each of them every 10 s."""
+"""Time limit for the stream of a job whose workflow was lost to attach.
+
+A gateway with few streams offers each of them every 10 s.
+"""
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
@@ -159,8 +162,10 @@ class TrainingJob:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
 
     async def _wait(self) -> None:
-        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long. Meanwhile pods
-        that were left behind are deleted, and standbys kept up."""
+        """Waits until there is work, a fault that was given time becomes due, or nothing was heard for long.
+
+        Meanwhile, deletes pods that were left behind, and ensures the standbys.
+        """
         now = workflow.now()
         due, left, standbys = cases.next_due(self.state, now), self.state.left_behind, self._standbys.due
         if standbys and standbys <= now and not due:
@@ -233,7 +238,10 @@ class TrainingJob:
             self._show()
 
     async def _await_stream(self) -> None:
-        """Without it only a restart of the job is left. Waited for once, and not where nobody is left to come."""
+        """Waits once for the stream of a job whose workflow was lost.
+
+        Without it only a restart of the job is possible. Does not wait if no process of the job is left.
+        """
 
         def is_settled() -> bool:
             lost = faulty.is_nobody_left(self.state.job, cases.counting(self.state, workflow.now()))
@@ -245,8 +253,11 @@ class TrainingJob:
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
-        """What the watcher saw may be over when its turn comes, and what comes next ends processes. A hot switch asks again by
-        itself: it begins with the pod that holds the rank."""
+        """Returns whether the case must be checked before a mode begins.
+
+        A fault of the watcher may be over by then, and modes for it end processes. A hot switch checks by itself: it begins with
+        the pod that holds the rank.
+        """
         return any(fault.source == WATCHER and fault.kind is not FaultKind.SUB_HEALTH for fault in case.faults)
 
     async def _recover(self, case: Case) -> None:
@@ -433,7 +444,7 @@ class TrainingJob:
         return self.incident.recovery if self.incident else self.state.lost_recovery
 
     def _tell_faults(self) -> None:
-        """What is broken now: the running mode hears of it, and of what has healed."""
+        """Sends the current faults to the running mode if they have changed. Faults that are missing from them are over."""
         now = cases.counting(self.state, workflow.now())
         if now != self._told:
             self._told = now
@@ -509,7 +520,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.WITHDRAW)
     def withdraw(self, request_id: str) -> Receipt:
-        """Who asked for a mode gives up: it is not begun, or it is cancelled, as far as that mode allows."""
+        """Withdraws a request for a mode. The mode is not begun, or is cancelled as far as it allows that."""
         asked = self.incident.case.request if self.incident else None
         if self.incident and asked and asked.id == request_id:
             self.incident.withdraw(request_id)
@@ -566,7 +577,7 @@ class TrainingJob:
 
     @workflow.query(name=Queries.CONTACT)
     def contact(self) -> Contact:
-        """What a gateway must know when the job's manager comes; nothing is stored for it."""
+        """Returns what a gateway must know when the job's manager connects. Stores nothing."""
         return Contact(
             ended=self.state.ended,
             recovery_on=eligibility.recovery_is_on(self.state.job),

@@ -48,12 +48,12 @@ class LinkFailover(ProcessFaults):
 
     @property
     def links(self) -> bool:
-        """Whether each node has a network of its own with two links."""
+        """True if each node has a network of its own with two links."""
         return True
 
     @property
     def pulls(self) -> bool:
-        """Whether the first links are pulled during the maintenance.
+        """True if the first links are pulled during the maintenance.
 
         They are not if pods are killed: a new pod starts on its first link.
         """

@@ -54,7 +54,7 @@ class ProcessFaults(Options):
 
     @property
     def raises(self) -> bool:
-        """Whether the fault is an exception that the job raises by itself in a step."""
+        """True if the fault is an exception that the job raises by itself in a step."""
         return self.fault in (Strike.EXCEPTION, Strike.MEMORY)
 
     @property
@@ -63,7 +63,7 @@ class ProcessFaults(Options):
 
     @property
     def finds_no_node(self) -> bool:
-        """Whether there is no node for another pod."""
+        """True if there is no node for another pod."""
         return self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare
 
     @property

@@ -65,7 +65,7 @@ class Options(Value, ABC):
 
     @property
     def links(self) -> bool:
-        """Whether each node has a network of its own with two links."""
+        """True if each node has a network of its own with two links."""
         return False
 
     @property

@@ -66,7 +66,7 @@ class Count(Protocol):
 
     @property
     def makes_pods(self) -> bool:
-        """Whether the controller that counts pods also creates missing ones."""
+        """True if the controller that counts pods also creates missing ones."""
 
     async def ensure_backup(
         self, hands: "Hands", job: "Workload", old: Object, name: str, avoid_nodes: Sequence[str]
@@ -201,7 +201,7 @@ class Kind:
     """Value of `managedBy` that says no more than its absence."""
 
     is_queued: bool = True
-    """Whether Kueue manages jobs of this kind."""
+    """True if Kueue manages jobs of this kind."""
 
     written_to: "Callable[[Workload], list[tuple[str, str]]]" = _of_the_object
     """Paths of what carries the job's labels and annotations, each with the UID that it must have, if that is known. The last one
@@ -273,7 +273,7 @@ class Workload:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the job is suspended, regardless of who suspended it."""
+        """True if the job is suspended, regardless of who suspended it."""
         said: Any = self.object["spec"]
         for part in self.kind.restart.suspend:
             said = said.get(part) or {}
@@ -286,7 +286,7 @@ class Workload:
 
     @property
     def was_resumed(self) -> bool:
-        """Whether another party resumed the job in the middle of a restart."""
+        """True if another party resumed the job in the middle of a restart."""
         return not self.is_suspended and bool(self.annotation(STOPPED))
 
     @cached_property

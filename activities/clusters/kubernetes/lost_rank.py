@@ -25,7 +25,7 @@ class LostRank:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the rank has a pod other than its backups."""
+        """True if the rank has a pod other than its backups."""
         return bool(self.old or self.more)
 
     @property

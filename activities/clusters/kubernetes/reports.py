@@ -91,7 +91,7 @@ class Where:
 
     @property
     def is_by_node(self) -> bool:
-        """Whether the objects of a single node can be requested."""
+        """True if the objects of a single node can be requested."""
         return bool(self.prefix) or self.read is of_event
 
 
