@@ -17,7 +17,10 @@ class Beliefs:
         self._judged: tuple[Sequence[Node], tuple[Unbelieved, ...]] = ((), ())
 
     async def about(self, nodes: Iterable[Node]) -> tuple[Unbelieved, ...]:
-        """The rules that are not believed, as far as they say something of these nodes: all are looked at only then."""
+        """Returns the rules that are not believed, if a rule that can be doubted applies to these nodes.
+
+        Only then all nodes are read.
+        """
         if not any(believing.called(node, self._rules) for node in nodes):
             return ()
         return self.among(await self._cluster.nodes())

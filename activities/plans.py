@@ -26,11 +26,11 @@ from rekindle.policy.devices import devices
 from rekindle.temporal import TASK_TIMEOUT, Attributes, living
 
 AT_ONCE = 16
-"""Jobs that are looked at at the same time."""
+"""Jobs that are queried at the same time."""
 
 
 BEGUN_BY = "begunBy"
-"""Memo of a maintenance that an upgrade has begun: the first run of it."""
+"""Memo of a maintenance that an upgrade has begun: first run id of the upgrade."""
 
 
 class PlanActivities:
@@ -40,7 +40,7 @@ class PlanActivities:
 
     @activity.defn
     async def survey_leaf(self, request: SurveyLeafRequest) -> LeafView:
-        """The jobs that have devices on a leaf, and what of the request is not known."""
+        """Returns the jobs that have devices on a leaf, and the nodes and jobs of the request that are unknown."""
         with translating_errors():
             async with heartbeating():
                 runs = {run.id: run async for run in self._client.list_workflows(living(ids.Workflows.TRAINING_JOB))}
@@ -67,7 +67,7 @@ class PlanActivities:
         return unknown
 
     async def _look(self, job_id: JobId, leaf: Leaf) -> JobOnLeaf | None:
-        """None: it has no device there, or has ended."""
+        """Returns the devices of a job on a leaf; None: it has none there, or has ended."""
         try:
             job, pods = await self._cluster.job(job_id), await self._cluster.pods(job_id)
         except NotFound:
@@ -96,8 +96,11 @@ class PlanActivities:
 
     @activity.defn
     async def fail_over(self, wanted: FailOver) -> Moved:
-        """Begins a maintenance and waits until it has failed its links over, or has failed itself. Repeated after the death of a
-        worker, it waits for the one that it had begun; somebody else's is waited for as well, and is none of ours."""
+        """Begins a maintenance and waits until it has failed its links over, or has failed itself.
+
+        After the death of a worker, the retry waits for the maintenance that was begun. A maintenance that another party has
+        begun is waited for as well, and reported as such.
+        """
         with translating_errors():
             async with heartbeating():
                 ours = await self._begin(wanted)
@@ -133,7 +136,10 @@ class PlanActivities:
 
     @activity.defn
     async def move_back(self, request: MoveBack) -> Moved:
-        """Moves the links of a maintenance back. Repeated after the death of a worker, it waits for what it had asked for."""
+        """Moves the links of a maintenance back.
+
+        After the death of a worker, the retry waits for the movement that was requested.
+        """
         with translating_errors():
             async with heartbeating():
                 while True:

@@ -63,7 +63,7 @@ from rekindle.policy.sighting import end_of, gone, is_lost, sight, standbys
 from rekindle.policy.unfit import Unfit, unfit
 
 MOST_NODES = 100
-"""Nodes that one survey looks at."""
+"""Maximum number of nodes that one survey reads."""
 
 STUCK = (
     "CreateContainerConfigError",
@@ -74,15 +74,18 @@ STUCK = (
     "InvalidImageName",
     "RunContainerError",
 )
-"""Why a container waits, where that has been tried and does not pass in the time of a recovery. Source: the kubelet's words."""
+"""Reasons why a container waits that the kubelet has tried, and that do not pass in the time of a recovery.
+
+Source: the kubelet's words.
+"""
 
 KEPT = timedelta(seconds=5)
-"""Time in which pods that have ended are gone."""
+"""Time in which ended pods are gone."""
 
 MOST_FAILED_ON = 20
 
 PER_POD = 200
-"""Bytes of what is said of one pod where several are named."""
+"""Maximum bytes of the text about one pod if several are named."""
 
 HOT = re.compile(r"(-hot-[0-9]{4,})+$")
 """Suffix that an earlier hot switch added to the name of a pod. The next hot switch replaces it."""
@@ -102,16 +105,17 @@ def was_standby(backup: Pod, name: str) -> bool:
 
 
 class PodActivities:
-    """The activities over one cluster."""
+    """Activities for the pods of one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._rules, self._beliefs = cluster, cluster.rules, Beliefs(cluster)
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
-        """The backup pod of a pod rank: a standby that takes it over, or a new pod, once.
+        """Ensures the backup pod of a pod rank, once: a standby that takes it over, or a new pod.
 
-        Raises: `cluster.not_found` when no live pod holds the rank.
+        Raises:
+            `cluster.not_found` when no live pod holds the rank.
         """
         with translating_errors():
             async with heartbeating():
@@ -146,8 +150,8 @@ class PodActivities:
 
     @activity.defn
     async def make_anew(self, request: MadeAnewRequest) -> MadeAnew:
-        """Waits until each of these pod ranks has another pod with a node, which the job's controller makes by itself, or the
-        deadline. Old ones that have ended, or that nobody told to leave, are deleted for that."""
+        """Waits until each of these pod ranks has another pod with a node, which the job's controller creates by itself, or the
+        deadline. Deletes old pods that have ended, or that were not told to leave."""
         with translating_errors():
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
@@ -192,7 +196,7 @@ class PodActivities:
 
     @activity.defn
     async def await_scheduled(self, request: PodsRequest) -> Scheduled:
-        """Waits until the pod has a node, or the deadline; then the scheduler's message is in the answer."""
+        """Waits until the pod has a node, or the deadline. After the deadline the answer contains the scheduler's message."""
         (target,) = request.pods
         pods = await self._until_these(request, lambda pods: all(pod.spec.node_name or _over(pod) for pod in pods))
         if not pods:
@@ -203,7 +207,7 @@ class PodActivities:
         return Scheduled(node=pods[0].spec.node_name, sub_healthy=await self._is_sub_healthy(pods[0]), message=message, gate=gate)
 
     async def _is_sub_healthy(self, pod: Pod) -> bool:
-        """The scheduler of a cluster may know nothing of it."""
+        """Returns whether the pod's node is sub-healthy, which the scheduler of a cluster may not know."""
         with translating_errors():
             async with heartbeating():
                 node = await self._node(pod.spec.node_name) if pod.spec.node_name else None
@@ -211,8 +215,11 @@ class PodActivities:
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
-        """Waits until the pods run. Ends early when one of them failed, is gone, or waits for what hardly comes. Those of a lost
-        node seem to run for minutes, or for ever: they do not."""
+        """Waits until the pods run.
+
+        Ends early if one of them failed, is gone, or waits for a reason that rarely passes. The pods of a lost node seem to run
+        for minutes or longer, and count as not running.
+        """
         pods = await self._until_these(
             request, lambda pods: len(pods) < len(request.pods) or _settled(pods) or any(map(_is_stuck, pods))
         )
@@ -226,7 +233,7 @@ class PodActivities:
 
     @activity.defn
     async def await_new_running(self, request: NewPodsRequest) -> Started:
-        """Waits until all pods of a restart run. Ends early when one of them failed or is gone again."""
+        """Waits until all pods of a restart run. Ends early if one of them failed or is gone again."""
         seen: set[str] = set()
 
         def settled(pods: Sequence[Pod]) -> bool:
@@ -269,8 +276,10 @@ class PodActivities:
 
     @activity.defn
     async def swap(self, request: SwapRequest) -> Swap:
-        """Deletes the old pod at once, if the backup pod is seen alive; otherwise keeps it as the rescue. One that is gone counts
-        as deleted."""
+        """Deletes the old pod at once if the backup pod is running; otherwise keeps the old pod as the rescue.
+
+        A pod that is gone counts as deleted.
+        """
         with translating_errors():
             async with heartbeating():
                 try:
@@ -285,13 +294,15 @@ class PodActivities:
 
     @activity.defn
     async def await_gone(self, request: PodsRequest) -> tuple[PodRef, ...]:
-        """Waits until the pods are gone, or the deadline; answers those that are still there."""
+        """Waits until the pods are gone, or the deadline; returns those that still exist."""
         return tuple(ref(pod) for pod in await self._until_these(request, lambda pods: not pods))
 
     @activity.defn
     async def await_old_gone(self, request: OldPodsRequest) -> PodCount:
-        """Waits until no pod from before a restart runs, or the end of the time; answers those that may. One that has ended and
-        is kept, as by a finalizer, is waited for a moment more, since its name may be needed."""
+        """Waits until no pod from before a restart runs, or the time limit; returns those that may still run.
+
+        An ended pod that is kept, as by a finalizer, is waited for a little longer, since its name may be needed.
+        """
         restart = request.restart
         wanted: Wanted = lambda pod: not _is_new(pod, restart)  # noqa: E731
         left = await self._until(restart.job_id, wanted, request.within, lambda pods: all(map(is_over, pods)))
@@ -301,7 +312,7 @@ class PodActivities:
 
     @activity.defn
     async def promote(self, request: SwapRequest) -> None:
-        """The backup pod becomes the pod of its rank."""
+        """Makes the backup pod the pod of its rank."""
         with translating_errors():
             async with heartbeating():
                 await self._cluster.ensure_promoted(request.job_id, request.backup.name, request.backup.uid)
@@ -333,7 +344,7 @@ class PodActivities:
 
     @activity.defn
     async def ensure_pods(self, request: StartRequest) -> PodCount:
-        """Creates the job's pods of this generation, once."""
+        """Ensures the job's pods of this generation, once."""
         with translating_errors():
             async with heartbeating():
                 known = await self._unfit(())
@@ -391,7 +402,7 @@ class PodActivities:
         return devices(JobView(job=job, pods=tuple(pods)))
 
     async def _isolate(self, name: str, reason: str) -> str:
-        """Why it cannot be; empty: it is, or is gone."""
+        """Isolates a node. Returns why it cannot be; empty: it is isolated, or gone."""
         node = await self._node(name)
         if node and (change := isolation.isolation(node.metadata.annotations, reason)):
             try:
@@ -417,7 +428,7 @@ class PodActivities:
 
 
 def _holder(pods: Iterable[Pod], request: BackupRequest) -> Pod:
-    """One that failed may be left behind beside the pod that has taken its rank over."""
+    """Returns the pod that holds the rank. A failed pod may exist beside the pod that has taken over its rank."""
     for pod in sorted(pods, key=lambda pod: pod.status.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED)):
         if ref(pod).rank == request.pod_rank and not is_backup(pod) and pod.metadata.deletion_timestamp is None:
             return pod
@@ -462,7 +473,10 @@ def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
 
 
 def _failed_on(failed: Sequence[Pod], pods: Sequence[Pod]) -> tuple[str, ...]:
-    """Returns nodes on which these pods did not start. Where none of several runs anywhere, it says nothing of places."""
+    """Returns the nodes on which these pods did not start.
+
+    If none of several pods runs anywhere, nodes are not the reason, and none is returned.
+    """
     running = {pod.spec.node_name for pod in pods if pod.status.phase is PodPhase.RUNNING}
     if len(pods) > 1 and not running:
         return ()
@@ -482,7 +496,7 @@ def _is_stuck(pod: Pod) -> bool:
 
 
 def _waits_for_a_place(pods: Sequence[Pod]) -> bool:
-    """Tells whether some run, and each of the others waits on its node for what hardly comes there."""
+    """Returns whether some pods run, and each of the others waits on its node for a reason that rarely passes there."""
     waiting = [pod for pod in pods if pod.status.phase is not PodPhase.RUNNING]
     return 0 < len(waiting) < len(pods) and all(map(_is_stuck, waiting)) and bool(_failed_on(waiting, pods))
 

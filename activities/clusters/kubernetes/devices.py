@@ -19,20 +19,20 @@ CONFIGURATIONS = (
 """`{"server_id": "10.0.0.7", "devices": [{"device_id": "0", "device_ip": "192.168.0.1"}, ...]}`: the source of rank tables."""
 
 MOUNTED = "huawei.com/AscendReal"
-"""`Ascend910-0,Ascend910-1`."""
+"""Annotation with the mounted devices: `Ascend910-0,Ascend910-1`."""
 
 OF_NVSENTINEL = "dgxc.nvidia.com/devices"
-"""`{"devices": {"nvidia.com/gpu": ["GPU-6b2c..."]}}`, by NVSentinel's metadata collector."""
+"""Annotation of NVSentinel's metadata collector: `{"devices": {"nvidia.com/gpu": ["GPU-6b2c..."]}}`."""
 
 GIVEN = (*CONFIGURATIONS, MOUNTED, OF_NVSENTINEL)
-"""Annotations of one pod that no clone of it may have: other devices are its own."""
+"""Annotations that must not be copied to a clone of a pod, as the clone has other devices."""
 
 SHARED = "::"
 """Separator in the id of a time-shared GPU: the GPU's UUID stands before it, the number of the share after it."""
 
 NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 MOST = 1024
-"""Devices of one node."""
+"""Maximum number of devices of one node."""
 
 
 def devices_of(annotations: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""The port `Cluster` over a Kubernetes API server. Made by `workers`; what becomes of pods is for their job's kind."""
+"""Implements the port `Cluster` for a Kubernetes API server.
+
+Created by `workers`. The kind of a job decides how its pods are handled.
+"""
 
 import asyncio
 import logging
@@ -45,7 +48,7 @@ from rekindle.policy.pod_ranks import is_over, rank_of
 from rekindle.settings import Settings
 
 MOST_REFUSED = 10_000
-"""Objects of which is known what was said of them; said again at worst."""
+"""Maximum number of objects whose last refusal is remembered. If it is exceeded, refusals may be recorded again."""
 
 logger = logging.getLogger("cluster")
 
@@ -109,7 +112,7 @@ class KubernetesCluster:
         """Returns all nodes with the reports of other components about them. Concurrent callers share one list, which begins
         after each of them has asked.
 
-            If our account may not list nodes, or cannot read one, the assessment of the scheduler is used.
+            If our account may not list nodes, or cannot read one, its scheduler's choice is relied on.
         """
         asked = time.monotonic()
         async with self._looking:
@@ -119,7 +122,10 @@ class KubernetesCluster:
             return self._nodes
 
     async def _all_nodes(self) -> Sequence[Node]:
-        """There are thousands, of 15 kB each, and more events of them: page by page, and others have their turn between them."""
+        """Reads all nodes in pages.
+
+        There are thousands, of 15 kB each, and more events of them, so other tasks run in between.
+        """
         known, found = SaidOfNodes(self.rules), []
         try:
             for where in places(self.rules):
@@ -143,7 +149,7 @@ class KubernetesCluster:
         await self._api.patch(_node(name), {"spec": {"unschedulable": cordoned or None}})
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
-        """One list of the node's pods, whosever they are; what is none of a job costs no further request, and is not shown."""
+        """Returns the pods of jobs on a node. All its pods are read with one list; pods of no job cost no further request."""
         found: list[Pod] = []
         for job, pods in await self._reader.on_node(node):
             with suppress(BadInput):
@@ -162,15 +168,15 @@ class KubernetesCluster:
             yield event
 
     async def locate(self, job_id: str) -> None:
-        """Waits, with whoever else asks, until it is known where the job is.
+        """Waits until the namespace and name of the job are known. Concurrent callers share the wait.
 
         Raises:
-            NotFound: nowhere.
+            NotFound: there is no such job.
         """
         await self._reader.locate(job_id)
 
     async def speakers(self, job_id: str) -> Speakers:
-        """The job's pods that are not over, its managers' too; of those that use their node's network the node's address.
+        """Returns the job's pods that are not over, managers included. Pods on the host network have the address of their node.
 
         Raises:
             NotFound: there is no such job.
@@ -191,28 +197,28 @@ class KubernetesCluster:
         return Speakers(training_side_of(job), frozenset(uids), frozenset(addresses - {""}))
 
     async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
-        """UID of the job that a pod is of, or that it is the manager of.
+        """Returns the UID of the job that a pod belongs to, or that it is the manager of.
 
         Raises:
-            NotFound: there is no such pod. Refused: it is of no job, or nobody can tell of which.
+            NotFound: there is no such pod. Refused: it is of no job, or of which one is unknown.
         """
         return await self._reader.job_of_pod(namespace, name, uid)
 
     async def pod_of_token(self, token: str) -> str:
-        """UID of the pod that the token is bound to.
+        """Returns the UID of the pod that the token is bound to.
 
         Raises:
-            Refused: the token is good for nothing, or not for us.
+            Refused: the token is invalid, or not for us.
         """
         return await pod_of_token(self._api, token)
 
     # ---- writes
 
     async def _to_change(self, job_id: str) -> Workload:
-        """The job, which this installation recovers.
+        """Returns the job, if this installation recovers it.
 
         Raises:
-            Forbidden: another one does.
+            Forbidden: another installation does.
         """
         job = await self._reader.job(job_id)
         if self._claims:
@@ -281,7 +287,7 @@ class KubernetesCluster:
         return self._read(job, pods)
 
     async def _decided(self, job_id: str) -> tuple[Workload, Sequence[Object]]:
-        """The job and its pods, when its controllers have decided what becomes of it."""
+        """Returns the job and its pods when its controllers have decided what to do about failed pods."""
         job = await self._to_change(job_id)
         return await decided(self._hands, job, await self._reader.pods(job))
 
@@ -336,7 +342,7 @@ class KubernetesCluster:
         await record(self._api, await self._about(job, event), event)
 
     async def _about(self, job: Workload, event: ClusterEvent) -> About:
-        """The job, or a node or a pod that its event names."""
+        """Returns the object that an event is about: the job, or the node or pod that the event names."""
         paths = {"Node": f"{NODES}/{event.name}", "Pod": f"/api/v1/namespaces/{job.namespace}/pods/{event.name}"}
         if event.kind in paths and is_name(event.name):
             return about_other(event.kind, await self._api.get(paths[event.kind]))

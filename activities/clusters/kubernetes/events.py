@@ -12,7 +12,7 @@ from rekindle.model.cluster import ClusterEvent
 REPORTER = "rekindle"
 
 LONGEST_STEM = 236
-"""Characters of an object's name in that of an event, which has 253 in all."""
+"""Maximum length of the object's name in the name of an event, which has 253 characters."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,11 @@ def _version(metadata: Object) -> str:
 
 
 async def record(api: Api, about: About, event: ClusterEvent) -> None:
-    """Once: the name is that of the same news, so that a repeated call finds it, and so does another process of ours that says
-    the same of the same version of the object."""
+    """Writes an event once.
+
+    Its name is derived from its content, so that a repeated call finds it. So does another process of ours that reports the same
+    for the same version of the object.
+    """
     moment = (event.timestamp or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
     state = moment if event.timestamp else about.version or moment
     key = hashlib.sha256(f"{about.uid}{event.reason}{event.message}{state}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A pod rank that has lost its pod, as the API server shows it. Pure; used by the drivers."""
+"""Pod rank that has lost its pod, as the API server shows it. Pure; used by the drivers."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from rekindle.model.cluster import PodRole
 class LostRank:
     rank: int
     old: Object | None
-    """The pod that held it last: it failed, ends, or is on a lost node."""
+    """Last pod that held the rank: it failed, is being deleted, or is on a lost node. None: nothing is left of it."""
 
     more: Sequence[Object]
-    """Pods of the rank that live elsewhere: somebody made them in its place."""
+    """Running pods of the rank on other nodes, which another party created in its place."""
 
     backups: Sequence[Object]
     """Backup pods that are to take the rank over, and that are not being deleted."""

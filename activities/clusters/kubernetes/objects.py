@@ -37,19 +37,24 @@ from rekindle.model.job import TrainingSide, Trait
 from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
-"""Types of conditions, and phases, of a job that is done."""
+"""Condition types and phases of a job that has succeeded."""
 FAILED = ("Failed", "FailureTarget")
-"""`FailureTarget`: a Job whose pods are ended before it says that it failed."""
+"""Condition types and phases of a job that has failed.
+
+A Job has `FailureTarget` while its pods are deleted, before it has `Failed`.
+"""
 
 NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "lastHeartbeatTime")
-"""Fields of nodes and of their conditions."""
+"""Fields of nodes and of their conditions that are never read."""
 
 LONGEST_LABEL = 63
 """Characters of the value of a label."""
 
 LONGEST_LIMITS = 2000
-"""Characters of a job's limits; all that there are take half of it. Its owner may write a hundred times as many, and reading them
-keeps everybody waiting."""
+"""Maximum length of a job's limits.
+
+All existing limits need half of it. An owner may write a hundred times as much, which takes long to read.
+"""
 
 RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 """Variables of a pod that say how many ranks it has."""
@@ -88,7 +93,7 @@ def node_of(raw: Object) -> Node:
 
 
 def shown_by(raw: Object) -> int:
-    """The same for the same node, whenever it was alive last: each of thousands says every few minutes that nothing is new."""
+    """Returns a hash of what the node shows without its heartbeats. Each of thousands of nodes sends one every few minutes."""
     parts = {part: _lean(value) for part, value in raw.items()}
     parts["metadata"].pop("resourceVersion", None)
     status = parts.get("status")
@@ -144,7 +149,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
 
 
 def _avoided(spec: Object) -> tuple[str, ...]:
-    """The nodes that the pod was told to keep off, as `pod_objects.placed` writes it: each term says it."""
+    """Returns the nodes that the pod must avoid, from the affinity that `pod_objects.placed` writes: each term lists them."""
     required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms") or [{}]
     fields = [one for one in terms[0].get("matchFields", ()) if one["operator"] == "NotIn"]
@@ -152,7 +157,7 @@ def _avoided(spec: Object) -> tuple[str, ...]:
 
 
 class PodsOf:
-    """Reads the pods of one job again and again: each is translated once for each of its versions."""
+    """Reads the pods of one job repeatedly. Each version of a pod is converted once."""
 
     def __init__(self, rank_keys: Sequence[str]) -> None:
         self._rank_keys = rank_keys
@@ -170,7 +175,7 @@ class PodsOf:
 
 
 def _training(containers: Sequence[Object]) -> frozenset[str]:
-    """Names of those that train: with accelerators, or else the first."""
+    """Returns the names of the containers that train: those with accelerators, or else the first one."""
     with_some = [one.get("name", "") for one in containers if accelerators.count(_limits(one))]
     return frozenset(with_some or [containers[0].get("name", "")])
 
@@ -193,7 +198,7 @@ def _status(status: Object, training: frozenset[str]) -> PodStatus:
 
 
 def _container(status: Object, training: frozenset[str]) -> ContainerState | None:
-    """None: it just runs."""
+    """Returns the state of a container; None: it is simply running."""
     now = status.get("state") or {}
     waits, ended = now.get("waiting") or {}, now.get("terminated") or (status.get("lastState") or {}).get("terminated")
     restarts = status.get("restartCount", 0)
@@ -290,7 +295,7 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
 
 
 def foreign(job: Workload) -> JobObject:
-    """A job of somebody else's kind, whose pods are found by its name."""
+    """Reads a job of a third-party kind, whose pods are found by the job's name."""
     if len(job.name) > LONGEST_LABEL:
         raise BadInput(
             f"metadata.name: {len(job.name)} characters are too many: its pods are found by a label with this name, "
@@ -333,7 +338,8 @@ def training_side_of(job: Workload) -> TrainingSide:
 
 
 def _ranks_per_pod(job: Workload, spec: Object) -> int:
-    """Annotation, environment, accelerators: the first that says something; otherwise one."""
+    """Returns the number of ranks of a pod from its annotation, environment or accelerators: the first that is set; otherwise
+    one."""
     if said := job.annotation(keys.RANKS_PER_POD):
         if not count_of(said):
             raise BadInput(f"metadata.annotations.{keys.RANKS_PER_POD}: {said[:40]!r} is not accepted, use a whole number from 1")
@@ -357,7 +363,10 @@ def _standbys(job: Workload) -> int:
 
 
 def count_of(text: str) -> int:
-    """A number that somebody wrote, 0 where it is none. Of very many digits a few do: it is refused as too large all the same."""
+    """Parses a number that another party wrote; 0 if it is invalid.
+
+    Only some of very many digits are read, as the number is refused as too large anyway.
+    """
     return int(text[:10]) if text.isascii() and text.isdecimal() else 0
 
 
@@ -376,7 +385,7 @@ def _own_limits(job: Workload) -> dict[str, float | str]:
 
 
 def _scheduled_within(job: Workload) -> dict[str, float | str]:
-    """The contract's own word for one of the limits; what it does not accept counts for nothing."""
+    """Reads the contract's own annotation for one of the limits. A value that the contract does not accept is ignored."""
     said = job.annotation(keys.WAIT_RESCHEDULE)
     return {"replacementScheduled": float(said)} if 30 <= count_of(said) <= 270 else {}
 
@@ -391,7 +400,7 @@ def _phase(status: Object) -> JobPhase:
 
 
 def failure_of(job: Workload) -> str:
-    """Why its controller has given the job up, and makes no pods any more; empty: it has not."""
+    """Returns why the job's controller has given up the job and creates no more pods; empty: it has not."""
     failed = (
         one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one.get("status") == "True"
     )
@@ -400,7 +409,9 @@ def failure_of(job: Workload) -> str:
 
 
 def given_up_indexes(job: Workload) -> str:
-    """Indexes of a Job that failed as often as their own limit allows, in words; empty: there is none. The Job lives on, and no
-    restart brings them back."""
+    """Describes the indexes of a Job that failed as often as their own limit allows; empty: there is none.
+
+    The Job continues, and no restart brings these indexes back.
+    """
     indexes = job.object.get("status", {}).get("failedIndexes", "")
     return f"index {cut(indexes, LONGEST_NOTE)} has failed for good (backoffLimitPerIndex)" if indexes else ""

@@ -1,6 +1,7 @@
-"""Public faults that the gateway was told: a ConfigMap for each in `cluster-system`, which the watch reads as it reads others'.
+"""Stores public faults that were reported to the gateway: one ConfigMap each in `cluster-system`, which the watch reads like
+those of others.
 
-So they outlive every process of ours, and whoever looks at a node before acting finds them again. Used by the gateway.
+The faults thus survive a restart of our processes, and are found again before any action on a node. Used by the gateway.
 """
 
 import asyncio
@@ -24,10 +25,10 @@ OURS = {"app.kubernetes.io/managed-by": "rekindle-gateway"}
 KEY = "PublicFault"
 
 MOST = 5_000
-"""Faults that stand at a time."""
+"""Maximum number of faults at a time."""
 
 SWEEP = 60.0
-"""Seconds between two looks for what is over."""
+"""Seconds between two sweeps of expired faults."""
 
 MOST_SWEPT = 200
 """Maximum number of ConfigMaps that one sweep deletes. A fault that is being reported waits for the sweep."""
@@ -44,11 +45,10 @@ class PublicFaults:
         self._count = 0
 
     async def tell(self, envelope: Envelope, fault: PublicFault) -> None:
-        """Keeps it, or what it says of one that is kept.
+        """Stores a fault, or updates one that is stored.
 
         Raises:
-            BadInput: too many stand.
-            ClusterError: it was not kept; told again, it is the same.
+            BadInput: too many faults are stored. ClusterError: it was not stored; the report may be repeated.
         """
         async with self._changing:
             await self._sweep()
@@ -85,7 +85,7 @@ class PublicFaults:
         self._count += 1
 
     async def _sweep(self) -> None:
-        """Takes away what is over for every node, and counts the rest."""
+        """Deletes faults that are over for every node, and counts the rest."""
         if time.monotonic() < self._swept + SWEEP:
             return
         listed = await self._api.list(self._path, labelSelector=",".join(f"{key}={value}" for key, value in OURS.items()))

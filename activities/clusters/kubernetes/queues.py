@@ -16,18 +16,18 @@ KUEUE = "kueue.x-k8s.io/"
 QUEUE_NAME = f"{KUEUE}queue-name"
 
 ASKED_OF_KUEUE = f"{KUEUE}podset-"
-"""Prefixes of the keys of an owner's wishes, such as the topology that all pods share."""
+"""Prefix of the annotations by which an owner requests something of Kueue, such as the topology that all pods share."""
 
 HOSTNAME = "kubernetes.io/hostname"
 
 STAYS: Mapping[str, str] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
-"""Annotations of a pod that takes a rank over: whoever makes clusters smaller leaves its node alone."""
+"""Annotations of a pod that takes over a rank: autoscalers must not remove its node."""
 
 GIVES_WAY: Mapping[str, str] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 """Annotations of a standby: the autoscaler keeps no node for it."""
 
 LONGEST = 120
-"""Characters of what is quoted."""
+"""Maximum length of quoted text."""
 
 
 def queue_of(job: Workload) -> str:
@@ -50,12 +50,15 @@ def _queue_name(job: Workload) -> str:
 
 
 def is_queues_own(key: str) -> bool:
-    """Tells whether Kueue writes this label or annotation on a pod. What an owner asks of it in a template is another thing."""
+    """Returns whether Kueue itself writes this label or annotation on a pod.
+
+    What an owner requests in a template is different.
+    """
     return key.startswith(KUEUE) and not key.startswith(ASKED_OF_KUEUE)
 
 
 def unassigned(spec: Object, metadata: Object) -> Object:
-    """The spec of a pod without the very node that Kueue's topology-aware scheduling has written into it."""
+    """Returns the spec of a pod without the node that Kueue's topology-aware scheduling has assigned."""
     keys = {*metadata.get("labels", {}), *metadata.get("annotations", {})}
     if HOSTNAME not in spec.get("nodeSelector", {}) or not any(key.startswith(KUEUE) for key in keys):
         return spec

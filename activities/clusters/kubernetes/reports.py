@@ -30,7 +30,7 @@ DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
 """Prefixes of the names of ConfigMaps; the node's name follows. Source: the Kubernetes contract."""
 
 COMPONENTS = ("cluster-system", "mindx-dl", "kube-system")
-"""Namespaces in which no tenant writes."""
+"""Namespaces in which tenants cannot write."""
 
 OF_CLUSTERD = "mx-consumer-cim=true"
 PUBLIC = "mc-consumer-publicfault=true"
@@ -39,22 +39,22 @@ MANUAL = "ManuallySeparateNPU"
 MANUAL_INFO = "clusterd-manual-info-cm"
 
 HALVES = re.compile(r"\\u[dD][89a-fA-F]")
-"""Matches the first half of a surrogate pair, as JSON escapes a character outside of the basic plane."""
+"""Matches half of a surrogate pair: JSON escapes a character outside of the basic plane as two halves."""
 
 END_OF_TIME = 10**13
 """Upper limit of timestamps, in milliseconds since the epoch. Those of the contract have 13 digits."""
 
 MOST = 256
-"""Reports of one object."""
+"""Maximum number of reports of one object."""
 
 OVER = ("recover",)
-"""Assertions of a public fault that is no more."""
+"""Assertions of a public fault that has ended."""
 
 Reports = Mapping[str, tuple[NodeReport, ...]]
 """Reports by the name of the node, or by `SERIAL` and its serial number."""
 
 Wrong = Callable[[str], None]
-"""Hears why a part of an object cannot be read: nobody knows what it says."""
+"""Receives the reason why a part of an object cannot be read."""
 
 Part = TypeVar("Part")
 Found = TypeVar("Found")
@@ -81,7 +81,7 @@ def _each(what: str, parts: Iterable[Part], understood: Callable[[Part], Iterabl
 
 @dataclass(frozen=True)
 class Where:
-    """Objects that say something of nodes."""
+    """Place of objects that contain reports about nodes."""
 
     path: str
     query: tuple[tuple[str, str], ...]
@@ -179,7 +179,7 @@ def read(where: Where, thing: Object, wrong: Wrong = ignored) -> Reports:
 
 
 def in_order(reports: Iterable[NodeReport]) -> tuple[NodeReport, ...]:
-    """The same for the same reports, in whatever order they came."""
+    """Returns the reports sorted, so that their order does not depend on that of their arrival."""
     return tuple(sorted(reports, key=lambda one: (one.source, one.id)))
 
 
@@ -193,7 +193,7 @@ def in_force(reports: Iterable[NodeReport], rules: Rules, now: datetime) -> tupl
 
 
 def of_event(raw: Object, _: Wrong = ignored) -> Reports:
-    """Node Problem Detector's, NVSentinel's, the kubelet's."""
+    """Reads an event of Node Problem Detector, NVSentinel or the kubelet."""
     event = checked(shapes.Event, raw)
     about, written = event["involvedObject"], event.get("source", {}).get("component", "")
     report = NodeReport(
@@ -255,7 +255,7 @@ def _switches(info: Any, where: str) -> Iterator[NodeReport]:
 
 
 def of_node_info(raw: Object, wrong: Wrong = ignored) -> Reports:
-    """NodeD's; it is deleted when the node is well."""
+    """Reads NodeD's ConfigMap of a node. It is deleted when the node is healthy."""
     name, data, where = _config_map(raw, NODE_INFO)
     info = _json(data, "NodeInfo")
 
@@ -271,7 +271,8 @@ def of_node_info(raw: Object, wrong: Wrong = ignored) -> Reports:
 
 
 def of_public_fault(raw: Object, wrong: Wrong = ignored) -> Reports:
-    """Faults of the wire contract's `PublicFaultRequest`, as one ConfigMap says them now: somebody's, or the gateway's own."""
+    """Reads the faults of the wire contract's `PublicFaultRequest` that one ConfigMap contains: another sender's, or the
+    gateway's own."""
     thing = checked(shapes.ConfigMap, raw)
     told = _json(thing.get("data") or {}, "PublicFault")
     metadata, found = thing["metadata"], dict[str, list[NodeReport]]()
@@ -318,7 +319,10 @@ def _concerned(fault: Any, written: datetime | None) -> Iterator[_At]:
 
 
 def of_manual_info(raw: Object, wrong: Wrong = ignored) -> Reports:
-    """ClusterD's list of cards that it has separated, or a person, until somebody takes them out: one key for each node."""
+    """Reads ClusterD's list of cards that it, or a person, has separated until somebody removes them.
+
+    It has one key for each node.
+    """
     thing = checked(shapes.ConfigMap, raw)
     uid, data = thing["metadata"]["uid"], thing.get("data") or {}
 
@@ -339,7 +343,7 @@ def _separated(uid: str, info: Any) -> Iterator[NodeReport]:
 
 
 def _config_map(raw: Object, prefix: str) -> tuple[str, dict[str, str], str]:
-    """The node's name (empty: it is another ConfigMap), the data, and what ids begin with."""
+    """Returns the node's name (empty: it is another ConfigMap), the data, and the prefix of ids."""
     thing = checked(Named, raw)
     name = str(thing["metadata"]["name"])
     return name.removeprefix(prefix) if name.startswith(prefix) else "", thing.get("data") or {}, str(thing["metadata"]["uid"])
@@ -354,7 +358,7 @@ def _json(data: Mapping[str, str], key: str) -> Any:
 
 
 def _report(name: str, source: str, devices: Iterable[str] = (), **told: str) -> NodeReport:
-    """Devices may be cards, `Ascend910-2`, of which the number is the local id."""
+    """Returns a report. Devices may be named as cards, `Ascend910-2`, of which the number is the local id."""
     ids = tuple(number for one in devices if (number := one.rpartition("-")[2]).isdecimal())
     words = cut(told.pop("message"), LONGEST_TEXT)
     return NodeReport(id=name, source=source, devices=ids, message=words, code=told["code"], level=told.get("level", ""))

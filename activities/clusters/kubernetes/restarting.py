@@ -18,12 +18,15 @@ from rekindle.errors import Conflict, Forbidden, Invalid, Withheld
 from rekindle.model import keys
 
 SAYS_WHY = 2.0
-"""Seconds after which a controller that has not made all pods is asked why. It tries at once."""
+"""Seconds after which a controller that has not created all pods is asked why. It tries at once."""
 
 
 @dataclass(frozen=True)
 class ByOurHand:
-    """Pods are ended by us. What comes before that, and who makes them anew, says a kind's own strategy."""
+    """Base strategy, in which we delete the pods.
+
+    A kind's own strategy says what comes before that, and who creates the pods again.
+    """
 
     @property
     def suspend(self) -> tuple[str, ...]:
@@ -56,14 +59,14 @@ class ByOurHand:
             raise
 
     def is_in_the_way(self, old: Object) -> bool:
-        """Tells whether new pods have to wait until this one is gone, be it for its name."""
+        """Returns whether new pods must wait until this one is gone, for example because of its name."""
         return True
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """Prepares the job before its pods are deleted. The default does nothing."""
 
     async def let_go(self, hands: Hands, job: Workload) -> None:
-        """Gives the job's object back to its owner, as it was written."""
+        """Restores the job's object as its owner wrote it."""
 
     @abstractmethod
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
@@ -84,7 +87,7 @@ class Suspending(ByOurHand):
     """
 
     generates_names: bool = False
-    """New pods have other names, so that nothing waits for the object of one that has ended: a finalizer may keep it."""
+    """True if new pods have other names, so that they need not wait for the objects of ended pods, which a finalizer may keep."""
 
     @property
     def suspend(self) -> tuple[str, ...]:
@@ -135,7 +138,7 @@ class Suspending(ByOurHand):
         await self.change(hands, job, {**spec, **_nested_in(spec, self.field)})
 
     async def change(self, hands: Hands, job: Workload, spec: Object) -> None:
-        """Only as it was read; that it was we who stopped it is over with that."""
+        """Changes the job's spec, only if the job is unchanged since it was read. Removes the mark that we suspended it."""
         if self.forgets_its_start:
             job = await _never_started(hands, job)
         metadata = {**_as_read(job), "annotations": {keys.STOPPED: None}}
@@ -144,7 +147,8 @@ class Suspending(ByOurHand):
 
 @dataclass(frozen=True, kw_only=True)
 class SuspendingParts(Suspending):
-    """The same for pods that are made from the templates of other objects: the job's own are a runtime's, or immutable."""
+    """Strategy for pods that are created from the templates of other objects, because the job's own templates belong to a runtime
+    or are immutable."""
 
     parts: Suspending
     """Strategy that changes one of these objects while it is suspended. The job's controller resumes it."""
@@ -202,7 +206,7 @@ async def _made_by_the_controller(hands: Hands, job: Workload, generation: str) 
 
 
 def _as_read(job: Workload) -> Object:
-    """Metadata of a change that is refused when somebody else was faster."""
+    """Returns metadata that makes the API server refuse a change if the object was changed meanwhile."""
     return {"resourceVersion": job.metadata["resourceVersion"]}
 
 
@@ -241,6 +245,6 @@ def _nested(path: Sequence[str], value: object) -> Object:
 
 
 def _nested_in(spec: Object, path: Sequence[str]) -> Object:
-    """The field set to False, with what is beside it."""
+    """Returns the field set to False, together with its siblings."""
     head, *rest = path
     return {head: {**spec.get(head, {}), **_nested(rest, False)} if rest else False}

@@ -18,10 +18,11 @@ from rekindle.model.problems import problems
 from rekindle.model.sizes import DEEPEST
 
 SAYING_NULLS = ("manager",)
-"""Fields of which a null is not an absence: a TrainingJob with `manager: null` has none, and one that is silent has ours."""
+"""Fields in which a null differs from absence: a TrainingJob with `manager: null` has no manager, and one without the field has
+ours."""
 
 MOST_LINES = 10
-"""Wrong fields that are named; the first ones."""
+"""Maximum number of wrong fields that an error names."""
 
 MOST_CHARACTERS = 1000
 """Maximum length of the text about one object. It becomes an event, which takes 1,024 characters."""
@@ -233,7 +234,10 @@ class Network(Shape):
 
 
 class Speaker(Shape):
-    """A pod, as far as is asked who may speak for its job: the rest of thousands of pods would take a second to look at."""
+    """Pod, with the fields that decide whether it may speak for its job.
+
+    Validating the rest of thousands of pods would take a second.
+    """
 
     metadata: Namespaced
     spec: Network = Network()
@@ -321,7 +325,7 @@ class Template(Shape):
 
 
 class PodTemplate(Shape):
-    """An object of its own, which a restart leaves of a pod that nobody controls."""
+    """PodTemplate object, which a restart leaves of a pod without controller."""
 
     metadata: Namespaced
     template: Template
@@ -406,7 +410,7 @@ class OnKubernetes(Shape):
 
 
 class TrainingJob(Shape):
-    """The rest of it is judged as a manifest."""
+    """Spec of our own kind, of which the rest is validated as a manifest."""
 
     pods: Count
     kubernetes: OnKubernetes = OnKubernetes()
@@ -432,10 +436,10 @@ class Job(Shape, Generic[Spec]):
 
 
 def checked(shape: type[Shape], thing: dict[str, Any]) -> dict[str, Any]:
-    """The object without nulls that say nothing, of this shape as far as it is read.
+    """Returns the object without meaningless nulls, validated by this shape as far as it is read.
 
     Raises:
-        BadInput: it is not; the first wrong fields are named.
+        BadInput: it is invalid; the first wrong fields are named.
     """
     found: dict[str, Any] = _without_nulls(thing, DEEPEST)
     try:
@@ -458,7 +462,7 @@ def _without_nulls(value: Any, levels: int) -> Any:
 
 @contextmanager
 def reading(what: str = "it") -> Iterator[None]:
-    """Whatever an object makes Python raise is BadInput: the net below the shapes, for what nobody thought of."""
+    """Converts any exception that the reading of an object causes to BadInput. It catches what the shapes do not cover."""
     try:
         yield
     except MALFORMED as error:

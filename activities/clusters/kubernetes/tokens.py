@@ -8,14 +8,14 @@ TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 POD_UID = "authentication.kubernetes.io/pod-uid"
 
 LONGEST_REASON = 200
-"""Characters of the server's words."""
+"""Maximum length of the server's message."""
 
 
 async def pod_of_token(api: Api, token: str) -> str:
-    """UID of the pod that the token is bound to, and that is there.
+    """Returns the UID of the existing pod that the token is bound to.
 
     Raises:
-        Refused: the token is good for nothing, or not for us. ClusterUnavailable: nobody can tell.
+        Refused: the token is invalid, or not for us. ClusterUnavailable: the server cannot tell.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""The watch over everything that recoveries care about on one API server, as one stream of our own objects.
+"""Watches everything that recoveries need from one API server, as one stream of our own objects.
 
 Jobs of every kind that is installed, their pods, all nodes, and namespaces, whose label may say `observe`.
 """
@@ -43,13 +43,13 @@ NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
 
 LONGEST_WAIT = 60.0
-"""Seconds without a look at the clock, which may be set: something that is said of a node may be over by then."""
+"""Maximum seconds between two checks for expired reports. The system clock may be set meanwhile."""
 
 HOLDERS = 10.0
-"""Seconds between two looks at the Leases of other installations that recover jobs."""
+"""Seconds between two checks of the Leases of other installations that recover jobs."""
 
 INSTALLED = 60.0
-"""Seconds between two looks for a kind that is not installed: its jobs are not to wait until everything is listed anew."""
+"""Seconds between two checks for a kind that is not installed, so that its jobs are found without a complete new list."""
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 logger = logging.getLogger("watcher")
@@ -57,7 +57,7 @@ logger = logging.getLogger("watcher")
 
 @dataclass(frozen=True)
 class Stream:
-    """One list and watch."""
+    """One list and watch of a path."""
 
     what: Kind | Where | Literal["pods", "nodes", "namespaces"]
     path: str
@@ -84,11 +84,11 @@ Understood = TypeVar("Understood")
 
 
 class Watch:
-    """One life of the watch; a new one is made when it breaks."""
+    """One run of the watch. When it breaks, a new one is created."""
 
     def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse, rules: Rules) -> None:
         """Args:
-        refuse: hears of objects that say something that means nothing.
+        refuse: receives objects whose content is invalid.
         rules: which labels and annotations of nodes are kept, and who else is heard on nodes.
         """
         self._claims = reader.claims
@@ -97,7 +97,7 @@ class Watch:
         self._jobs: dict[str, Workload] = {}
         """Jobs that ask for recoveries, by UID."""
         self._bare: dict[str, dict[str, Object]] = {}
-        """Pods that nobody controls, by job and UID."""
+        """Pods without controller, by job and UID."""
         self._modes: dict[str, str] = {}
         """Mode from the label of each namespace, by name."""
         self._shown: dict[str, int] = {}
@@ -116,11 +116,14 @@ class Watch:
                     yield event
 
     def paths(self) -> list[tuple[str, dict[str, str]]]:
-        """Paths and queries of all that is listed and watched."""
+        """Returns the paths and queries of everything that is listed and watched."""
         return [(stream.path, stream.query) for stream in self._streams()]
 
     def _streams(self) -> list[Stream]:
-        """Namespaces first, then jobs, then their pods: each explains the next."""
+        """Returns the streams in the order in which they are read: namespaces, jobs, pods.
+
+        Each is needed to interpret the next.
+        """
         scopes = self._reader.scopes
         pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in self._reader.pod_labels]
         jobs = [Stream(kind, kind.path(scope)) for kind in self._reader.kinds for scope in scopes]
@@ -131,8 +134,10 @@ class Watch:
     async def _changes(
         self, streams: list[tuple[Stream, str]]
     ) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change] | None, None]]:
-        """All streams as one; the first that breaks ends it, and a kind that is installed only now. None: something that was
-        said of a node is over by itself."""
+        """Yields the changes of all streams.
+
+        Ends when the first one breaks, or when a missing kind was installed. None: a report about a node has expired.
+        """
         queue: Queue = asyncio.Queue(maxsize=100)
 
         async def pump(stream: Stream, since: str) -> None:
@@ -160,7 +165,11 @@ class Watch:
             await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _until_installed(self, stream: Stream) -> None:
-        """Raises: WatchExpired, when it is."""
+        """Waits until a kind is installed.
+
+        Raises:
+            WatchExpired, when it is.
+        """
         while True:
             await asyncio.sleep(INSTALLED)
             with suppress(NotFound):
@@ -183,8 +192,10 @@ class Watch:
     # ---- the beginning
 
     async def _begin(self, stream: Stream, found: Found) -> str:
-        """Takes all objects of a stream, one by one: they are large, and there are tens of thousands. Answers where a watch goes
-        on; empty: the kind is not installed."""
+        """Reads all objects of a stream one by one, as they are large and there are tens of thousands.
+
+        Returns the version at which the watch continues; empty: the kind is not installed.
+        """
         try:
             async with aclosing(self._api.everything(stream.path, **stream.query)) as changes:
                 async for change in changes:
@@ -244,7 +255,10 @@ class Watch:
         )
 
     async def _remembered(self) -> set[str]:
-        """Jobs of pods that nobody controls of which there are templates: in the middle of a restart there is nothing else."""
+        """Returns the jobs of pods without controller of which templates are stored.
+
+        In the middle of a restart there is nothing else of them.
+        """
         found = set()
         for scope in self._reader.scopes:
             async for page in self._api.metadata(in_scope("podtemplates", scope), labelSelector=keys.JOB_ID):
@@ -353,7 +367,7 @@ class Watch:
         return told
 
     async def _take_bare(self, pod: Object, kind: EventType) -> list[WatchEvent]:
-        """The job that such pods are together changes with them, and ends with the last one."""
+        """Updates the job that pods without controller form. It changes with them, and ends with the last one."""
         job_id = self._note_bare(pod, kind)
         before = self._jobs.get(job_id)
         await self._renew_bare(job_id)
@@ -366,7 +380,7 @@ class Watch:
     # ---- which installation recovers a job
 
     async def _renew_claim(self, job: Workload, *, over: bool = False) -> None:
-        """A job that is to be recovered is claimed, unless another installation has done so.
+        """Claims a job that is to be recovered, unless another installation has claimed it.
 
         Args:
             over: the installation that recovers it is gone.
@@ -381,7 +395,7 @@ class Watch:
                 self._jobs[job.uid] = claimed
 
     async def _keep_claiming(self) -> None:
-        """Jobs of an installation that is gone become ours; the watch tells of each that its annotation was changed."""
+        """Claims the jobs of installations that are gone. The watch then reports the changed annotation of each job."""
         while self._claims:
             await asyncio.sleep(HOLDERS)
             theirs = [(job, holder) for job in self._jobs.values() if (holder := self._claims.others(job))]
@@ -397,7 +411,10 @@ class Watch:
         self._modes[metadata["name"]] = metadata.get("labels", {}).get(keys.MODE, "")
 
     def _observes(self, namespace: str) -> bool:
-        """The namespace's own word comes before the installation's."""
+        """Returns whether jobs of the namespace are only observed.
+
+        The namespace's label has precedence over the installation's setting.
+        """
         said = self._modes.get(namespace, "")
         return said == "observe" or (self._settings.observe and said != "active")
 
@@ -417,7 +434,7 @@ class Watch:
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:
-        """A restart leaves templates where there were pods."""
+        """Reads again the job of pods without controller. During a restart it has only templates."""
         namespace = job_id.partition(".")[0]
         if pods := list(self._bare.get(job_id, {}).values()):
             self._jobs[job_id] = bare_job(namespace, job_id, pods)

@@ -1,5 +1,8 @@
-"""A batch Job with indexed completion. Its controller makes a missing index anew within milliseconds, and ends the younger of two
-pods with one index a second later."""
+"""Batch Job with indexed completion.
+
+Its controller recreates the pod of a missing index within milliseconds, and deletes the younger of two pods with one index a
+second later.
+"""
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes

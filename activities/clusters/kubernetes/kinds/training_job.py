@@ -1,4 +1,4 @@
-"""Our own kind: `workers.operator` makes a job's first pods, and recoveries all later ones."""
+"""TrainingJob, our own kind: `workers.operator` creates a job's first pods, and recoveries create all later ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,7 +161,10 @@ class _Maker:
 
 
 def _with_token(pod: Object) -> Object:
-    """The same pod with a token by which the gateway knows it; where its owner has mounted something there, that."""
+    """Returns the pod with a mounted token by which the gateway identifies it.
+
+    A volume that the owner has mounted at that path is kept instead.
+    """
     spec, container = pod["spec"], pod["spec"]["containers"][0]
     mounts, volumes = container.get("volumeMounts", []), spec.get("volumes", [])
     if any(mount.get("mountPath", "").rstrip("/") == keys.TOKEN_PATH for mount in mounts):
