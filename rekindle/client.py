@@ -46,7 +46,7 @@ INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
 
 class JobRow(Value):
-    """One job, as a list shows it."""
+    """Job in a list."""
 
     id: str
     name: str
@@ -62,7 +62,7 @@ class JobRow(Value):
 
 
 class RecoveryRow(Value):
-    """A recovery that runs."""
+    """Running recovery."""
 
     workflow_id: str
     mode: str
@@ -87,7 +87,7 @@ class Rekindle:
         return cls(await connect(address))
 
     async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
-        """Registered jobs, newest first; with `ended` also those that have ended, as long as the server keeps them.
+        """Returns the registered jobs, newest first; with `ended` also those that have ended, as long as the server keeps them.
 
         A new job appears within about a second.
         """
@@ -98,7 +98,8 @@ class Rekindle:
         return [_job_row(run) async for run in self._list(query)]
 
     async def find(self, job: str, *, ended: bool = False) -> str:
-        """The id of a job that is given by id or by name; with `ended` also of one that has ended, the newest of its name.
+        """Returns the id of a job that is given by id or by name; with `ended` also that of one that has ended, the newest of its
+        name.
 
         Raises:
             BadInput: no job, or several, by that name.
@@ -132,7 +133,7 @@ class Rekindle:
         return found.status is WorkflowExecutionStatus.RUNNING
 
     async def status(self, job: str, *, ended: bool = False) -> JobStatus:
-        """State and history of a job; with `ended` also of one that has ended. Needs a running control worker."""
+        """Returns state and history of a job; with `ended` also of one that has ended. Needs a running control worker."""
         handle = self.temporal.get_workflow_handle(ids.job_workflow(await self.find(job, ended=ended)))
         try:
             status: JobStatus = await handle.query(ids.Queries.STATUS, result_type=JobStatus)
@@ -141,7 +142,7 @@ class Rekindle:
         return status
 
     async def running(self, job: Job) -> RecoveryRow | None:
-        """The recovery of a job that runs now."""
+        """Returns the running recovery of a job; None: there is none."""
         async for run in self._list(f"{Attributes.JOB.name} = '{job.name}' AND ExecutionStatus = 'Running'"):
             if run.parent_id == ids.job_workflow(job.id):
                 found = run.typed_search_attributes
@@ -159,8 +160,10 @@ class Rekindle:
         return str(metadata.current_details)
 
     async def cancel(self, job: str) -> list[str]:
-        """Withdraws what was asked for on a job, whoever asked; answers the ids of the requests. What must not stop half-way goes
-        on to its end."""
+        """Withdraws all requests on a job, regardless of who sent them; returns their ids.
+
+        A mode that must not stop half-way goes on to its end.
+        """
         job_id = await self.find(job)
         try:
             status = await self.status(job_id)
@@ -181,7 +184,10 @@ class Rekindle:
         return [status.request]
 
     async def _cancel_unheard(self, job_id: str) -> list[str]:
-        """The fronts of this client that have not asked yet, for want of a control worker; a new one is listed a moment later."""
+        """Cancels fronts of this client whose request has not reached the job, because no control worker runs.
+
+        A new front is listed after a moment.
+        """
         fronts = f"WorkflowId STARTS_WITH '{ids.request_workflow(job_id, '')}' AND ExecutionStatus = 'Running'"
         return [run.id async for run in self._list(fronts) if await self._cancel_front(run.id, run.run_id)]
 
@@ -257,7 +263,7 @@ class Rekindle:
         return begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
 
     async def cheapest(self, job: str) -> Mode:
-        """The mode that `recover` would ask for now.
+        """Returns the mode that `recover` would request now.
 
         Raises:
             BadInput: unknown job. Refused: nothing is faulty, or the job cannot be recovered as it is.
@@ -311,11 +317,11 @@ class Rekindle:
             raise Refused(str(cause)) from error
 
     async def lift_downgrade(self, job: str) -> Receipt:
-        """The job owner's sub-health policy holds again, and sub-healthy pods are judged again."""
+        """Lifts the downgrade: the owner's sub-health policy holds again, and sub-healthy pods are judged again."""
         return await self._update(await self.find(job), ids.Updates.LIFT)
 
     async def report_fault(self, job: str, fault: Fault) -> Receipt:
-        """Tells the job of a fault that no watcher sees."""
+        """Reports a fault that no watcher sees to the job."""
         report = requests.read_as(FaultReport, {"faults": (fault,)}, '{"id": "fan-3", "kind": "node", "node": "node-1"}')
         return await self._update(await self.find(job), ids.Updates.REPORT_FAULTS, report)
 
@@ -335,7 +341,10 @@ class Rekindle:
 
 @contextmanager
 def cancellable() -> Iterator[None]:
-    """Around an update: temporalio makes an error of the cancellation of who waits for it, which no task takes for its end."""
+    """Wraps an update: if the waiting task is cancelled, temporalio raises another error, which would not end the task.
+
+    This raises the cancellation again.
+    """
     try:
         yield
     except RPCTimeoutOrCancelledError as error:
@@ -345,7 +354,10 @@ def cancellable() -> Iterator[None]:
 
 
 def begun(verdict: Verdict) -> Verdict:
-    """A front that was refused ends well, with this verdict; a program is told by an error."""
+    """Returns the verdict, unless the request was refused.
+
+    The workflow of a refused front completes with a verdict; programs get an error instead.
+    """
     if verdict.outcome is Outcome.REFUSED:
         raise (Busy if verdict.passing else Refused)(verdict.reason)
     return verdict

@@ -24,7 +24,7 @@ from rekindle.ids import CONTROL_QUEUE, DEPLOYMENT
 from rekindle.model.base import Value
 
 SILENT = timedelta(seconds=70)
-"""A version of which no worker has asked for work for so long has none: a worker asks at least once a minute."""
+"""Time without a request for work after which a version counts as without workers. A worker asks at least once a minute."""
 
 NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -36,17 +36,17 @@ NEVER_CURRENT = (
 
 
 class Version(Value):
-    """One build of the control worker."""
+    """Build of the control worker."""
 
     build_id: str
     current: bool = False
-    """New recoveries begin on it."""
+    """True if new recoveries begin on this version."""
 
     served: bool = False
     """True if the version is current or was before. If not, it is new to this deployment."""
 
     drained: bool = False
-    """Nothing runs on it any more, as the server has seen. It looks some minutes apart."""
+    """True if nothing runs on this version any more. The server checks that every few minutes."""
 
     asked_at: datetime = NEVER
     """Time at which one of its workers last asked for work."""
@@ -60,7 +60,7 @@ class Deployment(Value):
 
     versions: tuple[Version, ...] = ()
     token: bytes = b""
-    """Makes a change fail that was decided on an older state."""
+    """Token that makes a change fail if the deployment has changed since it was read."""
 
     @property
     def current(self) -> str:
@@ -80,7 +80,7 @@ class Deployment(Value):
 
 
 async def read_deployment(client: Client) -> Deployment:
-    """The versions as they are now; none, where no worker with a version has ever run."""
+    """Returns the current versions; none if no worker with a version has ever run."""
     try:
         answer = await client.workflow_service.describe_worker_deployment(
             DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
@@ -125,7 +125,7 @@ async def _asked(client: Client) -> dict[str, datetime]:
 
 
 async def make_current(client: Client, build_id: str, token: bytes = b"") -> None:
-    """New recoveries begin on this version, and jobs move to it as soon as they have no recovery.
+    """Makes a version current: new recoveries begin on it, and jobs move to it as soon as they have no recovery.
 
     Raises:
         RPCError: it is not known, none of its workers has asked for work yet, or the deployment has changed since `token`.
@@ -146,7 +146,7 @@ def _open(build_id: str) -> str:
 
 
 async def count_open(client: Client, build_id: str, workflow_type: str = "") -> int:
-    """Workflows that run on a version; all, or those of one type."""
+    """Returns the number of workflows that run on a version; all, or those of one type."""
     only = f" AND WorkflowType = '{workflow_type}'" if workflow_type else ""
     return (await client.count_workflows(_open(build_id) + only)).count
 
@@ -156,8 +156,10 @@ async def list_open(client: Client, build_id: str) -> list[Listed]:
 
 
 async def move(client: Client, workflow: Listed, build_id: str) -> None:
-    """The workflow goes on under another version from its next task on. It is for workflows whose version has no worker: the
-    other version's code must fit what was done so far."""
+    """Moves a workflow to another version from its next task on.
+
+    Used for workflows whose version has no worker. The other version's code must be able to replay their history.
+    """
     target = WorkerDeploymentVersion(deployment_name=DEPLOYMENT, build_id=build_id)
     override = VersioningOverride(one_time=VersioningOverride.OneTimeOverride(target_deployment_version=target))
     request = UpdateWorkflowExecutionOptionsRequest(

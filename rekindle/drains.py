@@ -20,18 +20,18 @@ from rekindle.nodes import Nodes
 from rekindle.policy import draining
 
 AGAIN = 10.0
-"""Seconds between two looks at the cluster, each of which is a workflow; jobs are asked at each look of the caller's."""
+"""Seconds between two looks at the cluster, each of which is a workflow. Jobs are queried at each call of `look`."""
 
 
 @dataclass
 class _Known:
-    """A node as it was looked at last, with the pods that were there before."""
+    """Last known state of a node, with the pods that were there before."""
 
     there: There
     at: float
-    """0: never."""
+    """Monotonic time of the last look at the cluster; 0: never."""
     pause: float = 0.0
-    """Seconds until it is looked at again, when the jobs say that all have left: one that ends may take long for it."""
+    """Seconds until the next look at the cluster, when all pods have left according to their jobs. A pod may take long to end."""
 
 
 class Drains:
@@ -49,7 +49,7 @@ class Drains:
         return draining.forecast(node, there, await self._jobs(there))
 
     async def begin(self, node: str) -> Draining:
-        """Cordons it: the ranks on it leave, each by the policy of its job.
+        """Cordons the node: the ranks on it leave, each by the policy of its job.
 
         Raises:
             Refused: a rank would stay, or no rule lets anybody leave a cordoned node. Each reason in a line; nothing was touched.
@@ -88,7 +88,7 @@ class Drains:
         return draining.progress(node, known.there, await self._jobs(known.there), seen)
 
     async def undo(self, node: str) -> bool:
-        """Pods are put there again; what has left does not come back by itself. Answers whether it was cordoned."""
+        """Uncordons the node; pods that have left do not return by themselves. Returns whether it was cordoned."""
         if not (await self._nodes.there(node)).cordoned:
             return False
         await self._nodes.there(node, cordon=False)

@@ -41,7 +41,7 @@ class Refused(RekindleError):
 
 
 class Busy(Refused):
-    """Something else has to end first: the same request may be served then."""
+    """Another operation has to end first; the same request may succeed then."""
 
     type = "request.busy"
 
@@ -80,7 +80,7 @@ class Invalid(ClusterError):
 
 
 class Withheld(ClusterError):
-    """Failure that is not repeated by itself: whoever waits hears at once what was said, and decides how long to wait."""
+    """Refusal that is not retried automatically. The caller gets the reason at once, and decides how long to wait."""
 
     type = "cluster.withheld"
 

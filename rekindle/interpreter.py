@@ -1,8 +1,8 @@
-"""The end of a process that talks to Temporal.
+"""Ends processes that use Temporal's client safely.
 
-A thread of Temporal's core that brings an answer needs the interpreter's lock once more behind it, and CPython aborts or crashes
-if that happens while the interpreter is taken down: 5 to 20 of 100 short programs, whatever they had done. Both functions go with
-CPython 3.14, which lets such a thread hang, or when temporalio waits for its threads.
+A thread of Temporal's core that has delivered an answer needs the interpreter's lock once more. CPython aborts or crashes if that
+happens while the interpreter shuts down: in 5 to 20 of 100 short programs, whatever they had done. Both functions can be removed
+with CPython 3.14, which lets such a thread hang, or when temporalio waits for its threads.
 """
 
 import atexit
@@ -15,11 +15,11 @@ from types import FrameType
 from typing import NoReturn
 
 FLUSH_FAILED = 120
-"""Exit code when what was printed could not be written; the interpreter's own."""
+"""Exit code when buffered output could not be written; the same as the interpreter's."""
 
 
 PATIENCE = 5.0
-"""Seconds for which the end of a program of others waits at most: an answer takes milliseconds."""
+"""Maximum seconds by which the exit of a third-party program is delayed. An answer takes milliseconds."""
 
 
 def run_and_end(main: Callable[[], object]) -> NoReturn:

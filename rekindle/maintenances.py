@@ -42,7 +42,7 @@ from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread, in_words
 EXAMPLE = '{"links": [{"node": "node-1", "devices": ["0"]}]}'
 
 LISTED = 1_000
-"""Maintenances that a list names, the newest."""
+"""Maximum number of maintenances in a list, the newest."""
 
 
 class Maintenances:
@@ -87,7 +87,7 @@ class Maintenances:
         return workflow_id
 
     async def check(self, job: str, links: Sequence[NodeLinks]) -> None:
-        """Raises what `fail_over` would raise now; nothing is touched."""
+        """Raises what `fail_over` would raise now. Changes nothing."""
         links = _checked(links)
         status = await self._rekindle.status(job)
         known = status.state.job
@@ -111,7 +111,7 @@ class Maintenances:
         return found.status is WorkflowExecutionStatus.RUNNING
 
     async def _placed(self, job: Job, links: Sequence[NodeLinks]) -> Maintenance:
-        """The devices with their ranks, as the control plane sees them."""
+        """Returns the devices with their ranks, as the control plane sees them."""
         try:
             found: Maintenance = await self._rekindle.temporal.execute_workflow(
                 ids.Workflows.LINK_FAILOVER,
@@ -194,7 +194,7 @@ class Maintenances:
         return found
 
     async def find(self, maintenance: str) -> str:
-        """The id of a maintenance that is given by its id, or by a job that has one only.
+        """Returns the id of a maintenance that is given by its id, or by a job that has only one.
 
         Raises:
             BadInput: there is none, or there are several.
@@ -224,7 +224,7 @@ class Maintenances:
         return sorted(found.values(), key=lambda run: run.start_time, reverse=True)
 
     async def run(self, workflow_id: str) -> WorkflowExecution | None:
-        """The maintenance of this id; None: it is none."""
+        """Returns the maintenance of this id; None: there is no such maintenance."""
         try:
             found = await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()
         except RPCError as error:
@@ -234,7 +234,7 @@ class Maintenances:
         return found if found.workflow_type == ids.Workflows.LINK_FAILOVER else None
 
     async def list(self, job: str = "") -> list[WorkflowExecution]:
-        """Newest first: those that run, and those that are over as long as the server keeps them.
+        """Returns maintenances, newest first: those that run, and those that are over as long as the server keeps them.
 
         Args:
             job: name of a job; empty: of all.

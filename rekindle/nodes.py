@@ -39,7 +39,7 @@ class Nodes:
         return await self._ask(NodesRequest(names=names), f"look at {', '.join(names) or 'all nodes'}")
 
     async def mark(self, name: str, mark: Mark, reason: str = "") -> NodeNow:
-        """Says of a node that it is sick, broken or well, or takes that back; answers what is seen of it then."""
+        """Marks a node as sick, broken or well, or removes the mark; returns what is seen of it then."""
         if len(reason) > LONGEST_NOTE:
             raise BadInput(f"reason: {len(reason)} characters are too many: at most {LONGEST_NOTE}")
         _check(name)
@@ -49,7 +49,7 @@ class Nodes:
         return found.nodes[0]
 
     async def there(self, name: str, *, cordon: bool | None = None) -> There:
-        """The pods of jobs on a node, and whether it is cordoned.
+        """Returns the pods of jobs on a node, and whether it is cordoned.
 
         Args:
             cordon: cordons it first, or takes that back; None: neither.

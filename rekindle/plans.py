@@ -32,7 +32,7 @@ from rekindle.policy import plans, requests
 from rekindle.temporal import TASK_TIMEOUT, handle_unread, in_words
 
 LISTED = 200
-"""Upgrades that a list names, the newest."""
+"""Maximum number of upgrades in a list, the newest."""
 
 ENDED_BY_FORCE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT, WorkflowExecutionStatus.FAILED)
 
@@ -129,7 +129,7 @@ class Plans:
         return self._rekindle.unanswered(error)
 
     async def list(self) -> AsyncIterator[tuple[str, WorkflowExecution]]:
-        """Switches with their upgrades, newest first; those that are over as long as the server keeps them."""
+        """Yields switches with their upgrades, newest first; those that are over as long as the server keeps them."""
         query = f"WorkflowType = '{ids.Workflows.SWITCH_UPGRADE}' AND ExecutionStatus != 'ContinuedAsNew'"
         try:
             async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED):

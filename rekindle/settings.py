@@ -31,11 +31,14 @@ class Settings(BaseSettings):
     """Port of the gateway; 0 means any free one. Source: ClusterD."""
 
     gateway_instance: str = Field(default="gateway-0", pattern=r"^[A-Za-z0-9._-]{1,100}$")
-    """Stable name of this gateway: a restarted one polls its old queue. A pod's ordinal name on Kubernetes."""
+    """Stable name of this gateway, by which a restarted one polls its old queue. On Kubernetes: the pod's ordinal name."""
 
     gateways: int = Field(default=1, ge=1, le=100)
-    """Number of gateways behind one address. One of several that does not reach Temporal for ten seconds sends its clients
-    to the others; one alone keeps them."""
+    """Number of gateways behind one address.
+
+    If there are several, one that does not reach Temporal for ten seconds sends its clients to the others; a single one keeps
+    them.
+    """
 
     state_dir: Path = Path(".rekindle")
     """Directory in which the local cluster keeps jobs and logs, and the embedded Temporal server its database."""
@@ -44,7 +47,7 @@ class Settings(BaseSettings):
     """Unix socket of the local cluster; by default `cluster.sock` in the state directory."""
 
     limits: Limits = Limits()
-    """Limits of the installation; a job's own come before them."""
+    """Limits of the installation; limits of a job have precedence."""
 
     rules: str = Field(default="plain", min_length=1)
     """Rules that decide which states of nodes and pods are faults: a ready-made set (`plain`, `nvidia`, `ascend`), or the path of
@@ -84,7 +87,7 @@ class Settings(BaseSettings):
     evicted."""
 
     observe: bool = False
-    """Decide, and show what would be done, but order nothing and touch no pod."""
+    """Make decisions and show them, but send no orders and change no pods."""
 
     take_over: bool = False
     """Serve jobs on Kubernetes although a ClusterD is running beside us."""
@@ -96,8 +99,11 @@ class Settings(BaseSettings):
     """
 
     mindio_senders: Literal["address", "anybody", "nobody"] = "address"
-    """The same for jobs of MindIO, whose clients send no token and speak in plain text. `address` is not possible where a pod's
-    calls arrive from another address than its own (a proxy in the pod, masquerading). `nobody`: no such job is served."""
+    """Proof by which the gateway identifies clients of MindIO, which send no token and use plain text.
+
+    `address` is not possible if calls of a pod arrive from another address (a proxy in the pod, masquerading). `nobody`: no such
+    job is served.
+    """
 
     platforms: tuple[IPv4Network | IPv6Network, ...] = ()
     """Networks on Kubernetes whose addresses may request operations on jobs (`SwitchNicTrack`, `StressTest`) and report faults of
@@ -114,21 +120,26 @@ class Settings(BaseSettings):
     service."""
 
     temporal_ui: str = Field(default="", pattern=r"^(https?://\S+)?$")
-    """Address of Temporal's web UI, such as `https://temporal.example.com`: commands print links to it. Empty: none are."""
+    """Address of Temporal's web UI, such as `https://temporal.example.com`, for the links that commands print.
+
+    Empty: no links are printed.
+    """
 
     health_port: int = Field(default=0, ge=0, le=65535)
-    """Port of `/healthz` and `/readyz`; 0: none."""
+    """Port of `/healthz` and `/readyz`; 0: none is opened."""
 
     build_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
-    """Version of the control worker, by which recoveries stay with the code that began them; by default made from the code."""
+    """Version of the control worker. Recoveries stay on the version that began them. By default it is derived from the code."""
 
     only_worker: bool = False
-    """No other control worker serves this Temporal namespace: at its start this one becomes current, and what other versions
-    began goes on with it at once."""
+    """No other control worker serves this Temporal namespace.
+
+    At its start this one becomes current, and workflows of other versions continue on it at once.
+    """
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_json: bool = False
-    """JSON lines instead of text."""
+    """Write logs as JSON lines instead of text."""
 
     @property
     def socket(self) -> Path:
@@ -136,10 +147,10 @@ class Settings(BaseSettings):
 
 
 def read_settings() -> Settings:
-    """The environment's settings.
+    """Reads the settings from the environment.
 
     Raises:
-        BadInput: one line for each variable that means nothing.
+        BadInput: one line for each invalid variable.
     """
     try:
         return Settings()
@@ -153,6 +164,6 @@ def read_settings() -> Settings:
 
 
 def _variable(line: str) -> str:
-    """The field at the beginning of a line, as the environment names it."""
+    """Returns the environment variable of the field at the beginning of a line."""
     name = re.split("[.:]", line, maxsplit=1)[0]
     return f"{PREFIX}{name.upper()}{line.removeprefix(name)}" if name in Settings.model_fields else line

@@ -29,7 +29,7 @@ from rekindle.model.recovery import Mode
 LOCAL = ClusterKind.LOCAL
 
 LEFT = 5
-"""Steps behind the one at which it happens, at least: training must not end before the incident."""
+"""Minimum number of steps after the one at which the fault happens. Training must not end before the incident."""
 
 demo_app = App(name="demo", help="Watch a recovery of a real training job on this machine.")
 
@@ -250,7 +250,10 @@ def _check_struck(struck: Struck) -> None:
 
 @contextlib.contextmanager
 def _progress(output: Format, steps: int) -> Iterator[Callable[[Step], None]]:
-    """A live line on a terminal, plain lines in a log, nothing but the object for machines (progress goes to stderr)."""
+    """Yields a function that shows progress: a live line on a terminal, plain lines in a log.
+
+    With JSON output it writes to stderr.
+    """
     if output is Format.TEXT and console.is_terminal:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bar:
@@ -319,7 +322,7 @@ def _place(place: dict[str, Any]) -> str:
 
 
 async def _wait_for_a_key(result: dict[str, Any], output: Format) -> None:
-    """The Temporal UI stays up until somebody who can press a key does; Ctrl-C is heard meanwhile."""
+    """Keeps the Temporal UI running until a key is pressed, if there is a terminal. Ctrl-C works meanwhile."""
     if output is Format.JSON:
         print_json(result)
     elif sys.stdin.isatty() and console.is_terminal:

@@ -1,4 +1,4 @@
-"""The run behind `rekindle demo drain`: a node is drained under a job, or all are in turn, as for an upgrade of the cluster."""
+"""Run of `rekindle demo drain`: one node under a job is drained, or all are in turn, as in an upgrade of the cluster."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from rekindle.model.keys import RANK_INDEX
 from rekindle.model.recovery import Incident, Mode, Outcome
 
 SETTLES = 2.0
-"""Seconds until a cordon counts, by the rule `plain/cordoned`."""
+"""Seconds until a cordon counts as a fault, by the rule `plain/cordoned`."""
 
 
 class DrainDemo(SubHealth):
@@ -30,7 +30,7 @@ class DrainDemo(SubHealth):
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
         return ((Mode.HOT_SWITCH, Outcome.IGNORED if self.no_spare else Outcome.RECOVERED),) * self.incidents
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
@@ -45,11 +45,14 @@ class DrainScenario(HotSwitchScenario):
     drained: dict[str, bool]
 
     def step_ms(self, loading: float) -> float:
-        """Training must outlast all drains, at its own pace."""
+        """Returns the duration of a step, in milliseconds. Training must outlast all drains at its own pace."""
         return super().step_ms(loading + SETTLES) * self.options.incidents
 
     async def strike(self) -> None:
-        """Each node takes pods again before the next one is drained: it is the spare for that."""
+        """Drains the nodes one after the other.
+
+        Each is uncordoned before the next is drained, as it is the spare node for that.
+        """
         assert self._rekindle is not None
         self.drained, drains = {}, Drains(self._rekindle)
         for node in await self._nodes():
@@ -57,7 +60,10 @@ class DrainScenario(HotSwitchScenario):
             await drains.undo(node)
 
     async def _nodes(self) -> list[str]:
-        """The node of the pod alone, or first those with ranks: the spare one has some by then."""
+        """Returns the names of the nodes to drain: that of the pod, or all.
+
+        Nodes with ranks come first, so that the spare node has some by then.
+        """
         pods = [pod for pod in await self.cluster.pods(self.job_id) if RANK_INDEX in pod.metadata.annotations]
         on = {pod.metadata.annotations[RANK_INDEX]: pod.spec.node_name for pod in pods}
         if not self.options.all_nodes:
@@ -84,7 +90,7 @@ class DrainScenario(HotSwitchScenario):
         return {**super().more(incidents), "drained": all(self.drained.values()), "nodes": list(self.drained)}
 
     async def tidy(self) -> None:
-        """Nodes take pods again."""
+        """Uncordons the nodes."""
         for node in await self.cluster.nodes():
             await self.cluster.cordon(node.metadata.name, cordoned=False)
         await super().tidy()

@@ -1,4 +1,4 @@
-"""Commands about detection: why something is a fault, what a node shows, what a person says of it, and files of rules."""
+"""Commands about detection: why something is a fault, what is seen of a node, marks that people set, and files of rules."""
 
 import asyncio
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from rekindle.nodes import Nodes
 from rekindle.policy.explaining import UNUSED, is_used
 
 DOUBTS = 10.0
-"""Seconds that a person waits, behind what is said of a job, to hear which rules are not believed."""
+"""Seconds to wait for the rules that are not believed, after a job was shown."""
 
 Word = Literal["sick", "broken", "well", "none"]
 
@@ -100,7 +100,7 @@ async def mark(
 
 
 async def show_all(output: Output) -> None:
-    """The nodes of any cluster, as the control plane sees them."""
+    """Shows the nodes of any cluster, as the control plane sees them."""
     found = await Nodes(await control_plane()).look()
     if output is Format.JSON:
         print_json(found.model_dump(mode="json"))

@@ -15,7 +15,7 @@ LISTENING = "0A"
 
 
 def ensure_free(port: int, option: str, guess: str) -> None:
-    """Refuses a port that somebody else has.
+    """Refuses a port that another process uses.
 
     Args:
         port: of 127.0.0.1.
@@ -42,7 +42,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def who_listens(port: int) -> str:
-    """The process that listens at a port, in words; processes of other users cannot be told."""
+    """Describes the process that listens on the port. Processes of other users cannot be identified."""
     listening = _listening_at(port)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _sockets_of(int(entry.name)) & listening:
@@ -51,7 +51,7 @@ def who_listens(port: int) -> str:
 
 
 def _listening_at(port: int) -> set[str]:
-    """Inodes of the sockets that listen at a port, at whatever address."""
+    """Returns the inodes of the sockets that listen on the port, at any address."""
     found = set()
     for table in Path("/proc/net").glob("tcp*"):  # without IPv6 there is no tcp6
         for line in table.read_text().splitlines()[1:]:
@@ -62,7 +62,7 @@ def _listening_at(port: int) -> set[str]:
 
 
 def _sockets_of(pid: int) -> set[str]:
-    """Inodes of the sockets that a process holds; none where we may not look or it is gone."""
+    """Returns the inodes of the sockets that a process holds; none if access is denied or it is gone."""
     try:
         links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:

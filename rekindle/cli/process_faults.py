@@ -1,4 +1,4 @@
-"""The run behind `rekindle demo in-place`, `online-retry` and `process-rescheduling`: something happens to ranks of a job."""
+"""Run of `rekindle demo in-place`, `online-retry` and `process-rescheduling`: faults strike ranks of a job."""
 
 import json
 import os
@@ -27,7 +27,7 @@ All are allowed for online retry, as it is the cheapest mode.
 
 
 OUTLASTED = 3.0
-"""Seconds that training lasts at least behind the strike."""
+"""Minimum seconds for which training lasts after the strike."""
 
 
 class Strike(StrEnum):
@@ -68,7 +68,7 @@ class ProcessFaults(Options):
 
     @property
     def spare_nodes(self) -> int:
-        """One for each pod that is replaced."""
+        """Number of spare nodes: one for each pod that is replaced."""
         return self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
 
     @property
@@ -95,12 +95,12 @@ class ProcessFaults(Options):
 
     @property
     def limits(self) -> dict[str, float]:
-        """Seconds instead of minutes where the demo waits for a limit."""
+        """Limits of the job: seconds instead of minutes, where the demo waits for a limit."""
         return {**super().limits, **({"replacementScheduled": 3} if self.finds_no_node else {})}
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
         if self.mode is Mode.JOB_RESCHEDULING:
             return (RESTART,)
         if self.finds_no_node:
@@ -110,23 +110,23 @@ class ProcessFaults(Options):
         return ((self.mode, Outcome.RECOVERED),)
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """No step is lost, unless the job began again at its last checkpoint."""
+        """Returns whether no step was lost, unless the job was restarted from its last checkpoint."""
         return super().is_met_by(result) and (RESTART in self.expected or result["steps_lost"] == 0)
 
 
 class ProcessFaultScenario(Scenario[ProcessFaults]):
-    """One run of such a demo."""
+    """One run of a demo of process faults."""
 
     _struck_at = 0.0
     _full: tuple[Node, ...] = ()
-    """Nodes that take no new pod for a while, as they are otherwise."""
+    """Nodes that are temporarily cordoned, in their original state."""
 
     def step_ms(self, loading: float) -> float:
-        """Training must not end before its fault is known."""
+        """Returns the duration of a step, in milliseconds. Training must not end before its fault is known."""
         return max(STEP_MS, 1000 * OUTLASTED / (self.options.steps - self.options.at_step))
 
     async def strike(self) -> None:
-        """Now, or in the next step, where the job itself is told to fail."""
+        """Strikes the ranks now; if the job raises the fault itself, waits for the step in which it does."""
         if self.options.finds_no_node:  # also not on the node of a pod that is lost
             self._full = tuple(await self.cluster.nodes())
             for node in self._full:
@@ -144,7 +144,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
             _signal(pid, signal.SIGSTOP if self.options.fault is Strike.FREEZE else signal.SIGKILL)
 
     async def meanwhile(self, running: Mode | None) -> None:
-        """A restart finds the nodes that the job had."""
+        """Uncordons the nodes for a restart, so that it finds those that the job had."""
         if running is Mode.JOB_RESCHEDULING:
             await self._make_room()
 
@@ -154,7 +154,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         self._full = ()
 
     async def tidy(self) -> None:
-        """Nodes take pods again, however the run ended."""
+        """Uncordons the nodes, however the run ended."""
         await self._make_room()
         await super().tidy()
 
@@ -185,7 +185,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
 
 
 def processes_of(pod_uid: str) -> list[int]:
-    """All of a pod, its launcher among them: they carry its UID in their environment."""
+    """Returns the ids of all processes of a pod, including its launcher: they have its UID in their environment."""
     wanted = f"{ENV_POD_UID}={pod_uid}".encode()
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
 

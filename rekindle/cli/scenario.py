@@ -30,12 +30,15 @@ from rekindle.temporal import connect
 RANKS = 4
 CHECKPOINT_EVERY = 10
 STEP_MS = 60.0
-"""Shortest duration of a step: processors are as free as beside accelerators, so that a process loads while training runs."""
+"""Minimum duration of a step in milliseconds.
+
+It leaves the processors as free as training on accelerators would, so that other processes can load meanwhile.
+"""
 
 DRAG_MS = 2000.0
-"""Duration of a step when steps run out before the incident ends: the machine has become slower meanwhile."""
+"""Duration of a step in milliseconds when steps would run out before the incident ends, because the machine has become slower."""
 PATIENCE = 300.0
-"""Seconds that the demo waits for one thing to happen before it gives up."""
+"""Seconds for which the demo waits for one event before it gives up."""
 
 LOADED = "a spare waits"
 """Line that a launcher writes when a process without a rank has loaded."""
@@ -75,7 +78,7 @@ class Options(Value, ABC):
 
     @property
     def spares(self) -> int:
-        """Loaded processes that wait for a rank in each pod."""
+        """Number of loaded processes in each pod that wait for a rank."""
         return 0
 
     @property
@@ -95,13 +98,13 @@ class Options(Value, ABC):
 
     @property
     def limits(self) -> dict[str, float]:
-        """Seconds instead of minutes where the demo waits for a limit."""
+        """Limits of the job: seconds instead of minutes, where the demo waits for a limit."""
         return {"restart": 120, "podsRunning": 60}
 
     @property
     @abstractmethod
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
         """Returns whether the run tried the expected modes with the expected outcomes, and ended with the parameters of an
@@ -111,14 +114,14 @@ class Options(Value, ABC):
 
 
 class Step(Value):
-    """Progress for whoever watches."""
+    """Progress of a demo, for its observer."""
 
     text: str
     step: int = 0
 
 
 def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = None) -> str:
-    """The job as a user would write it.
+    """Returns the manifest of the job, as a user would write it.
 
     Args:
         pace: once this file is there, it says how many milliseconds a step takes.
@@ -153,7 +156,7 @@ Asked = TypeVar("Asked", bound=Options)
 
 
 class Scenario(ABC, Generic[Asked]):
-    """One run of a demo on a running stack. A demo says what happens to the job, and what else came of it."""
+    """One run of a demo on a running stack. A subclass defines what happens to the job, and what is reported besides."""
 
     def __init__(self, options: Asked, stack: Stack, directory: Path, tell: Callable[[Step], None]) -> None:
         self.options, self._stack, self._directory, self.tell = options, stack, directory, tell
@@ -188,11 +191,11 @@ class Scenario(ABC, Generic[Asked]):
         return _seen(incident).timestamp()
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """Figures of this demo alone."""
+        """Returns results that only this demo has."""
         return {}
 
     async def run(self) -> dict[str, Any]:
-        """The whole run; answers what `--output json` prints."""
+        """Runs the whole demo, and returns what `--output json` prints."""
         self._rekindle = Rekindle(await connect(self._stack.addresses.temporal, started_here=True))
         try:
             reference = await self._reference()
@@ -212,7 +215,7 @@ class Scenario(ABC, Generic[Asked]):
             await self.cluster.close()
 
     async def tidy(self) -> None:
-        """The stack may serve another run: its nodes are well again, and the job is gone."""
+        """Resets the stack for another run: its nodes are healthy again, and the job is deleted."""
         for node in await self.cluster.nodes():
             await self.cluster.heal(node.metadata.name)
         if self.job_id:
@@ -238,7 +241,7 @@ class Scenario(ABC, Generic[Asked]):
     # ---- the undisturbed run
 
     async def _reference(self) -> Path:
-        """The same training, in a process tree of its own, that nobody disturbs; once for each seed and length."""
+        """Runs the same training undisturbed, in separate processes, once for each seed and length. Returns its directory."""
         directory = self._directory / f"undisturbed-{self.options.seed}-{self.options.steps}"
         if not directory.exists():
             self.tell(Step(text="undisturbed run, to compare with"))
@@ -251,7 +254,7 @@ class Scenario(ABC, Generic[Asked]):
     # ---- the disturbed one
 
     async def trains_until(self, step: int) -> None:
-        """Waits until every rank has completed a step, by the step logs, as long as any is completed."""
+        """Waits until every rank has completed a step, by the step logs, as long as there is progress."""
         done = -1
 
         async def goes_on() -> bool:
@@ -278,7 +281,7 @@ class Scenario(ABC, Generic[Asked]):
             return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=1)))
 
     async def concluded(self, count: int) -> Sequence[Incident]:
-        """The first incidents of the job, so many, as soon as they have ended."""
+        """Returns the first `count` incidents of the job as soon as they have ended."""
         found: list[Incident] = []
 
         async def have_ended() -> bool:
@@ -295,7 +298,7 @@ class Scenario(ABC, Generic[Asked]):
         return found
 
     def _drag_out(self) -> int:
-        """The last step; when they run out, each lasts longer from then on."""
+        """Returns the last step. If steps run out, makes each following one last longer."""
         done = measure.last_step(measure.read_steps(self.job_directory))
         if done > (self.options.at_step + 3 * self.options.steps) / 4 and not self._pace.exists():
             self._tell_pace(DRAG_MS)
@@ -307,7 +310,7 @@ class Scenario(ABC, Generic[Asked]):
         scratch.replace(self._pace)
 
     async def _ends(self) -> None:
-        """Waits until all worker pods have succeeded: their final parameters are complete."""
+        """Waits until all worker pods have succeeded, so that their final parameters are complete."""
 
         async def succeeded() -> bool:
             try:
@@ -370,7 +373,7 @@ def _seen(incident: Incident) -> datetime:
 
 
 async def run_undisturbed(directory: Path, options: Options) -> None:
-    """The same training in a process tree of its own, that nobody disturbs.
+    """Runs the same training undisturbed, in separate processes.
 
     Raises:
         Unavailable: it did not end well; the message has the path of its log.
