@@ -1,8 +1,8 @@
-"""Question whether a MindIO job trains whose last report was lost in an outage. Its client repeats none, and pods that run
-prove nothing: agents outlive their ranks.
+"""Checks whether a MindIO job trains if its last report was lost in an outage.
 
-Training is asked itself: it stops, is told that nobody is faulty, and repeats a step, which takes some seconds. A client whose
-repair has failed leaves instead. Source: tried with MindIO.
+Its client never repeats a report, and running pods prove nothing, as agents outlive their ranks. So training itself is asked: it
+stops, is told that no rank is faulty, and repeats a step, which takes some seconds. A client whose repair has failed exits
+instead. Source: tried with MindIO.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from workflows.opening import open_recovery
 LOST = "its report was lost in an outage"
 
 TRIES = 3
-"""Number of times that training is asked, where its answers are lost as well."""
+"""Number of times that training is asked, as answers may be lost too."""
 
 
 async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault], bool]) -> str:
-    """Returns what training says when it has repeated a step.
+    """Returns what training reports when it has repeated a step.
 
     Args:
-        is_mended: tells whether a fault is mended if training goes on, whoever shows it still.
+        is_mended: tells whether a fault is over if training goes on, even if its source still shows it.
 
     Raises:
         Ends: it does not; only a restart of the job is left.
@@ -46,7 +46,7 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
 
 
 async def _answer(mode: ModeWorkflow, situation: Situation) -> Report | None:
-    """Returns what training says of its step; None: it does not say so, or that was lost too."""
+    """Returns the report about the repeated step; None: there is none, or it was lost too."""
     job, situation = mode.context.job, await open_recovery(mode, situation)
     if Strategy.RETRY not in situation.offers:
         raise (

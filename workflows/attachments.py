@@ -12,7 +12,7 @@ from rekindle.model.state import JobState
 from rekindle.policy.clients import Identity, identity
 
 KEPT_SESSIONS = 8
-"""Sessions that are remembered after their end: more of one job are not on their way at once."""
+"""Maximum number of ended sessions that are remembered. Messages of more sessions of one job are not in flight at once."""
 
 
 class Standing(StrEnum):
@@ -50,10 +50,10 @@ def is_missing(state: JobState, session: str) -> bool:
 
 
 def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobState:
-    """The state with an attachment. The progress that it brings counts only where none is known: it may be an older one.
+    """Returns the state with an attachment. Its progress is used only if none is known, as it may be older.
 
     Args:
-        restarting: the job's pods start anew just now, and its manager with them.
+        restarting: the job's pods are being restarted, and its manager with them.
     """
     current = state.attachment
     replaced = tuple(session for session in state.replaced if session != offered.session)
@@ -78,8 +78,10 @@ def _manager_lost(state: JobState, client: str) -> str:
 
 
 def restarted(state: JobState) -> JobState:
-    """The state when all pods have started anew: sessions other than the current one were of the training side before, and so was
-    its manager."""
+    """Returns the state after a restart of all pods.
+
+    Sessions other than the current one, and the lost manager, belonged to the previous training side.
+    """
     current = state.attachment.session if state.attachment else ""
     former = tuple(session for session in sessions(state) if session != current)
     client = state.client if state.attachment else ""
@@ -87,7 +89,7 @@ def restarted(state: JobState) -> JobState:
 
 
 def sessions(state: JobState) -> tuple[str, ...]:
-    """All that are remembered, the current one last."""
+    """Returns all remembered sessions, the current one last."""
     current = (state.attachment.session,) if state.attachment else ()
     return tuple(dict.fromkeys((*state.former, *state.replaced, *state.detached, *current)))
 
@@ -101,7 +103,7 @@ def end_is_known(state: JobState, session: str) -> bool:
 
 
 def detached(state: JobState, session: str) -> JobState:
-    """The state when a session has ended; a newer one stays."""
+    """Returns the state after the end of a session; a newer session stays."""
     ended = (*state.detached, session)[-KEPT_SESSIONS:]
     current = state.attachment
     left = None if current and current.session == session else current

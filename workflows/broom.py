@@ -1,4 +1,4 @@
-"""Deletes pods that recoveries left behind, when the cluster lets it. `TrainingJob` does so while nothing else is to be done."""
+"""Deletes pods that recoveries left behind, as soon as the cluster allows it. `TrainingJob` does so when it has no other work."""
 
 from collections.abc import Callable
 from datetime import timedelta

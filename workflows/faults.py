@@ -37,18 +37,26 @@ LOST_MANAGER = "manager/"
 """Prefix of the id of the fault of a lost manager."""
 
 REPORTED_BYTES = 12 * 1024
-"""JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
-refused, so that who told it knows."""
+"""Maximum bytes of JSON of the reported faults at a time, without the training side's own, which are merged into one.
+
+A report beyond it is refused, so that its sender notices.
+"""
 
 MOST_TOLD = 16
-"""Moments that are told apart at which the training side spoke of its processes within one incident."""
+"""Maximum number of reports of the training side about its processes that are distinguished within one incident."""
 
 MOST_HELD = 16
-"""Faults of rules that are seen no more and may come back: one that flaps beyond these is another one each time."""
+"""Maximum number of disappeared faults of rules that are kept, as they may come back.
+
+A flapping fault beyond these is a new fault each time.
+"""
 
 KEPT_OF_AN_INCIDENT = 3
 KEPT_RANKS = 64
-"""Faults of an incident, and ranks of a fault, in the history: all of them, twenty times over, would not fit into one payload."""
+"""Maximum number of faults of an incident, and of ranks of a fault, in the history.
+
+All of them, for twenty incidents, would not fit into one payload.
+"""
 
 
 def short(uid: str) -> str:
@@ -60,7 +68,10 @@ def short(uid: str) -> str:
 
 
 def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
-    """The watcher's faults are what it sees now, and the ranks whose holder changed without our doing."""
+    """Returns the state after a sighting.
+
+    The watcher's faults are those of the sighting, and the ranks whose holder changed without a recovery.
+    """
     holders = _grown(state.holders, sighting.holders)
     changed = [] if restarting else _changed(holders, sighting)
     if changed and _is_another_life(holders, sighting.holders):
@@ -108,12 +119,12 @@ def _held(gone: Iterable[Standing], holders: tuple[str, ...], sighting: Sighting
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False) -> JobState:
-    """Faults of a source that sees no whole job. One that is told again is no news; one of a training side that has ended is
-    over.
+    """Returns the state with faults of a source that does not see the whole job. A repeated fault changes nothing; one from a
+    training side that has ended is dropped.
 
     Args:
-        recovering: an incident runs: what the training side tells of its processes may have happened behind their repair, also
-            to the same ranks.
+        recovering: an incident is running. What the training side reports of its processes may have happened after their repair,
+            also to the same ranks.
     """
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = _by_key(known)
@@ -131,7 +142,7 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
 
 
 def room_problem(state: JobState, report: FaultReport) -> str:
-    """Why a report is more than the job's state has room for; empty: it fits."""
+    """Returns why the job's state has no room for a report; empty: it has."""
     news = [part for told in report.faults if not _adds_up(told) for part in _split(told)]
     standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
     told_again = {_key(fault) for fault in news}
@@ -156,14 +167,14 @@ def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
 
 
 def _split(fault: Fault) -> list[Fault]:
-    """A sub-health is decided rank by rank: the one may be moved, another not."""
+    """Splits a sub-health into one per rank, as policy decides each separately."""
     if fault.kind is not FaultKind.SUB_HEALTH or len(fault.pod_ranks) < 2:
         return [fault]
     return [fault.model_copy(update={"pod_ranks": (rank,)}) for rank in fault.pod_ranks]
 
 
 def _merged(known: Fault, told: Fault) -> Fault:
-    """Reports about processes add up, rank by rank; any other fault is as it was told last."""
+    """Merges a report with a known fault. Reports about processes add up by rank; any other fault is replaced."""
     if told.kind is not FaultKind.PROCESS:
         return told
     ranks = tuple(sorted({*known.ranks, *told.ranks}))
@@ -183,7 +194,7 @@ def _merged(known: Fault, told: Fault) -> Fault:
 
 
 def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
-    """A fault that stands already keeps its time; what was judged of it holds unless it grew."""
+    """Returns the fault as accepted now. A known fault keeps its time, and its judgement unless it grew."""
     if before is None:
         return Standing(fault=fault.model_copy(update={"accepted_at": now}))
     stamped = fault.model_copy(update={"accepted_at": before.fault.accepted_at})
@@ -232,7 +243,10 @@ def _by_key(standing: Iterable[Standing]) -> dict[Key, Standing]:
 
 
 def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
-    """A real fault that is new, or has grown, is a reason to judge the others again, and sub-healths too."""
+    """Returns the state after changes of faults.
+
+    A real fault that is new or has grown causes the others, and sub-healths, to be judged again.
+    """
     since = {_key(one.fault): one.fault.accepted_at for one in known}
     real = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
     is_news = any(since.get(_key(fault)) != fault.accepted_at for fault in real)
@@ -243,14 +257,14 @@ def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
 
 
 def _grown(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
-    """Ranks that nobody held yet are held by whoever is seen first."""
+    """Returns the holders, in which ranks without a known holder get the first one that is seen."""
     known = before if len(before) == len(now) else ("",) * len(now)
     pairs = zip(known, now, strict=True)
     return tuple(new if old in ("", EXPECTED_HOLDER) and new not in ("", UNKNOWN_HOLDER) else old for old, new in pairs)
 
 
 def _changed(holders: tuple[str, ...], sighting: Sighting) -> list[int]:
-    """Ranks that are not held by the pod that held them, and that no other fault of this sighting explains."""
+    """Returns the ranks that are held by another pod than before, and that no other fault of this sighting explains."""
     explained = {rank for fault in sighting.faults if not fault.backup and _explains(fault) for rank in fault.pod_ranks}
     pairs = enumerate(zip(holders, sighting.holders, strict=True))
     return [rank for rank, (old, new) in pairs if old and new not in (old, UNKNOWN_HOLDER) and rank not in explained]
@@ -261,7 +275,7 @@ def _explains(fault: Fault) -> bool:
 
 
 def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
-    """Somebody else restarted the whole job: every rank has a holder again, and each another one."""
+    """Returns whether another party restarted the whole job: every rank has a holder again, and each has a new one."""
     return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(holders, now, strict=True))
 
 
@@ -293,8 +307,12 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
 
 
 def rejudged(state: JobState, *, every: bool = False) -> JobState:
-    """Sub-healths that were declined are judged again: at an attach, the first step, or when a downgrade is lifted. With `every`
-    real faults are too: something about the job itself changed. What a person has cancelled in a drain stays cancelled."""
+    """Returns the state in which declined sub-healths are judged again: after an attach, the first step, or when a downgrade is
+    lifted.
+
+    With `every`, real faults are judged again too, because the job itself changed. A drain that a person cancelled stays
+    cancelled.
+    """
 
     def is_meant(one: Standing) -> bool:
         return (every or one.fault.kind is FaultKind.SUB_HEALTH) and not drains.is_cancelled(one)
@@ -355,7 +373,10 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
 
 
 def _mended(one: Standing, about: set[Occurrence], incident: Incident) -> Standing:
-    """A device may show for days what was mended without leaving it: it is not mended again."""
+    """Returns the fault as repaired if the incident dealt with it.
+
+    A device may show such a fault for days, and it must not be repaired again.
+    """
     of_a_rule = one.fault.decided is not None and one.fault.kind is FaultKind.PROCESS
     if not of_a_rule or _occurrence(one.fault) not in about:
         return one
@@ -363,8 +384,10 @@ def _mended(one: Standing, about: set[Occurrence], incident: Incident) -> Standi
 
 
 def of_a_new_life(state: JobState) -> JobState:
-    """All processes of the job are new, and nobody here made them: somebody restarted it. What was reported of those before is
-    over, and who holds the ranks that had lost their pod is right."""
+    """Returns the state after another party restarted the job, with only new processes.
+
+    Faults that were reported about the old ones are over, and the new holders of ranks are accepted.
+    """
     lost = {rank for one in state.faults if one.fault.id == HOLDERS for rank in one.fault.pod_ranks}
     holders = tuple(EXPECTED_HOLDER if rank in lost else uid for rank, uid in enumerate(state.holders))
 

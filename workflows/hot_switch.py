@@ -1,9 +1,10 @@
 """Moves a pod off its sub-healthy node while training pauses for a moment. Child of `TrainingJob`, or a front of a client.
 
 The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it
-runs and its processes load; training pauses by itself; this is reported; the old pod is deleted; training resumes. The first two
-are the entity's; the last two change places where the training side fences what it replaced (docs/decisions/0008). Each failure
-rule downgrades the sub-health policy to `ignore`; a real fault is none: what mends it comes first (docs/decisions/0021).
+runs and its processes load; training pauses by itself; this is reported; the old pod is deleted; training resumes. The entity
+does the first two. The last two are exchanged if the training side fences what it replaced (docs/decisions/0008). Each failure
+rule downgrades the sub-health policy to `ignore`. A real fault is no failure: the mode that repairs it comes first
+(docs/decisions/0021).
 """
 
 from datetime import datetime, timedelta
@@ -162,7 +163,10 @@ class HotSwitch(ModeWorkflow):
             raise self._backup_failed(started.message)
 
     async def _training_pauses(self, backup: Backup) -> None:
-        """The training side pauses by itself when the backup's processes have registered; the limit covers their loading."""
+        """Waits for the pause.
+
+        The training side pauses by itself when the backup's processes have registered; the time limit includes their loading.
+        """
         job, until = self.context.job, workflow.now() + self.context.job.limits.pause
         if job.training_side is not TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
             standbys = {backup.backup.uid: self.pod_rank} if backup.standby else {}
@@ -257,7 +261,10 @@ class HotSwitch(ModeWorkflow):
         return self._recovered(backup, "; ".join(note for note in (status.info, late) if note))
 
     async def _delete_and_resume(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
-        """MindIO must not meet the old processes again: they are gone before it goes on."""
+        """Deletes the old pod, then resumes training.
+
+        MindIO must not meet the old processes again, so they are gone before it continues.
+        """
         job = self.context.job
         if self.lost_manager:
             raise _escalate(f"resuming fails: {self.lost_manager}")
@@ -272,7 +279,11 @@ class HotSwitch(ModeWorkflow):
             return await self._training_resumes(latest), swap.message
 
     async def _resume_and_delete(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
-        """Ours fences by generation, and says on which pod it goes on: the rescue is kept until the backup has proved itself."""
+        """Resumes training, then deletes the old pod.
+
+        Our training side fences by generation, and reports on which pod it continues. The old pod is kept as the rescue until the
+        backup works.
+        """
         async with self.phase("training resumes"):
             status = await self._training_resumes(latest)
         if status.strategy == orders.CONTINUE:
@@ -315,7 +326,7 @@ class HotSwitch(ModeWorkflow):
         return _fault_first(real_faults, f": {reason}")
 
     async def _status(self) -> Report:
-        """Returns the report of the resumption, which after an outage may be lost while training runs on."""
+        """Returns the report of the resumption. After an outage it may be lost although training runs."""
         job = self.context.job
         deadline = workflow.now() + job.limits.resume
         mindio = job.training_side is TrainingSide.MINDIO
@@ -346,7 +357,7 @@ class HotSwitch(ModeWorkflow):
         return self.has_report(ReportKind.STATUS) or bool(self.lost_manager)
 
     async def _status_by_evidence(self) -> Report:
-        """Training that has resumed repeats a step when it is asked. Where pods have failed nobody is asked."""
+        """Asks training whether it has resumed: it repeats a step then. If pods have failed, it is not asked."""
         if not await self._runs_on():
             raise _escalate("resuming fails: its report may have been lost in an outage, and the pods do not run on")
         try:
@@ -390,7 +401,7 @@ class HotSwitch(ModeWorkflow):
         return self.request.pod_rank
 
     async def _unless_in_vain(self, waiting: ActivityHandle[T]) -> T:
-        """The result of a wait, which ends early when the switch is in vain."""
+        """Returns the result of a wait, which ends early when the switch can no longer succeed."""
         await self.until(lambda: waiting.done() or self._is_in_vain(), None, "wait for the pod")
         if not waiting.done():
             cancel_and_forget(waiting)
@@ -415,14 +426,18 @@ class HotSwitch(ModeWorkflow):
         return bool(self._real_faults() or self.lost_manager)
 
     def _stop_if_in_vain(self) -> None:
-        """A real fault comes first; and a new MindIO manager never heard of the switch."""
+        """Raises Ends if the switch can no longer succeed: a real fault comes first, and a new MindIO manager does not know of
+        the switch."""
         if real_faults := self._real_faults():
             raise _fault_first(real_faults)
         if self.lost_manager:
             raise self._left_alone(f"{self.lost_manager}, which knows nothing of the switch")
 
     def _left_alone(self, why: str) -> Ends:
-        """Ends a switch whose manager is lost before training pauses by the owner's rule for such a job, as at any other time."""
+        """Returns the end of a switch whose manager was lost before training paused.
+
+        The owner's rule for lost managers applies, as at any other time.
+        """
         if self.context.job.manager_lost is ManagerLost.RESTART:
             return Ends(Outcome.ESCALATE, why, next_mode=Mode.JOB_RESCHEDULING)
         return Ends(Outcome.IGNORED, f"{why}; training goes on")
@@ -434,14 +449,20 @@ class HotSwitch(ModeWorkflow):
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), self.vanished)
 
     def _backup_failed(self, why: str) -> Ends:
-        """A failure rule, unless the node is only to be left: training was not touched, and a backup that is drained itself is
-        followed by another. MindIO may have taken it for a rank."""
+        """Returns the end of a switch whose backup failed.
+
+        A failure rule applies, unless the node is only being drained: then training was not touched, and a backup on a drained
+        node is followed by another. MindIO may already have taken the backup for a rank.
+        """
         reason = f"the backup pod failed to run: {why}"
         return Ends(Outcome.IGNORED, reason, policy=IGNORE) if self._is_drain and not self._speaks_mindio else _escalate(reason)
 
     def _unanswered(self, why: str) -> Ends:
-        """The cluster did not answer, or not us: nobody knows that the backup failed, and training was not touched. MindIO may
-        have taken it for a rank."""
+        """Returns the end of a switch during which the cluster did not answer or refused us.
+
+        It is unknown whether the backup failed, and training was not touched. MindIO may already have taken the backup for a
+        rank.
+        """
         if self._speaks_mindio:
             return _escalate(f"the backup pod failed to run: {why}")
         reason = f"no spare: the cluster does not say whether the backup pod runs: {why}"
@@ -465,8 +486,8 @@ class HotSwitch(ModeWorkflow):
         )
 
     def _node_to_look_at(self) -> str:
-        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks, or
-        drains it."""
+        """Returns the node that the pod is to leave, if something is wrong with it; empty: the move was requested, or the node is
+        being drained."""
         node = self.backup.old.node if self.backup else ""
         faults = [fault for fault in self.context.situation.faults if not fault.is_maintenance]
         return f"node {node}" if node and any(f.node == node or self.pod_rank in f.pod_ranks for f in faults) else ""
@@ -493,5 +514,5 @@ def _fault_first(real_faults: list[Fault], note: str = "") -> Ends:
 
 
 def _escalate(reason: str) -> Ends:
-    """The five failure rules: straight to job rescheduling, and sub-health is ignored from now on."""
+    """Returns the end by one of the five failure rules: job rescheduling follows, and sub-health is ignored from now on."""
     return Ends(Outcome.ESCALATE, reason, next_mode=Mode.JOB_RESCHEDULING, policy=IGNORE)

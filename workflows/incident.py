@@ -1,4 +1,4 @@
-"""One incident: the modes of a case run one after the other until one of them ends it, and what they did is remembered.
+"""One incident: runs the modes of a case one after the other until one of them ends it, and stores what they did.
 
 Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
 """
@@ -29,17 +29,17 @@ STAND = (About.RANKS, About.LINKS, About.CHECKS)
 """Subjects of modes that finish their work while training stands."""
 
 GIVEN = 64
-"""Faults that a mode is given; more of them lead to the same procedure."""
+"""Maximum number of faults that are passed to a mode. More of them lead to the same procedure."""
 
 UNANSWERED = timedelta(seconds=10)
 """Pause before a look that the cluster did not answer is repeated."""
 
 LOOKED_AT = 100
-"""Nodes that one look of our own asks for: as many as a sighting names."""
+"""Maximum number of nodes that one look of our own reads, as many as a sighting has."""
 
 
 class Memory:
-    """The state of a job, and who is to hear when it changes. Shared by the entity and its incidents."""
+    """State of a job, shared by the entity and its incidents."""
 
     def __init__(self, state: JobState) -> None:
         self.state = state
@@ -60,7 +60,7 @@ class IncidentRun:
         """
         self._receipt_to = receipt_to
         self.first_order: Order | None = None
-        """Order that this receipt brings, in place of the first mode."""
+        """Order that this receipt contains, so that the first mode need not send it."""
         self.case = case
         self._known, self._journal, self._show = known, journal, shown
         self._child: Child | None = None
@@ -69,7 +69,7 @@ class IncidentRun:
         self._began, self._attachment = workflow.now(), known.state.attachment
         self._stood_by = {one.uid for one in known.state.standbys}
         self.taken_over: tuple[OnBackup, ...] = ()
-        """Ranks that were moved in place of the maintenance that had moved them, which waits for them."""
+        """Ranks whose links were moved by another client than their maintenance, which is waiting for them."""
         self._ending = False
         self._was_terminated = False
         """True if the last mode was terminated from outside. That says nothing about the faults, so they are judged again."""
@@ -82,24 +82,27 @@ class IncidentRun:
 
     @property
     def recovery(self) -> str:
-        """Workflow id of the mode that runs; empty between two modes."""
+        """Workflow id of the running mode; empty between two modes."""
         return self._child.id if self._child else ""
 
     @property
     def restarts_pods(self) -> bool:
-        """A mode replaces all pods of the job: what becomes of them is its affair."""
+        """True if the running mode replaces all pods of the job. Their changes are then no faults."""
         return self.mode is not None and row_of(self.mode).about is About.JOB
 
     def describe(self) -> str:
         return f"{self.mode or 'an incident'}: {self.case.summary}"
 
     def tell(self, signal: str, payload: Value) -> None:
-        """Lets the running mode hear of something; between two modes the next one starts with what is known then."""
+        """Sends a signal to the running mode.
+
+        Between two modes nothing is sent, as the next one starts with the current state.
+        """
         if self._child:
             self._child.tell(signal, payload)
 
     def end(self) -> None:
-        """The job ends: whatever runs is cancelled, and nothing comes after it."""
+        """Ends the incident because the job has ended: the running mode is cancelled, and none follows."""
         self._ending = True
         if self._child:
             if row_of(self._child.mode).about in STAND:  # it does so no more
@@ -160,8 +163,10 @@ class IncidentRun:
         return [fault for fault in not_among(counting, self._met) if not fault.backup]
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
-        """The next one of the ladder for all that is broken by now; a verdict may name it. What a real fault interrupted is
-        followed by the cheapest that mends that."""
+        """Returns the next mode of the ladder for all current faults; a verdict may name it.
+
+        If a real fault interrupted a mode, the cheapest mode that repairs that fault follows. None: the incident is over.
+        """
         if not verdicts:
             return self.case.plan.modes[0]
         last = verdicts[-1]
@@ -174,8 +179,10 @@ class IncidentRun:
         return named if named in left else next(iter(left), None)
 
     def _may_repeat_its_step(self) -> bool:
-        """Tells whether training that an operation has left standing goes on with all that it has. It is in no plan: nobody
-        asked."""
+        """Returns whether training that an operation left stopped can simply repeat its step.
+
+        This mode is in no plan, as no fault led to it.
+        """
         return Mode.ONLINE_RETRY not in self._situation.tried and not eligibility.repeated_step(self._known.state)
 
     def _mending(self) -> tuple[Mode, ...]:
@@ -184,7 +191,7 @@ class IncidentRun:
         return ladder.for_real_faults(self._known.state, kinds).modes if kinds else ()
 
     async def _run_mode(self, mode: Mode) -> Verdict:
-        """A failure of ours becomes a verdict too."""
+        """Runs a mode and returns its verdict. An internal error becomes a verdict too."""
         self._was_terminated = False
         state = self._known.state
         requested = self.case.request is not None
@@ -242,7 +249,7 @@ class IncidentRun:
         )
 
     async def _apply(self, verdict: Verdict) -> None:
-        """A downgrade is written where the scheduler reads it before the next mode starts pods."""
+        """Applies a verdict. A downgrade is written where the scheduler reads it before the next mode starts pods."""
         if verdict.found:
             report = FaultReport(faults=verdict.found)
             self._known.state = memory.reported(self._known.state, report, workflow.now(), recovering=True)
@@ -288,8 +295,10 @@ class IncidentRun:
         self._journal.soon(self._note(last, repeated))
 
     async def _note(self, last: Verdict, repeated: Incident | None) -> None:
-        """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
-        next incident must not stand behind that."""
+        """Writes the notes of the incident one after the other, so that histories are reproducible.
+
+        It runs in the background: the cluster may not answer for long, and the next incident must not wait for that.
+        """
         warning, reason = last.outcome is not Outcome.RECOVERED, f"Recovery{last.outcome.title().replace('_', '')}"
         event = event_of(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
         await self._journal.remember(event if repeated is None else None)
@@ -298,8 +307,11 @@ class IncidentRun:
             await self._journal.drain_waits(self._known.state, self.case.faults[0], why)
 
     def _final(self, verdict: Verdict) -> Verdict:
-        """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person, and
-        behind what failed meanwhile nobody has to look."""
+        """Returns the final verdict.
+
+        What the last mode escalates is given up. If the job ended, the cancellation was not a person's, and failures meanwhile
+        need no attention.
+        """
         ended = self._known.state.ended and f"{self._known.state.ended} before the recovery ended"
         if ended and verdict.outcome is Outcome.CANCELLED:
             return verdict.with_(reason=ended)
@@ -324,9 +336,9 @@ async def pause_for_the_cluster(known: Memory) -> None:
 
 
 async def look(known: Memory, journal: Journal) -> bool:
-    """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
+    """Reads the job's pods and the nodes of its faults from the cluster; False: the cluster did not answer.
 
-    A sighting that came meanwhile is newer, or is followed by one that is.
+    If a sighting arrived meanwhile, the result is not used.
     """
     state, before = known.state, known.sightings
     of_standbys = {one.node for one in state.standbys if one.wrong}

@@ -1,4 +1,4 @@
-"""A recovery that an earlier workflow of the job had started, when that one was lost: it goes to its own end first.
+"""Recovery that an earlier workflow of the job had started before it was lost: it first goes to its own end.
 
 Called by `TrainingJob` before it begins anything, so that two recoveries never work on one job.
 """
@@ -22,10 +22,10 @@ PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
 """Pause between two tries to delete the backup pods of a lost hot switch, and the time limit for all tries."""
 
 OPERATIONS = (About.LINKS, About.CHECKS)
-"""Subjects of modes that are done with a job which trains."""
+"""Subjects of operations, which are done on a job that trains."""
 
 UNNOTED = 10
-"""Incidents that may have come and gone while the cluster took no note: what mends processes does not ask it."""
+"""Maximum number of incidents that the cluster may not have recorded. Modes that repair processes do not need the cluster."""
 
 
 async def is_settled(known: Memory, journal: Journal) -> bool:
@@ -54,13 +54,17 @@ async def is_settled(known: Memory, journal: Journal) -> bool:
 
 
 def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
-    """Tells whether an operation gave way to faults that are told here as well: what mends them is all that it left to do."""
+    """Returns whether an operation ended because of faults that this workflow knows too.
+
+    Repairing them completes what it left.
+    """
     verdict = end.verdict
     return bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS) and _is_broken(state)
 
 
 async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
-    """The last recovery that had begun, with its end; those of earlier incidents are remembered. None: the job has ended.
+    """Returns the last recovery that had begun, with its end. Recoveries of earlier incidents are noted on the way. None: the job
+    has ended.
 
     Args:
         end: what holds where there was none.
@@ -98,7 +102,10 @@ def _of_incident(state: JobState, incident: int) -> list[str]:
 
 
 async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
-    """None: the job has ended meanwhile. One that outlives the deadline of its mode is ended, as its parent would have."""
+    """Waits for the end of a recovery; None: the job has ended meanwhile.
+
+    A recovery that exceeds the deadline of its mode is ended, as its parent would have done.
+    """
     waiting, row = steps.await_recovery_end(recovery), next(row for row in MODES if runs_mode(recovery, row.mode))
     try:
         await workflow.wait_condition(

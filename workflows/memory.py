@@ -36,32 +36,35 @@ from rekindle.policy.pod_ranks import count_problem, is_of_count
 from workflows import again, attachments, faults
 
 KEPT_WHOLE = 3
-"""Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
+"""Number of latest incidents whose phases and faults stay in the history. Of the others only the verdicts stay."""
 
 KEPT_PODS = 20
-"""Pods left behind that are remembered: a job that leaves more of them behind has no cluster that deletes pods."""
+"""Maximum number of remembered pods that were left behind. More of them mean that the cluster deletes no pods."""
 
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH, FaultKind.PROCESS)
 """Kinds of faults that a look finds at nodes, and not at the job's pods."""
 
 REFUSES = timedelta(minutes=10)
-"""Time in which new pods keep away from a node that has refused one: a device plugin starts minutes after its node."""
+"""Time for which new pods avoid a node that has refused one. A device plugin starts minutes after its node."""
 
 LONGEST_ID = 64
-"""Characters of an update id that is remembered: a client that makes up a longer one is believed each time."""
+"""Maximum length of a remembered update id. Repetitions with a longer id, which a client chose itself, are not recognized."""
 
 OURS = "rekindle"
 """Source of faults that a recovery left."""
 
 SHORT = 120
-"""Bytes of a note of a phase, and of the texts of an older incident."""
+"""Maximum bytes of a note of a phase, and of the texts of an older incident."""
 
 
 # ---- what the watcher tells
 
 
 def registered(state: JobState, registration: Registration, now: datetime) -> JobState:
-    """The job exists; its labels and limits may have changed. What an earlier workflow of it knew is read from its object."""
+    """Returns the state after a registration, with new labels and limits.
+
+    What an earlier workflow knew is read from the job's object.
+    """
     job = registration.job
     if not state.registered:
         holders = _as_moved(registration.holders, registration.remembered.moved)
@@ -72,8 +75,11 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
 
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
-    """A workflow that was just started finds on the job's object what the one before it wrote there. Anybody may write there:
-    what is no recovery of this job is none. A recovery is noted behind its start: without a note there may be one."""
+    """Returns the state with what the previous workflow of the job wrote onto its object.
+
+    Anybody may write there, so an id that is no recovery of this job is ignored. A recovery is noted after its start, so one may
+    exist without a note.
+    """
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
     had_another = bool(known.job or registration.holders)
@@ -127,7 +133,10 @@ def _owners_word(state: JobState) -> SubHealthStrategy:
 
 
 def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
-    """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
+    """Returns the state after a sighting of pods and nodes.
+
+    While a mode restarts all pods, holders of ranks are determined at its end.
+    """
     told = _with_problems(state.with_(standbys=sighting.standbys), sighting.problems)
     told = with_refusing(told, nodes.refusing(sighting.faults), now)
     state = faults.seen(told, sighting, now, restarting=restarting)
@@ -135,7 +144,7 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 
 
 def with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> JobState:
-    """Keeps new pods away for a while from nodes on which pods of the job have just not started."""
+    """Returns the state in which new pods avoid, for a while, nodes on which pods of the job have just failed to start."""
     if not names:
         return state
     others = (one for one in state.refusing if one.node not in names)
@@ -144,12 +153,13 @@ def with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> Job
 
 
 def refusing(state: JobState, now: datetime) -> tuple[str, ...]:
-    """Nodes that have refused pods of the job, or on which pods did not start, and where that may be so still."""
+    """Returns the nodes that have recently refused pods of the job, or on which pods did not start."""
     return tuple(one.node for one in state.refusing if now - one.at < REFUSES)
 
 
 def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
-    """The job with what keeps it from being recovered. What was judged for another reason is judged again.
+    """Returns the state with the problems that keep the job from being recovered. What was judged for another reason is judged
+    again.
 
     Args:
         of_pods: why its pods cannot be told apart.
@@ -162,7 +172,10 @@ def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
 
 
 def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
-    """A manager that has a pod of its own is seen to be another process also before it attaches."""
+    """Returns the state after a sighting of the manager.
+
+    If the manager has a pod of its own, its replacement is noticed before it attaches.
+    """
     another = bool(state.manager and manager and manager != state.manager)
     state = state.with_(manager=manager or state.manager)
     if not another or restarting or state.job.training_side is not TrainingSide.MINDIO:
@@ -185,8 +198,10 @@ def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> Job
 
 
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
-    """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
-    knows none of its ranks."""
+    """Returns the state when the job's stream is at this gateway.
+
+    What could not be done without a stream is judged again. A new manager process of a MindIO job knows none of its ranks.
+    """
     before, was_here = state.manager_lost, state.introduced and state.attachment != attachment
     if state.job.training_side is TrainingSide.MINDIO and not restarting:  # which tells no step
         state = again.over(state)
@@ -199,7 +214,10 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
 
 
 def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobState:
-    """The first completed step of one life of the training side. One that has ended since says nothing of the job any more."""
+    """Returns the state after the first completed step of a training side.
+
+    A message from a training side that has ended is ignored.
+    """
     if progress.session in state.former:
         return state
     before = state.progress
@@ -210,7 +228,7 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False, update_id: str = "") -> JobState:
-    """Faults that the training side or a person told.
+    """Returns the state with faults that the training side or a person reported.
 
     Args:
         update_id: of the report. The server knows a repeated one within a run of the workflow only.
@@ -232,7 +250,10 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
-    """A request has its verdict: it is remembered, so that a repeated one is never begun again; the latest say what moved."""
+    """Returns the state when a request has its verdict.
+
+    The verdict is stored, so that a repeated request does not begin the mode again. The latest ones contain what was moved.
+    """
     answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
     known = [Answered(id=one.id, verdict=_short(one.verdict, SHORT)) for one in state.answers[: 1 - KEPT_WHOLE]]
@@ -254,7 +275,10 @@ def answer_of(state: JobState, request_id: str) -> Verdict | None:
 
 
 def with_links(state: JobState, verdict: Verdict) -> JobState:
-    """A mode has moved some. Noted at once: what follows it in its incident may be lost with the job's workflow."""
+    """Returns the state after links were moved.
+
+    It is stored at once, as the rest of the incident may be lost with the job's workflow.
+    """
     if verdict.moved_links is None:
         return state
     return state.with_(links=links.moved(state.links, verdict.moved_links, verdict.moved_by))
@@ -269,7 +293,10 @@ def without_links(state: JobState, over: Iterable[OnBackup]) -> JobState:
 
 
 def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
-    """A verdict may lower the sub-health policy to `ignore`, if it is `hotSwitch`: no other is ours to lower."""
+    """Returns the state in which a verdict has lowered the sub-health policy from `hotSwitch` to `ignore`.
+
+    Other policies are not changed.
+    """
     lowers = verdict.policy_after is SubHealthStrategy.IGNORE and state.policy is SubHealthStrategy.HOT_SWITCH
     if not lowers or state.job.observe:
         return state
@@ -277,7 +304,7 @@ def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
 
 
 def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
-    """The world as we looked at it ourselves. What is known of nodes that were not looked at holds."""
+    """Returns the state after our own look at the cluster. Information about nodes that were not read stays."""
     seen = (one.fault for one in state.faults if one.fault.source == WATCHER and one.well_since is None)
     elsewhere = [fault for fault in seen if fault.kind in OF_NODES]
     kept = tuple(fault for fault in elsewhere if fault.node and fault.node not in survey.nodes)
@@ -302,13 +329,16 @@ def lifted(state: JobState) -> JobState:
 
 
 def begun(state: JobState, case: Case) -> JobState:
-    """An incident of this case begins: it has its number, and its request waits no more."""
+    """Returns the state when an incident begins: it has its number, and its request is no longer waiting."""
     waiting = None if case.request else state.request
     return state.with_(incidents=state.incidents + 1, request=waiting, lost_recovery="")
 
 
 def found(state: JobState, recovery: str) -> JobState:
-    """The recovery that an earlier workflow of the job had started last; empty: none. It may not have been noted any more."""
+    """Returns the state with the last recovery that an earlier workflow of the job had started; empty: none.
+
+    That recovery may not have been noted on the job's object.
+    """
     return state.with_(lost_recovery=recovery, incidents=max(state.incidents, incident_of(recovery)))
 
 
@@ -344,7 +374,7 @@ def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState
 
 
 def judged(state: JobState, case: Case, why: str) -> JobState:
-    """Nothing more is done about the faults of a case as they are."""
+    """Returns the state in which the faults of a case are judged: nothing more is done about them unless they change."""
     return state.with_(faults=tuple(faults.judged(state.faults, case.faults, why)))
 
 
@@ -382,7 +412,8 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
 
 
 def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fault] = ()) -> JobState:
-    """An incident has ended: it is in the history, ranks have the holders that it gave them, and what it dealt with is over.
+    """Returns the state when an incident has ended. The incident is in the history, ranks have their new holders, and repaired
+    faults are removed.
 
     Args:
         met: faults that its last mode was given, of the case or not: what it could not mend is not begun again for them.
@@ -438,7 +469,7 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
 
 
 def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:
-    """A restart sweeps all of them."""
+    """Returns the pods that are left behind after these verdicts. A restart deletes all of them."""
     left = state.left_behind
     for verdict in verdicts:
         left = () if verdict.restarted_at else tuple(dict.fromkeys((*left, *verdict.left_behind)))[-KEPT_PODS:]

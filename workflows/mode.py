@@ -52,7 +52,7 @@ UNDO_PAUSE = timedelta(seconds=5)
 
 
 class Ends(Exception):
-    """A mode ends before its last step. Raised by the procedures, turned into a verdict by `ModeWorkflow.conclude`."""
+    """Raised by procedures when a mode ends before its last step. `ModeWorkflow.conclude` converts it to a verdict."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ModeWorkflow(Dialogue):
         self.failed_on: list[str] = []  # nodes on which pods that it made did not start
         self.met = self.faults  # what was broken when it began
         self.is_mended: Callable[[Fault], bool] = _is_nothing
-        """Tells whether a fault is over if training goes on, whoever shows it still."""
+        """Returns whether a fault is over if training goes on, even if its source still shows it."""
         self.went_on_at: datetime | None = None  # by the training side's last word that it goes on
         self.progress: Progress | None = None
         first = (context and context.phase) or workflow.info().typed_search_attributes.get(Attributes.PHASE)
@@ -90,7 +90,7 @@ class ModeWorkflow(Dialogue):
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
 
     def standing_faults(self) -> tuple[Fault, ...]:
-        """Returns what has to be recovered by now."""
+        """Returns the faults that are not repaired yet."""
         return tuple(fault for fault in self.faults if not self.is_mended(fault))
 
     def new_faults(self) -> list[Fault]:
@@ -111,7 +111,7 @@ class ModeWorkflow(Dialogue):
 
     @workflow.signal(name=Signals.FAULTS)
     def faults_now(self, now: FaultsNow) -> None:
-        """All that is broken: what was known before and is not among it has healed."""
+        """Receives all current faults. Known faults that are missing from them are over."""
         self.faults = now.faults
 
     @workflow.signal(name=Signals.PROGRESSED)
@@ -122,7 +122,7 @@ class ModeWorkflow(Dialogue):
 
     @asynccontextmanager
     async def phase(self, name: str) -> AsyncIterator[None]:
-        """One line of the procedure: shown while it runs, and with its seconds in the post-mortem."""
+        """Runs one phase of the procedure. It is shown while it runs, and listed with its seconds in the post-mortem."""
         began = workflow.now()
         self.current = name
         self._shown.tell({Attributes.PHASE: name})
@@ -146,11 +146,11 @@ class ModeWorkflow(Dialogue):
         workflow.set_current_details(bounds.details("\n".join((*lines, *self.findings()))))
 
     def findings(self) -> list[str]:
-        """Further lines of the page, in Markdown."""
+        """Returns further lines of the page, in Markdown."""
         return []
 
     async def compensate(self) -> None:
-        """Runs the undo of every step that was begun, newest first; each tolerates that there is nothing to undo."""
+        """Runs the undo of every step that was begun, newest first. Each undo does nothing if there is nothing to undo."""
         while self.undo:
             name, undo = self.undo.pop()
             failure = await self._undone_within(undo, UNDO_TRIES)
@@ -158,7 +158,10 @@ class ModeWorkflow(Dialogue):
         self._show()
 
     async def _undone_within(self, undo: Callable[[], Awaitable[object]], tries: int) -> str:
-        """Why it failed to the last; empty: it is undone. What stays behind would stay for ever: nobody comes after us."""
+        """Runs an undo and returns why its last try failed; empty: it succeeded.
+
+        It is retried, as no later step would clean up.
+        """
         while True:
             try:
                 await undo()
@@ -171,9 +174,8 @@ class ModeWorkflow(Dialogue):
             await workflow.sleep(UNDO_PAUSE, summary="before the undo is tried again")
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
-        """The end of the workflow, with what every mode adds to its verdict. A recovery that gave up is a failed workflow, one
-        that was cancelled a cancelled one, so that a list of recoveries shows what needs a look. The `TrainingJob` gets the
-        verdict all the same.
+        """Ends the workflow with the verdict. A recovery that gave up is a failed workflow, and a cancelled one is cancelled, so
+        that the list of recoveries shows what needs attention. The `TrainingJob` gets the verdict in each case.
 
         Args:
             cancelled: the workflow was asked to cancel.
@@ -236,8 +238,8 @@ def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], None]) -> T:
-    """Work that a cancellation changes, and does not end: it is told of each one, and the workflow is cancelled behind it. Where
-    it goes on as another run, it has been told.
+    """Runs work that is told of cancellations, and not ended by them. The workflow is cancelled afterwards, unless it continues
+    as another run.
 
     Args:
         cancelled: tells it.
@@ -255,7 +257,7 @@ async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], N
 
 
 async def shielded(work: Coroutine[object, object, T]) -> T:
-    """Finishes what must not stop half-way: a cancellation is looked at when it is done."""
+    """Finishes work that must not stop half-way. A cancellation takes effect afterwards."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -20,7 +20,7 @@ SHOWN_FAULTS = 20
 
 
 def job_phase(state: JobState, running: Mode | None) -> str:
-    """The job in a word or two, for the list of workflows."""
+    """Describes the state of the job in a word or two, for the list of workflows."""
     if running or state.ended:
         return phase(state, running)
     if state.job.observe:
@@ -29,13 +29,13 @@ def job_phase(state: JobState, running: Mode | None) -> str:
 
 
 def job_row(state: JobState, running: Mode | None) -> dict[SearchAttributeKey[str], str]:
-    """Returns what the list of workflows shows of the job."""
+    """Returns the search attributes of the job."""
     row = {Attributes.JOB: state.job.name, Attributes.PHASE: job_phase(state, running)}
     return {**row, Attributes.VERDICT: state.history[-1].verdict} if state.history else row
 
 
 def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
-    """The job's page: what holds now, what is wrong, and its last incidents, newest first. Markdown."""
+    """Returns the job's page in Markdown: its present state, its faults, and its last incidents, newest first."""
     lines = [f"**{state.job.name}**: {job_phase(state, running)}"]
     if recovery:
         lines.append(f"- running: {running} (workflow `{recovery}`)")
@@ -74,7 +74,7 @@ def _moment(moment: datetime) -> str:
 
 
 def recovery_summary(mode: Mode, job: Job, case: Case) -> str:
-    """The one line of a recovery in the list of workflows."""
+    """Returns the summary of a recovery for the list of workflows, in one line."""
     return bounds.summary(f"{mode} of {job.name}: {case.summary}")
 
 

@@ -16,24 +16,32 @@ from workflows.mode import Ends, seconds
 from workflows.opening import open_recovery
 
 NEWS = timedelta(seconds=1)
-"""A repair that a second fault ended: how long the word of that fault may take. The answer comes straight, the fault by way of
-the job."""
+"""Time limit for the report of a second fault after a repair has failed.
+
+The answer to the order comes directly, the fault through the job.
+"""
 
 CARRIED_OUT = timedelta(seconds=2)
-"""Time for a repair whose order a receipt brought. Later our manager is told again; it carries out an order once."""
+"""Time limit for a repair whose order was sent with a receipt.
+
+Afterwards the order is sent again; our manager carries out an order once.
+"""
 
 TRY_AGAIN = 405
-"""The code with which a MindIO client bears another strategy: the faults are announced anew. Source: tried with the real one."""
+"""Code with which a MindIO client accepts another strategy, after the faults are announced again.
+
+Source: tried with the real one.
+"""
 
 
 class ProcessLevel(Concluding):
-    """One of them. Its `carried_out` is the procedure behind the opening."""
+    """Mode that repairs processes. Its `carry_out` sends the order after the opening and returns the answer."""
 
     known: tuple[Fault, ...] = ()
     """Faults that stood when the last strategy was ordered."""
 
     ordered_at: datetime | None = None
-    """Moment at which it was written; None: it is being delivered."""
+    """Time at which the last strategy was sent; None: it is being sent."""
 
     mended: tuple[Handled, ...] = ()
     """Faults of other sources than the watcher and the training side that the last strategy repairs.
@@ -42,15 +50,16 @@ class ProcessLevel(Concluding):
     """
 
     ASKS_FIRST = False
-    """So much comes between the opening and the order that training has to be known to stand, and to bear the order."""
+    """True if so much time passes between the opening and the order that training must be known to stand, and to accept the
+    order."""
 
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 
     # ---- the procedure's parts
 
     async def open(self, strategy: Strategy) -> None:
-        """Training stands, its faults are announced, and it offers this strategy. What stands by itself is ordered to carry it
-        out without being asked.
+        """Stops training, announces the faults, and waits until the training side offers this strategy. Training that already
+        stands gets the order without an offer.
 
         Raises:
             Ends: it does not.
@@ -70,7 +79,7 @@ class ProcessLevel(Concluding):
             raise Ends(Outcome.ESCALATE, f"the training side does not offer {strategy}, it offers {offered}")
 
     async def carry_out(self, order: Order, within: timedelta) -> Report:
-        """The training side's answer to what it is told to do.
+        """Sends the order and returns the training side's answer.
 
         Raises:
             Ends: there is none.
@@ -105,7 +114,10 @@ class ProcessLevel(Concluding):
             await self._until_carried_out()
 
     async def _until_carried_out(self) -> None:
-        """Waits for the answer to an order that a receipt brought. A gateway may have died with it: it is written again then."""
+        """Waits for the answer to an order that was sent with a receipt.
+
+        The gateway may have died with it, so the order is then sent again.
+        """
         self.told_first = None
         if not await self.until(self.is_answered, CARRIED_OUT, "the order of the receipt is carried out"):
             self.delivered_on = None
@@ -117,8 +129,10 @@ class ProcessLevel(Concluding):
         return report
 
     def _reports_another_fault(self) -> bool:
-        """Tells whether MindIO has reported one since its strategy was written: it does so only when training went on. Without an
-        outage its status comes, however late the word of a fault is."""
+        """Returns whether MindIO has reported another fault since its strategy was sent, which shows that training went on.
+
+        Without an outage this is False: then its status arrives, even if the report of a fault is late.
+        """
         since = self.ordered_at
         return self.may_be_lost() and any(
             fault.source == TRAINING_SIDE and fault.accepted_at is not None and since is not None and fault.accepted_at > since
@@ -132,7 +146,10 @@ class ProcessLevel(Concluding):
         return tuple(Handled.of(fault) for fault, of in ranks if of and of <= announced)
 
     def is_no_answer(self, report: Report) -> str:
-        """A status says whose it is; a late one of an earlier strategy would be taken for that of this one."""
+        """Returns why a report does not answer the last order; empty: it does.
+
+        A status names its strategy; a late one of an earlier strategy must not be taken for that of this one.
+        """
         if report.attempt and report.attempt != self.situation.attempt:
             return "it answers an order of an earlier attempt"
         last = next(reversed(self.situation.ordered), "")
@@ -141,7 +158,7 @@ class ProcessLevel(Concluding):
         return f"nobody ordered {report.strategy}: the last strategy is {last or 'none yet'}"
 
     async def await_answer(self, within: timedelta, why: str) -> None:
-        """Returns when the training side has answered, or never will, or has not in time."""
+        """Waits until the training side has answered, can no longer answer, or the time is over."""
         await self.until(self.is_answered, within, why)
 
     def is_answered(self) -> bool:
@@ -166,14 +183,14 @@ class ProcessLevel(Concluding):
         return any(one.rank not in known for one in now.faulty)
 
     def again(self) -> None:
-        """The faults are announced anew, under another uuid, with those that came meanwhile."""
+        """Prepares to announce all faults again with a new uuid, including those that occurred meanwhile."""
         self.situation = opening.again(self.situation)
 
     # ---- ends
 
     def fails(self, reason: str, code: int = 0) -> Ends:
-        """The next mode of the ladder goes on where training stands. One of MindIO's does so behind `TRY_AGAIN`, and where no
-        strategy was ordered yet: what is announced and offered holds then.
+        """Returns the end of a mode after which the next one continues while training stands. With MindIO that is possible after
+        `TRY_AGAIN`, or if no strategy was ordered yet: then the announcement and the offers are still valid.
 
         Args:
             code: of the training side's answer; 0: it gave none.

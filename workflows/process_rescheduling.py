@@ -1,8 +1,9 @@
-"""Other pods take over the ranks of faulty ones, on other nodes; all other processes keep their memory, state comes from them.
+"""Starts other pods, on other nodes, that take over the ranks of faulty ones. All other processes keep their memory, and provide
+the state.
 
-Child of `TrainingJob`, or a front of a client. Training stands while the new pods start: they are backup pods as those of a hot
-switch, and take over by the same hand-over. All faulty pods are replaced, not some; a pod that is lost meanwhile with them. Pods
-of MindIO are replaced by others, and `workflows.their_pods` waits for that.
+Child of `TrainingJob`, or a front of a client. Training stands while the new pods start. They are backup pods like those of a hot
+switch, and take over by the same hand-over. All faulty pods are replaced, including those that are lost meanwhile. With MindIO
+other components replace the pods, and `workflows.their_pods` waits for that.
 """
 
 from datetime import datetime, timedelta
@@ -36,7 +37,7 @@ LOOK_AT_PODS = timedelta(minutes=1)
 
 
 class _PodFails(Exception):
-    """A new pod does not come, or failed; another one may do better."""
+    """A new pod is not created, or failed; another one may succeed."""
 
 
 @workflow.defn(name=Workflows.PROCESS_RESCHEDULING, failure_exception_types=[Exception])
@@ -52,9 +53,9 @@ class ProcessRescheduling(TheirPods):
         self.leaves: dict[int | None, tuple[str, ...]] = {}
         """Node that a pod must leave, by pod rank, if the pod is still running. The node of a failed pod may be used again."""
         self.leaves_out: list[str] = []
-        """Nodes on which one of them failed."""
+        """Nodes on which a new pod failed."""
         self.vanished: list[str] = []
-        """New pods that a look did not find running."""
+        """UIDs of new pods that were found not running."""
         self.moved: list[Switched] = []
         self.left_behind: tuple[PodRef, ...] = ()
 
@@ -95,8 +96,8 @@ class ProcessRescheduling(TheirPods):
     # ---- new pods take over
 
     async def _replaced(self, pods: tuple[int, ...]) -> Report | None:
-        """The training side's answer, when new pods of these pod ranks run; None: other ranks were lost meanwhile, which need new
-        ones too."""
+        """Returns the training side's answer when new pods of these pod ranks run; None: other ranks were lost meanwhile, and
+        need new pods too."""
         async with self.phase("new pods start"):
             if not self.undo:
                 self.undo.append(("delete the new pods", self._delete_backups))
@@ -111,7 +112,7 @@ class ProcessRescheduling(TheirPods):
             return await self.carry_out(order, job.limits.repair)
 
     async def _start(self, pods: tuple[int, ...]) -> None:
-        """All are made before one is waited for."""
+        """Creates all new pods before it waits for any of them."""
         limits, avoid = self.context.job.limits, self._nodes_to_avoid()
         for pod_rank in pods:
             self.backups[pod_rank] = await self._made(pod_rank, avoid)
@@ -181,7 +182,10 @@ class ProcessRescheduling(TheirPods):
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {error.cause}") from error
 
     def _is_on_a_lost_node(self, backup: Replacement) -> bool:
-        """The cluster shows a pod as starting there until it evicts it, and training stands."""
+        """Returns whether a new pod is on a lost node.
+
+        The cluster shows it as starting until it is evicted, while training stands.
+        """
         return any(backup.backup.uid in fault.pod_uids for fault in self.faults if fault.backup and fault.kind is FaultKind.NODE)
 
     @property
@@ -211,7 +215,7 @@ class ProcessRescheduling(TheirPods):
                 self.vanished.append(backup.backup.uid)
 
     def is_answered(self) -> bool:
-        """A new pod that dies is not waited for."""
+        """Returns whether the order was answered, or can no longer be because a new pod died."""
         return super().is_answered() or bool(self._dead())
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
@@ -244,7 +248,7 @@ class ProcessRescheduling(TheirPods):
         return "; ".join((f"pod ranks recovered in other pods: {where}", report.info, *filter(None, notes)))
 
     async def _hand_over(self, pod_rank: int, backup: Replacement) -> str:
-        """The old pod goes, if there is one, and the new one is the pod of the rank."""
+        """Deletes the old pod, if there is one, and makes the new one the pod of the rank."""
         job = self.context.job
         before = backup.old or PodRef(name="", uid=self._held_before(pod_rank), rank=pod_rank)
         self.moved.append(Switched(pod_rank=pod_rank, before=before, after=backup.backup))
@@ -273,5 +277,5 @@ class ProcessRescheduling(TheirPods):
 
 
 def _is_gone(error: ActivityError) -> bool:
-    """The rank's pod has gone, and nobody told of it yet."""
+    """Returns whether the error says that the rank's pod is gone, which was not reported yet."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == NotFound.type

@@ -1,6 +1,6 @@
-"""Keeps up the standbys of a job, beside its recoveries: `TrainingJob` does so while nothing else is to be done.
+"""Maintains the standbys of a job, beside its recoveries: `TrainingJob` does so when it has no other work.
 
-Nothing here may cost a recovery or training: what cannot be done is said once, and tried again ever more rarely.
+A failure here never affects a recovery or training: it is reported once, and retried at increasing intervals.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Standbys:
         self.tell()
 
     def tell(self) -> None:
-        """Says what is wrong with them, once for as long as it lasts."""
+        """Reports a problem with the standbys, once for as long as it lasts."""
         state = self._known.state
         reason, words = standbys.trouble(state)
         if not reason and not standbys.are_as_wanted(state):
@@ -68,7 +68,10 @@ class Standbys:
             self._known.state = self._known.state.with_(upkeep=upkeep)
 
     async def end(self) -> None:
-        """The job's workflow ends: what is left of its pods belongs to somebody else. What is being made would come behind it."""
+        """Stops when the job's workflow ends, as the remaining pods then belong to another party.
+
+        Waits for standbys that are being created.
+        """
         state, trying = self._known.state, self._trying
         if not (state.standbys or standbys.wanted(state.job)) or state.job.observe:  # one may not have been seen yet
             return

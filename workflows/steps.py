@@ -1,7 +1,7 @@
-"""Every call to the world, once, with its time-outs and its line in the Temporal UI. Only modes and `TrainingJob` call it.
+"""All activity calls, each with its time-outs and its summary in the Temporal UI. Only modes and `TrainingJob` use them.
 
-Seven classes of time-outs, and no numbers anywhere else. A business limit is a time that the activity knows, and the
-schedule-to-close time behind it; the heartbeat time-out is what a killed worker costs.
+There are seven classes of time-outs, and no numbers elsewhere. A business limit is known to the activity, and the
+schedule-to-close time is longer. The heartbeat time-out is the delay that a killed worker causes.
 """
 
 from datetime import datetime, timedelta
@@ -95,9 +95,16 @@ WRITE = ActivityConfig(
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
 MAKE: ActivityConfig = {**WRITE, "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED}
-"""Cancelled, it is done when nothing is being made any more: what came behind its undo would stay. It is not tried again then."""
+"""Limits of an activity that creates something.
+
+A cancellation waits until nothing is being created any more, as an object that is created after the undo would stay. The activity
+is not retried then.
+"""
 MARK: ActivityConfig = {**WRITE, "schedule_to_close_timeout": timedelta(minutes=10)}
-"""A backup that took over and keeps its mark looks like a rank that lost its pod: training would be restarted for it."""
+"""Limits of the removal of a backup's marks.
+
+A backup that took over and keeps its mark looks like a rank that lost its pod, and training would be restarted for it.
+"""
 WAIT = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
@@ -144,7 +151,7 @@ MEMORY = ActivityConfig(
 
 
 def named(config: ActivityConfig, summary: str) -> ActivityConfig:
-    """A class of time-outs with the line that people read in the Temporal UI."""
+    """Returns a class of time-outs with the summary that people read in the Temporal UI."""
     return {**config, "summary": bounds.summary(summary)}
 
 
@@ -161,7 +168,7 @@ def _order(queue: str, within: timedelta) -> ActivityConfig:
 
 
 def deliver(order: Order, queue: str, within: timedelta) -> ActivityHandle[None]:
-    """Puts an order on the job's stream, in the gateway that holds it."""
+    """Sends an order on the job's stream, through the gateway that holds it."""
     return workflow.start_activity_method(
         OrderActivities.deliver_order,
         order,
@@ -170,7 +177,10 @@ def deliver(order: Order, queue: str, within: timedelta) -> ActivityHandle[None]
 
 
 async def end_session(queue: str, request: EndSession) -> None:
-    """Ends a stream that a newer subscription at another gateway replaced; a dead gateway has ended it already."""
+    """Ends a stream that was replaced by a newer subscription at another gateway.
+
+    If that gateway is dead, the stream has ended already.
+    """
     await _journal_write(
         workflow.start_activity_method(
             OrderActivities.end_session,
@@ -181,7 +191,7 @@ async def end_session(queue: str, request: EndSession) -> None:
 
 
 async def tell_trace(order: Order, queue: str) -> None:
-    """Puts what ranks are to measure on the stream that waits for it; who subscribes later hears of it then."""
+    """Sends what ranks are to measure on the stream that waits for it. Later subscribers get it when they subscribe."""
     await _journal_write(deliver(order, queue, MARGIN))
 
 
@@ -244,7 +254,7 @@ def make_anew(job_id: str, held: tuple[Held, ...], lost_nodes: tuple[str, ...], 
 
 
 def _left(until: datetime) -> timedelta:
-    """Activities are told how long, not until when: the worker's clock is not the server's."""
+    """Returns the time that is left. Activities get a duration instead of a time, as the clocks of worker and server differ."""
     return max(timedelta(0), until - workflow.now())
 
 
@@ -356,7 +366,7 @@ async def record_event(job_id: str, event: ClusterEvent) -> None:
 
 
 async def _journal_write(write: ActivityHandle[None]) -> None:
-    """A record that cannot be written must not cost the recovery."""
+    """Waits for a journal write and logs its error, which must not affect the recovery."""
     try:
         await write
     except ActivityError as error:
@@ -407,7 +417,7 @@ def await_recovery_end(workflow_id: str) -> ActivityHandle[RecoveryEnd]:
 
 
 async def terminate(workflow_id: str, reason: str) -> None:
-    """Terminates a recovery, for as long as it takes: what comes next must not join a recovery that lives."""
+    """Terminates a recovery, and retries without limit: what follows must not run beside a live recovery."""
     await workflow.execute_activity_method(
         JobActivities.terminate_recovery,
         TerminateRequest(workflow_id=workflow_id, reason=reason),

@@ -1,6 +1,6 @@
-"""The upgrade of a switch, leaf by leaf: every job leaves the leaf, a person upgrades it, every job comes back; the next leaf.
+"""Upgrade of a switch, leaf by leaf: every job leaves the leaf, a person upgrades it, every job returns; then the next leaf.
 
-Begun by a person or a platform. Each job is moved by a `LinkFailover` of its own, which goes on whatever becomes of this one.
+Begun by a person or a platform. Each job is moved by a `LinkFailover` of its own, which continues independently of this workflow.
 An upgrade can be stopped and rolled back at any point, lives for days, and moves to newer code between movements.
 """
 
@@ -51,7 +51,7 @@ LOOK_AGAIN = timedelta(minutes=30)
 """Pause between two looks at a free leaf, which show whether a job has come to it or has come back with new pods."""
 
 SOON = timedelta(minutes=1)
-"""The same, while a job that was moved off the leaf is on it again and cannot leave it."""
+"""Pause between two looks at the leaf while a job that was moved off it is on it again and cannot leave it."""
 
 Thing = TypeVar("Thing")
 
@@ -70,15 +70,18 @@ class SwitchUpgrade:
         self.known = request.known or Upgrade(switch=request.plan.switch)
         self._shown = Shown({Attributes.PHASE: request.known.stage.value} if request.known else {})
         self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
-        """None: it is not known yet."""
+        """Forecast of the upgrade; None: it is not known yet."""
         self._returned = request.known is not None
-        """Devices have that were moved, since somebody looked at the leaf last; an earlier run may have been told in its end."""
+        """True if moved devices may have returned since the last look at the leaf.
+
+        An earlier run may have been told so at its end.
+        """
         self._soon = False
-        """A job that was moved is on the leaf again, and cannot leave it now."""
+        """True if a job that was moved is on the leaf again, and cannot leave it now."""
 
     @workflow.run
     async def run(self, given: object = None) -> Upgrade:
-        """Raises ApplicationError with all reasons where nothing was begun. A cancellation rolls it back."""
+        """Runs the upgrade. Raises ApplicationError with all reasons if nothing was begun. A cancellation rolls it back."""
         return await finished(self._live(), lambda: self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation")))
 
     async def _live(self) -> Upgrade:
@@ -111,7 +114,7 @@ class SwitchUpgrade:
         return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
     async def _continue_as_new(self) -> None:
-        """Nothing is being moved."""
+        """Continues as new, when nothing is being moved."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
             self.request.model_copy(update={"known": self.known, "plan": self.plan.model_copy(update={"carries": ()})}),
@@ -154,7 +157,7 @@ class SwitchUpgrade:
             return None
 
     async def _fail_over(self) -> None:
-        """Moves every job off the leaf; when a look shows that none is left, the leaf is free."""
+        """Moves every job off the leaf. The leaf is free when a look shows that no job is left on it."""
         if (seen := await self._survey()) is None:
             return
         here = plans.to_move(seen, self.known)
@@ -200,7 +203,10 @@ class SwitchUpgrade:
     # ---- one job
 
     async def _each(self, things: Sequence[Thing], work: Callable[[Thing], Awaitable[None]], stage: Stage) -> None:
-        """Some at once. Where the upgrade is stopped or rolled back no more are begun, and those that run are awaited."""
+        """Runs the work for each of them, several at a time.
+
+        If the upgrade is stopped or rolled back, no more are begun, and running ones are awaited.
+        """
         places = asyncio.Semaphore(self.plan.at_once)
 
         async def one(thing: Thing) -> None:
@@ -295,7 +301,7 @@ class SwitchUpgrade:
 
     @workflow.signal(name=Signals.RETURNED)
     def returned(self) -> None:
-        """Whoever switched them back, or gave them other pods: they may be on the leaf."""
+        """Records that moved devices have returned, or their pods were replaced, by any party: they may be on the leaf."""
         self._returned = True
 
     @workflow.signal(name=Signals.SHOW_AGAIN)
@@ -304,7 +310,7 @@ class SwitchUpgrade:
 
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:
-        """Wakes it: with its next task the server says whether another version is current."""
+        """Causes a workflow task, by which the server reports whether another version is current."""
 
     @workflow.query(name=Queries.STATUS)
     def status(self) -> Upgrade:

@@ -1,7 +1,8 @@
-"""Process rescheduling with MindIO, whose pods the job's controller makes anew and its scheduler places.
+"""Process rescheduling with MindIO, whose pods the job's controller recreates and its scheduler places.
 
-It waits 30 s for its strategy and ten minutes for its ranks: `recover` is ordered first, and the pods are replaced meanwhile.
-Source: the recorded dialogues. A second fault waits until the training side has answered, which bears no order before that.
+MindIO waits 30 s for its strategy and ten minutes for its ranks. So `recover` is ordered first, and the pods are replaced
+meanwhile. Source: the recorded dialogues. A second fault waits until the training side has answered, as it accepts no order
+before that.
 """
 
 import asyncio
@@ -29,16 +30,16 @@ SEEN = timedelta(seconds=5)
 
 
 class TheirPods(ProcessLevel):
-    """The part of process rescheduling that leaves the pods to others."""
+    """Part of process rescheduling in which other components replace the pods."""
 
     replacing: "asyncio.Task[None] | None" = None
-    """Ends only by its failure."""
+    """Task that replaces the pods. It ends only by an error."""
 
     anew: tuple[Switched, ...] = ()
     """Pods that were replaced, with their successors, by pod rank."""
 
     async def replaced_by_others(self) -> str:
-        """Answers in words what was done.
+        """Replaces the pods and describes what was done.
 
         Raises:
             Ends: the job starts again; behind `recover` no other mode is borne.
@@ -55,14 +56,14 @@ class TheirPods(ProcessLevel):
         return f"pod ranks recovered in other pods: {where}; {report.info}"
 
     def pods_to_replace(self) -> tuple[int, ...]:
-        """Pod ranks of what is announced; raises Ends where they are too many by now."""
+        """Returns the pod ranks of the announced faults; raises Ends if they are too many by now."""
         pods = faulty.pods_of(self.context.job, self.situation.announced)
         if len(pods) > MOST_REPLACED:
             raise self.fails(too_many(len(pods)))
         return pods
 
     async def _found_late(self) -> tuple[int, ...]:
-        """The pods that this order tells to leave: their faults were found behind the announcement."""
+        """Returns the pods that only this order tells to leave, as their faults were found after the announcement."""
         job, here = self.context.job, self.situation
         is_late = set(faulty.pods_of(job, here.faulty)) - set(faulty.pods_of(job, here.announced))
         late = opening.leaving(job, here, self.context.holders, await holders_now(self)) if is_late else ()
@@ -86,7 +87,7 @@ class TheirPods(ProcessLevel):
         return report
 
     def is_answered(self) -> bool:
-        """Pods that do not come are not waited for."""
+        """Returns whether the order was answered, or can no longer be because the pods cannot be replaced."""
         return super().is_answered() or self._in_vain
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
