@@ -84,7 +84,7 @@ class JobActivities:
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=Verdict,
                 )
-                with suppress(WorkflowUpdateRPCTimeoutOrCancelledError):  # it was accepted: its verdict takes longer
+                with suppress(WorkflowUpdateRPCTimeoutOrCancelledError):  # it was accepted, and its verdict takes longer
                     await update.result(rpc_timeout=KNOWN)
             except WorkflowUpdateFailedError as error:
                 raise refusal(error) from error
@@ -161,7 +161,7 @@ class JobActivities:
             try:
                 verdict = await handle.result()
             except WorkflowFailureError as error:
-                stops_pods = runs_mode(workflow_id, LAST.mode)  # cancelled half-way it leaves the job without them
+                stops_pods = runs_mode(workflow_id, LAST.mode)  # a cancellation half-way would leave the job without pods
                 settled = isinstance(error.cause, CancelledError) and not stops_pods
                 return RecoveryEnd(settled=settled, words=str(error.cause))
             except RPCError as error:

@@ -71,7 +71,7 @@ class MakingAnew:
             metadata = pod.metadata
             if self._goes_at.get(metadata.uid, float("inf")) <= _now():
                 await self._cluster.ensure_deleted(self._request.job_id, metadata.name, metadata.uid, 0)
-                self._goes_at[metadata.uid] = _now() + self.LEAVES  # where it ends slowly
+                self._goes_at[metadata.uid] = _now() + self.LEAVES  # it may end slowly
 
     def _goes_by(self, pod: Pod) -> float:
         uid, held = pod.metadata.uid, self._of(pod)

@@ -149,7 +149,7 @@ class PlanActivities:
                             return Moved(info=known.moves[-1].reason if known.moves else "")
                         done = await self._maintenances.switch_back(request.maintenance, requested_by=request.requested_by)
                         return Moved(info=done)
-                    except Busy:  # somebody else has asked for the same: `settled` waits for its end
+                    except Busy:  # the same was requested by another party; `settled` waits for its end
                         continue
                     except (BadInput, Refused, NotMoved) as error:
                         return await self._not_back(request.maintenance, str(error))

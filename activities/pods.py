@@ -157,11 +157,12 @@ class PodActivities:
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
 
     async def _unfit(self, pods: Sequence[Pod]) -> Unfit:
-        """Returns where new pods of a job must not be placed. The nodes of standbys are always read: a deleted node is in no
-        list.
+        """Returns where new pods of a job must not be placed.
 
-            Args:
-                pods: of the job; without any, what they tolerate is unknown.
+        The nodes of standbys are always read: a deleted node is in no list.
+
+        Args:
+            pods: of the job; without any, what they tolerate is unknown.
         """
         seen = await self._cluster.nodes()
         rules = doubting(self._rules, self._beliefs.among(seen))

@@ -140,8 +140,10 @@ class ClusterClient:
 
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
         """Yields the output of a pod in pieces; with `follow` until the pod has ended."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end in the middle of a letter
-        async with self._stream(_path("pod", name, "/logs"), None, follow=follow, tail=tail) as response:  # it may be silent
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end inside a character
+        async with self._stream(
+            _path("pod", name, "/logs"), None, follow=follow, tail=tail
+        ) as response:  # a log may be silent for long
             async for piece in response.content.iter_any():
                 yield decoder.decode(piece)
         yield decoder.decode(b"", final=True)

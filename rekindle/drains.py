@@ -78,7 +78,7 @@ class Drains:
             return now
         try:
             seen = await self._nodes.there(node)
-        except NotFound:  # its machine was given back; whether a rank was lost with it, the jobs say
+        except NotFound:  # the node was removed; the jobs show whether a rank was lost with it
             if not known.at:
                 raise
             known.at = time.monotonic()

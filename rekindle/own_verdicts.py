@@ -1,5 +1,6 @@
-"""Verdict of a requested mode as soon as that mode has ended. Its front answers only when everything that followed the mode has
-ended too.
+"""Verdict of a requested mode as soon as that mode has ended.
+
+Its front answers only when everything that followed the mode has ended too.
 
 Platforms get this verdict on the wire, as from ClusterD. Imports no workflow.
 """

@@ -39,7 +39,7 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
     if report is None or report.code:
         said = f"{report.code} {report.info}".rstrip() if report else mode.lost_manager or "it says nothing"
         raise _restart(f"training repeats no step: {said}")
-    mode.went_on_at, mode.is_asked = mode.answered_at, False  # it has named what was announced to it, which is no fault
+    mode.went_on_at, mode.is_asked = mode.answered_at, False  # ranks that it names were only announced, and are not faulty
     mode.situation = mode.situation.with_(announced=before.announced)
     workflow.logger.info("training asked", extra={"job": mode.context.job.id, "info": report.info})
     return f"{LOST}; training was asked, and repeated a step: {report.info}"

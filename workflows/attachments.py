@@ -1,5 +1,6 @@
-"""Decides which of a job's streams is current, and which process speaks on it. Messages of gateways about streams may arrive late
-or twice. Pure.
+"""Decides which of a job's streams is current, and which process speaks on it.
+
+Messages of gateways about streams may arrive late or twice. Pure.
 
 Clocks of two gateways are never compared: an attachment is older than the job's own if that one has replaced it.
 """

@@ -45,25 +45,25 @@ class Dialogue:
         self._context = context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
-        self.taken: list[Heard] = list(context.situation.heard) if context else []  # the last reports, to know them again
-        self.answers = 0  # so many reports were taken
+        self.taken: list[Heard] = list(context.situation.heard) if context else []  # the last reports, to recognize repetitions
+        self.answers = 0  # number of accepted reports
         self.told_first = context.first_order if context else None
         """Order that was sent with the receipt of the faults, until it is known to be carried out."""
         first = reports.answer_to(self.told_first) if self.told_first else None
-        self.asked: list[ReportKind] = [first] if first else []  # what the orders of the open attempt are answered by
+        self.asked: list[ReportKind] = [first] if first else []  # kinds of reports that answer the orders of the attempt
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
-        self.delivered = 0  # so many of them were written
-        self.delivered_on: Attachment | None = None  # on this stream
-        self.is_asked = False  # MindIO, whether it trains
+        self.delivered = 0  # number of them that were written
+        self.delivered_on: Attachment | None = None  # stream on which they were written
+        self.is_asked = False  # True while MindIO is asked whether it trains
         self.ordered_on: Attachment | None = None
         """Stream on which the last order was first tried."""
         self.touched = self.told_first is not None  # an order may have reached the training side
-        self.answered_at: datetime | None = None  # when a report was last taken
-        self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
+        self.answered_at: datetime | None = None  # time of the last accepted report
+        self.unanswered_since: datetime | None = None  # time of the last written order without an answer
         self.client = self.attachment.client if self.attachment else ""
         self.sessions = list(context.sessions) if context else []
         """Sessions of the training side so far."""
-        self.lost_manager = ""  # MindIO: another process answers as the manager, in words
+        self.lost_manager = ""  # MindIO: why the manager counts as lost; empty: it does not
 
     @property
     def context(self) -> RecoveryContext:
@@ -252,7 +252,7 @@ class Dialogue:
     async def _write(self, order: Order, here: Attachment, within: timedelta, in_vain: Callable[[], bool]) -> bool:
         order = order.model_copy(update={"at_once": not self._speaks_mindio, "session": here.session})
         delivery, answers, was_touched = steps.deliver(order, here.queue, within), self.answers, self.touched
-        self.touched = True  # also when nobody waits for the delivery any more: it may be carried out all the same
+        self.touched = True  # even if the delivery is not awaited any more, as the order may be carried out
         try:
             await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or in_vain())
         except asyncio.CancelledError:
@@ -283,8 +283,10 @@ class Dialogue:
             pass
 
     async def until(self, condition: Callable[[], bool], within: timedelta | None, why: str) -> bool:
-        """Waits for a condition; False: the time limit was reached first. A stream that reconnects meanwhile gets the missing
-        orders of the attempt again, with the same uuid: within its attempt the training side carries out an order once.
+        """Waits for a condition; False: the time limit was reached first.
+
+        A stream that reconnects meanwhile gets the missing orders of the attempt again, with the same uuid: within its attempt
+        the training side carries out an order once.
 
         Args:
             within: None, where the condition has a limit of its own and a timer would be needless.
@@ -301,7 +303,10 @@ class Dialogue:
                 here, patience = self.attachment, self.patience if left is None else min(left, self.patience)
                 written = await self._deliver(patience, condition)
                 if not (written or condition()) and here == self.attachment:
-                    self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
+                    self.delivered_on, self.delivered = (
+                        here,
+                        len(self.attempt),
+                    )  # counts as written, as it was tried until the limit
                 continue
             await self._change_within(left, lambda: condition() or self._stream_lacks_orders(), why)
         return True

@@ -1,5 +1,4 @@
-"""Computes the current faults of a job: the differences between the observed state and the state that the job's workflow expects.
-Pure.
+"""Computes the current faults of a job: the differences between its observed state and the state that its workflow expects. Pure.
 
 The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their
 source clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
@@ -119,8 +118,9 @@ def _held(gone: Iterable[Standing], holders: tuple[str, ...], sighting: Sighting
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False) -> JobState:
-    """Returns the state with faults of a source that does not see the whole job. A repeated fault changes nothing; one from a
-    training side that has ended is dropped.
+    """Returns the state with faults of a source that does not see the whole job.
+
+    A repeated fault changes nothing; one from a training side that has ended is dropped.
 
     Args:
         recovering: an incident is running. What the training side reports of its processes may have happened after their repair,
@@ -132,7 +132,7 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
     for fault in (part for told in lasting for part in _split(told)):
         same = standing.pop(_key(fault), None)
         if same and fault.kind is FaultKind.PROCESS and fault.session != same.fault.session:
-            same = None  # of other processes than those that were reported before
+            same = None  # the earlier report was about other processes
         merged = _merged(same.fault, fault) if same else fault
         if recovering and _adds_up(fault):
             standing[_key(fault)] = _taken(None, merged, now).model_copy(update={"told": _told(same, fault, now)})
@@ -180,7 +180,7 @@ def _merged(known: Fault, told: Fault) -> Fault:
     ranks = tuple(sorted({*known.ranks, *told.ranks}))
     groups: dict[tuple[FaultType, str, str], set[int]] = {}
     claimed: set[int] = set()
-    for detail in (*told.details, *known.details):  # the newer word on a rank holds
+    for detail in (*told.details, *known.details):  # the newer report about a rank counts
         fresh = {rank for rank in detail.ranks if rank not in claimed}
         claimed |= fresh
         groups.setdefault((detail.type, detail.device, detail.code), set()).update(fresh)
@@ -322,7 +322,7 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
 
 
 def judged(standing: Iterable[Standing], about: Iterable[Fault], why: str) -> list[Standing]:
-    short = bounds.note(why)  # it stands beside each of perhaps a hundred faults
+    short = bounds.note(why)  # the note is stored with each of up to a hundred faults
     same = _occurrences(about)
     return [one.model_copy(update={"judged": short}) if _occurrence(one.fault) in same else one for one in standing]
 
@@ -346,7 +346,7 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
     handled = {one for verdict in incident.ladder for one in verdict.handled}
     interrupted = restarted is None and any(verdict.was_interrupted for verdict in incident.ladder)
-    about = set() if interrupted else _occurrences(case.faults)  # what an interrupted mode was about stands
+    about = set() if interrupted else _occurrences(case.faults)  # the faults of an interrupted mode remain
     went_on = max((verdict.went_on_at for verdict in incident.ladder if verdict.went_on_at), default=None)
     switched = [one for verdict in incident.ladder for one in verdict.switched]
     moved, replaced = {one.pod_rank for one in switched}, [(one.before.uid,) for one in switched]
@@ -357,7 +357,7 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
             of_old_holders = fault.id == HOLDERS and restarted is not None and _before(fault, restarted)
             return of_old_holders or (fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced)
         if restarted is not None and fault.id.startswith(LOST_MANAGER):
-            return True  # also one that was seen behind it: a restart brings another manager
+            return True  # even if it was seen afterwards, as a restart creates another manager
         if _adds_up(fault) and went_on is not None:
             return fault.accepted_at is not None and fault.accepted_at <= went_on
         if not recovered:

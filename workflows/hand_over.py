@@ -38,8 +38,9 @@ async def is_gone(job: Job, pod: PodRef) -> bool:
 
 
 async def promoted(job: Job, old: PodRef | None, backup: PodRef) -> tuple[str, tuple[PodRef, ...]]:
-    """Waits for the end of the old pod, if there is one, and removes the marks of the backup. Training runs, so a failure here is
-    only noted.
+    """Waits for the end of the old pod, if there is one, and removes the marks of the backup.
+
+    Training runs, so a failure here is only noted.
 
     Returns:
         the note, empty if there is none, and the pods that could not be deleted.

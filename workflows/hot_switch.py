@@ -56,9 +56,9 @@ class HotSwitch(ModeWorkflow):
         super().__init__(request, context)
         self.uuid = ""
         self.paused = self.stopped = False
-        self.replacing = False  # the old pod's end is our doing
+        self.replacing = False  # the old pod ends because it is replaced
         self.backup: Backup | None = None
-        self.vanished = ""  # what a look at the backup pod showed
+        self.vanished = ""  # why the backup pod does not run; empty: it does
         self.left_behind: tuple[PodRef, ...] = ()
 
     @workflow.run
@@ -127,7 +127,7 @@ class HotSwitch(ModeWorkflow):
         was not touched.
         """
         job, avoid = self.context.job, self.context.avoid_nodes
-        # Ours is told first: the cluster may not answer for long. MindIO's backup, if it lives, would be an ordinary rank then.
+        # Ours is told first, as the cluster may not answer for long. MindIO would take a running backup for a rank.
         self.undo.insert(len(self.undo) if self._speaks_mindio else 0, ("delete the backup pod", self._delete_backup))
         request = BackupRequest(
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
@@ -141,7 +141,7 @@ class HotSwitch(ModeWorkflow):
         until = workflow.now() + job.limits.backup_scheduled
         scheduled = await self._unless_in_vain(steps.await_scheduled(job.id, backup.backup, until))
         if held := hand_over.gated(scheduled, seconds(job.limits.backup_scheduled)):
-            raise Ends(Outcome.IGNORED, held)  # whether there is a spare nobody knows
+            raise Ends(Outcome.IGNORED, held)  # it is unknown whether there is a spare
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,
@@ -157,7 +157,7 @@ class HotSwitch(ModeWorkflow):
         job, until = self.context.job, workflow.now() + self.context.job.limits.backup_start
         started = await self._unless_in_vain(steps.await_running(job.id, (backup.backup,), until))
         self.failed_on += started.failed_on
-        if started.waits:  # no process of it has ever run, such as for an image that cannot be pulled: training was not touched
+        if started.waits:  # no process of it ever ran (for example, its image cannot be pulled): training was not touched
             raise Ends(Outcome.IGNORED, f"no spare: the backup pod does not start: {started.message}", policy=IGNORE)
         if not started.running:
             raise self._backup_failed(started.message)
@@ -171,7 +171,7 @@ class HotSwitch(ModeWorkflow):
         if job.training_side is not TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
             standbys = {backup.backup.uid: self.pod_rank} if backup.standby else {}
             order = orders.with_standbys(orders.backup_running(job.id, self.uuid), standbys)
-            await self.order(order, job.limits.order)  # the pause of a new pod comes without it too
+            await self.order(order, job.limits.order)  # a new pod causes the pause even without it
         await self._loads(backup, until)
         if workflow.now() - until > OVERDUE:
             await self.until(self._stops_loading, AFTER_AN_OUTAGE, "the limit passed in an outage")
@@ -376,16 +376,18 @@ class HotSwitch(ModeWorkflow):
     async def _undone(self, end: Ends) -> Verdict:
         await self.compensate()
         if self.stopped:
-            self.inbox.clear()  # training does not wait for what it reported before
+            self.inbox.clear()  # training no longer waits because of earlier reports
         return self._ended(end)
 
     async def _stop_switch(self) -> None:
-        too_late = self._pause_is_reported() and self._speaks_mindio  # it would leave; ours goes on where it was
+        too_late = self._pause_is_reported() and self._speaks_mindio  # MindIO would exit; our training side just goes on
         if self.paused or too_late or self.lost_manager or self.felt_faults():
-            return  # the training side has dropped the switch by itself, or never heard of it
+            return  # the training side has given up the switch by itself, or never knew of it
         self.take_back_orders()
         job = self.context.job
-        within = job.limits.pause_crossing if self.new_faults() else job.limits.order  # a restart does not wait for it
+        within = (
+            job.limits.pause_crossing if self.new_faults() else job.limits.order
+        )  # if a restart follows, it must not be delayed
         self.stopped = await self.order(orders.stop_hot_switch(job.id, self.uuid), within) and not self._speaks_mindio
 
     async def _delete_backup(self) -> None:
@@ -445,7 +447,9 @@ class HotSwitch(ModeWorkflow):
     def _backup_failure(self) -> str:
         uid = self.backup.backup.uid if self.backup else ""
         of_it = (fault for fault in self.faults if uid and uid in fault.pod_uids)
-        failed = (fault for fault in of_it if fault.kind is not FaultKind.NODE)  # which may come back: training goes on meanwhile
+        failed = (
+            fault for fault in of_it if fault.kind is not FaultKind.NODE
+        )  # the node may come back, and training goes on meanwhile
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), self.vanished)
 
     def _backup_failed(self, why: str) -> Ends:

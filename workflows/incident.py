@@ -105,7 +105,7 @@ class IncidentRun:
         """Ends the incident because the job has ended: the running mode is cancelled, and none follows."""
         self._ending = True
         if self._child:
-            if row_of(self._child.mode).about in STAND:  # it does so no more
+            if row_of(self._child.mode).about in STAND:  # training of a job that has ended no longer stands
                 self._child.tell(Signals.MANAGER_LOST, ManagerGone(how="the job has ended"))
             self._child.cancel("the job ends")
 
@@ -140,7 +140,7 @@ class IncidentRun:
                 break
         await self._conclude(verdicts)
         over = verdicts[-1].outcome in (Outcome.RECOVERED, Outcome.CANCELLED)
-        if over and any(verdict.was_interrupted for verdict in verdicts):  # what the mode was about stands, and is tried again
+        if over and any(verdict.was_interrupted for verdict in verdicts):  # the faults of the mode remain, and are tried again
             self._known.state = faults.rejudged(self._known.state)
         if self._was_terminated:
             self._known.state = faults.rejudged(self._known.state, every=True)
@@ -203,7 +203,7 @@ class IncidentRun:
         self.first_order = self._order_of_the_receipt(mode, context)
         try:
             await self._child.start(context.model_copy(update={"first_order": self.first_order}))
-            self._journal.soon(self._journal.remember())  # behind the start, which a fault waits for
+            self._journal.soon(self._journal.remember())  # after the start, which is urgent
             verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
@@ -230,7 +230,7 @@ class IncidentRun:
         """Returns what a mode needs to know of the job. Nodes with any fault are avoided, if the policy respects that."""
         state = self._known.state
         sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
-        standing = (*cases.counting(state, now), *sub_healths)  # what a mode is not given is news to it
+        standing = (*cases.counting(state, now), *sub_healths)  # a fault that a mode is not given counts as new for it
         everything = (*self.case.faults, *not_among(standing, self.case.faults))
         self._met = everything
         return RecoveryContext(
@@ -284,7 +284,7 @@ class IncidentRun:
             known.state = known.state.with_(upkeep=standbys.taken(known.state.upkeep))
         self._show()
         if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._attachment):
-            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
+            known.state = faults.rejudged(known.state)  # a missing stream may have been the reason to do nothing
         touched = any(verdict.switched or verdict.restarted_at for verdict in verdicts) or LAST.mode in self._situation.tried
         if touched and not known.state.ended:
             await look(known, self._journal)

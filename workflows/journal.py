@@ -27,7 +27,7 @@ class Journal:
         to_remember: what a later workflow of the job must find, as it is at that moment.
         """
         self._to_remember = to_remember
-        # Writes of one kind follow one another, and each writes what holds when its turn comes: the last one stays.
+        # Writes of one kind run one after the other, each with the state at its turn, so that the last state is kept.
         self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
         self._is_memory_due = False
         self._writing: list[asyncio.Task[None]] = []

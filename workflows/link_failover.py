@@ -132,7 +132,7 @@ class LinkFailover:
     async def _tell_upgrade(self) -> None:
         """Signals the upgrade that links were moved back, as it assumes that nobody uses its leaf."""
         self._returned = False
-        with suppress(FailureError):  # it is over
+        with suppress(FailureError):  # the upgrade has ended
             await workflow.get_external_workflow_handle(self.request.upgrade).signal(Signals.RETURNED)
 
     @staticmethod
@@ -190,7 +190,7 @@ class LinkFailover:
             if not _was_interrupted(verdict):
                 break
             verdict = await self._looked_up(moves, PATIENCE, unknown=True)
-        if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
+        if verdict.mode is not Mode.LINK_SWITCH:  # a later mode restarted the pods, or repaired processes
             why = f"{verdict.asked.reason}; " if verdict.asked else ""
             verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{why}{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
@@ -212,8 +212,10 @@ class LinkFailover:
         return self._done(moves) if not is_switched and await self._is_done(moves) else verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta, *, unknown: bool) -> Verdict:
-        """Returns the job's verdict. All limits begin with the first request, however often the job is asked. If the job accepted
-        a request without an answer, its state shows whether it was done.
+        """Returns the job's verdict.
+
+        All limits begin with the first request, however often the job is asked. If the job accepted a request without an answer,
+        its state shows whether it was done.
 
         Args:
             unknown: an earlier request may have done it.
@@ -221,7 +223,9 @@ class LinkFailover:
         info, began, refusals = workflow.info(), workflow.now(), 0
         while True:
             is_unwanted = self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted)
-            if is_unwanted and not (unknown and await self._is_done(moves) is not False):  # else it is switched back behind it
+            if is_unwanted and not (
+                unknown and await self._is_done(moves) is not False
+            ):  # otherwise the links are switched back afterwards
                 raise _NotMoved("a switchback was asked for before they were moved")
             self._reset.clear()
             self.known = self.known.with_(asked=self.known.asked + 1)
@@ -443,8 +447,8 @@ def _read(given: object) -> tuple[FailoverRequest, str]:
 def _was_interrupted(verdict: Verdict) -> bool:
     """Returns whether a fault of the job interrupted the switch, and was repaired or is over.
 
-    A fault for which all pods were restarted would interrupt it again. A switch that failed by itself must be reported as failed,
-    and not be repeated.
+    A fault for which all pods were restarted does not count: another try would end in the same way. A switch that
+    failed by itself must be reported as failed, and not be repeated.
     """
     mended = verdict.outcome is Outcome.RECOVERED and verdict.mode not in (Mode.LINK_SWITCH, LAST.mode)
     if verdict.asked and verdict.asked.outcome is Outcome.ESCALATE:

@@ -63,8 +63,9 @@ def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
 
 
 async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
-    """Returns the last recovery that had begun, with its end. Recoveries of earlier incidents are noted on the way. None: the job
-    has ended.
+    """Returns the last recovery that had begun, with its end.
+
+    Recoveries of earlier incidents are noted on the way. None: the job has ended.
 
     Args:
         end: what holds where there was none.
@@ -72,7 +73,7 @@ async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, Re
     last, ahead = noted, _perhaps_running(noted, known.state)
     while ahead:
         recovery = ahead.pop(0)
-        known.state = known.state.with_(lost_recovery=recovery)  # it is told what happens meanwhile
+        known.state = known.state.with_(lost_recovery=recovery)  # so that it receives signals meanwhile
         found = await _end_of(recovery, known)
         if found is None:
             return None
@@ -135,7 +136,7 @@ async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
     if end.verdict is None:
         await _delete_backups(known)
     else:
-        await look(known, journal)  # the pods have changed, and by whom was not known until now
+        await look(known, journal)  # the recovery changed pods, which was not known until now
 
 
 async def _delete_backups(known: Memory) -> None:

@@ -70,7 +70,7 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
         holders = _as_moved(registration.holders, registration.remembered.moved)
         state = _remembered(state, registration, now).with_(registered=True, holders=holders)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
-        job = job.model_copy(update={"sub_health": _owners_word(state)})  # the label is ours: `ignore` stands in it meanwhile
+        job = job.model_copy(update={"sub_health": _owners_word(state)})  # we wrote `ignore` into the label
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
 
 
@@ -140,7 +140,7 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     told = _with_problems(state.with_(standbys=sighting.standbys), sighting.problems)
     told = with_refusing(told, nodes.refusing(sighting.faults), now)
     state = faults.seen(told, sighting, now, restarting=restarting)
-    return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
+    return _with_manager(state, sighting.manager, now, restarting=restarting)  # after a restart the manager is not new
 
 
 def with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> JobState:
@@ -158,8 +158,9 @@ def refusing(state: JobState, now: datetime) -> tuple[str, ...]:
 
 
 def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
-    """Returns the state with the problems that keep the job from being recovered. What was judged for another reason is judged
-    again.
+    """Returns the state with the problems that keep the job from being recovered.
+
+    What was judged for another reason is judged again.
 
     Args:
         of_pods: why its pods cannot be told apart.
@@ -203,7 +204,7 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
     What could not be done without a stream is judged again. A new manager process of a MindIO job knows none of its ranks.
     """
     before, was_here = state.manager_lost, state.introduced and state.attachment != attachment
-    if state.job.training_side is TrainingSide.MINDIO and not restarting:  # which tells no step
+    if state.job.training_side is TrainingSide.MINDIO and not restarting:  # MindIO does not report its first step
         state = again.over(state)
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
     if was_here and not restarting and state.job.training_side is TrainingSide.MINDIO:
@@ -412,8 +413,9 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
 
 
 def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fault] = ()) -> JobState:
-    """Returns the state when an incident has ended. The incident is in the history, ranks have their new holders, and repaired
-    faults are removed.
+    """Returns the state when an incident has ended.
+
+    The incident is in the history, ranks have their new holders, and repaired faults are removed.
 
     Args:
         met: faults that its last mode was given, of the case or not: what it could not mend is not begun again for them.

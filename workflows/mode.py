@@ -76,12 +76,12 @@ class ModeWorkflow(Dialogue):
         self.situation = context.situation if context else Situation()
         if self.told_first:
             self.situation = opening.told(self.situation, self.told_first)
-        self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
-        self.failed_on: list[str] = []  # nodes on which pods that it made did not start
-        self.met = self.faults  # what was broken when it began
+        self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # current faults
+        self.failed_on: list[str] = []  # nodes on which pods of this mode did not start
+        self.met = self.faults  # faults at the beginning of the mode
         self.is_mended: Callable[[Fault], bool] = _is_nothing
         """Returns whether a fault is over if training goes on, even if its source still shows it."""
-        self.went_on_at: datetime | None = None  # by the training side's last word that it goes on
+        self.went_on_at: datetime | None = None  # time of the training side's last report that it goes on
         self.progress: Progress | None = None
         first = (context and context.phase) or workflow.info().typed_search_attributes.get(Attributes.PHASE)
         self._shown = Shown({Attributes.PHASE: first})
@@ -174,15 +174,19 @@ class ModeWorkflow(Dialogue):
             await workflow.sleep(UNDO_PAUSE, summary="before the undo is tried again")
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
-        """Ends the workflow with the verdict. A recovery that gave up is a failed workflow, and a cancelled one is cancelled, so
-        that the list of recoveries shows what needs attention. The `TrainingJob` gets the verdict in each case.
+        """Ends the workflow with the verdict.
+
+        A recovery that gave up is a failed workflow, and a cancelled one is cancelled, so that the list of recoveries shows what
+        needs attention. The `TrainingJob` gets the verdict in each case.
 
         Args:
             cancelled: the workflow was asked to cancel.
         """
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
         left = self.situation.with_(faults=(), unread=(), heard=tuple(self.taken))
-        unread = tuple(report for report in self.inbox if report.results is None)  # which are large, and nobody else's
+        unread = tuple(
+            report for report in self.inbox if report.results is None
+        )  # results are large, and only this mode uses them
         failed_on = tuple(dict.fromkeys(self.failed_on))
         verdict = verdict.with_(
             seconds=seconds,
@@ -238,8 +242,9 @@ def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], None]) -> T:
-    """Runs work that is told of cancellations, and not ended by them. The workflow is cancelled afterwards, unless it continues
-    as another run.
+    """Runs work that is told of cancellations, and not ended by them.
+
+    The workflow is cancelled afterwards, unless it continues as another run.
 
     Args:
         cancelled: tells it.

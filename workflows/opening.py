@@ -19,8 +19,9 @@ from workflows.mode import Ends, ModeWorkflow, seconds
 
 
 async def open_recovery(mode: ModeWorkflow, situation: Situation) -> Situation:
-    """Completes the opening from where an earlier mode of the incident left it. Its results are stored in `mode.situation` at
-    once, so that the verdict contains them also if the opening ends early.
+    """Completes the opening from where an earlier mode of the incident left it.
+
+    Its results are stored in `mode.situation` at once, so that the verdict contains them also if the opening ends early.
 
     Raises:
         Ends: only a restart of the job is left: training does not stop, its manager or all pods are lost, or nobody answers.

@@ -51,7 +51,7 @@ class Operation(Concluding):
             raise self.cannot_go_on(f"training could not be paused: {report.code} {report.info}".rstrip())
         if report.code:
             raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {report.info}")
-        self.asked.append(ReportKind.STATUS)  # who is paused for too long says so
+        self.asked.append(ReportKind.STATUS)  # a training side that is paused too long reports it
 
     async def go_on(self) -> str:
         """Orders training to continue, and returns what the training side reports when it does.
@@ -60,7 +60,7 @@ class Operation(Concluding):
             Ends: it does not.
         """
         job = self.context.job
-        if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.absence):  # borne at any time of a pause
+        if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.absence):  # accepted at any time in a pause
             self.stop_for_a_fault()
             if not (self._speaks_mindio or self.lost_manager):
                 return "training goes on by itself: the order `continue` could not be delivered in time"

@@ -58,8 +58,9 @@ class ProcessLevel(Concluding):
     # ---- the procedure's parts
 
     async def open(self, strategy: Strategy) -> None:
-        """Stops training, announces the faults, and waits until the training side offers this strategy. Training that already
-        stands gets the order without an offer.
+        """Stops training, announces the faults, and waits until the training side offers this strategy.
+
+        Training that already stands gets the order without an offer.
 
         Raises:
             Ends: it does not.
@@ -189,8 +190,10 @@ class ProcessLevel(Concluding):
     # ---- ends
 
     def fails(self, reason: str, code: int = 0) -> Ends:
-        """Returns the end of a mode after which the next one continues while training stands. With MindIO that is possible after
-        `TRY_AGAIN`, or if no strategy was ordered yet: then the announcement and the offers are still valid.
+        """Returns the end of a mode after which the next one continues while training stands.
+
+        With MindIO that is possible after `TRY_AGAIN`, or if no strategy was ordered yet: then the announcement and the offers
+        are still valid.
 
         Args:
             code: of the training side's answer; 0: it gave none.

@@ -1,5 +1,6 @@
-"""Starts other pods, on other nodes, that take over the ranks of faulty ones. All other processes keep their memory, and provide
-the state.
+"""Starts other pods, on other nodes, that take over the ranks of faulty ones.
+
+All other processes keep their memory, and provide the state.
 
 Child of `TrainingJob`, or a front of a client. Training stands while the new pods start. They are backup pods like those of a hot
 switch, and take over by the same hand-over. All faulty pods are replaced, including those that are lost meanwhile. With MindIO
@@ -259,7 +260,7 @@ class ProcessRescheduling(TheirPods):
         else:
             if not swap.old_deleted:
                 self.left_behind += (backup.backup,)
-                return f"the new pod died when it had taken over: {swap.message}"  # which is a fault of its own
+                return f"the new pod died when it had taken over: {swap.message}"  # that is a new fault
         note, left_behind = await hand_over.promoted(job, backup.old, backup.backup)
         self.left_behind += left_behind
         return note

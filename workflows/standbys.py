@@ -49,7 +49,7 @@ class Standbys:
             self._renew(self._known.state.upkeep.model_copy(update={"refused": why}))
         else:
             self._renew(self._known.state.upkeep.model_copy(update={"refused": ""}))
-            if self._known.sightings == before:  # otherwise they were seen later than that
+            if self._known.sightings == before:  # otherwise a sighting is newer
                 self._known.state = self._known.state.with_(standbys=trying.result().standbys)
         self.tell()
 
@@ -58,7 +58,7 @@ class Standbys:
         state = self._known.state
         reason, words = standbys.trouble(state)
         if not reason and not standbys.are_as_wanted(state):
-            return  # one that was lost is not there again yet
+            return  # a lost standby was not replaced yet
         if reason and reason != state.upkeep.told:
             self._journal.soon(self._journal.record(state, reason, words, warning=True))
         self._renew(state.upkeep.model_copy(update={"told": reason}))
@@ -68,12 +68,12 @@ class Standbys:
             self._known.state = self._known.state.with_(upkeep=upkeep)
 
     async def end(self) -> None:
-        """Stops when the job's workflow ends, as the remaining pods then belong to another party.
+        """Deletes the standbys when the job's workflow ends, as the job then belongs to another party.
 
-        Waits for standbys that are being created.
+        Standbys that are still being created are waited for, so that they are deleted too.
         """
         state, trying = self._known.state, self._trying
-        if not (state.standbys or standbys.wanted(state.job)) or state.job.observe:  # one may not have been seen yet
+        if not (state.standbys or standbys.wanted(state.job)) or state.job.observe:  # standbys may exist that were not seen yet
             return
         if trying:
             await workflow.wait_condition(trying.done)

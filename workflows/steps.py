@@ -110,7 +110,7 @@ WAIT = ActivityConfig(
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
 HOLD = ActivityConfig(
-    start_to_close_timeout=timedelta(days=365),  # the server wants some limit; a verdict comes by the limits of its mode
+    start_to_close_timeout=timedelta(days=365),  # the server requires a limit; the mode has its own
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
@@ -144,7 +144,7 @@ JOURNAL = ActivityConfig(
 
 MEMORY = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=5),
-    schedule_to_close_timeout=timedelta(hours=1),  # a note that says too much would have a healthy job swept one day
+    schedule_to_close_timeout=timedelta(hours=1),  # an outdated note could later cause the clean-up of a healthy job
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=30)),
 )

@@ -112,8 +112,8 @@ class TrainingJob:
                 await self._handle(case)
             elif self.state.incidents != incidents or self._moves_on():
                 if await self._is_at_rest():
-                    self._show()  # the next run takes it as told
-                    # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
+                    self._show()  # the next run assumes that it was shown
+                    # Only here a job moves to a newer version, so that an incident ends with the code that began it.
                     workflow.continue_as_new(
                         self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
                     )
@@ -500,8 +500,9 @@ class TrainingJob:
 
     @workflow.update(name=Updates.RECOVER)
     async def recover(self, request: object) -> Verdict:
-        """Runs a mode, regardless of the policy, and returns its verdict. The update's id identifies the request: a repeated
-        request gets the verdict and does not begin the mode again.
+        """Runs a mode, regardless of the policy, and returns its verdict.
+
+        The update's id identifies the request: a repeated request gets the verdict and does not begin the mode again.
 
         Args:
             request: a `ModeRequest` as the client wrote it: one that means nothing is refused by us, not by the SDK.
@@ -600,7 +601,7 @@ class TrainingJob:
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:
         incident = self.incident
-        asked = (incident and incident.case.request) or self.state.request  # which waits behind an incident of faults
+        asked = (incident and incident.case.request) or self.state.request  # a waiting request, while an incident of faults runs
         request, front = (asked.id, asked.request.front) if asked else ("", "")
         mode = incident.mode if incident else None
         return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)

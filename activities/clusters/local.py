@@ -62,7 +62,7 @@ class LocalCluster:
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         async with aclosing(self._client.watch()) as events:
-            await anext(events)  # the watch is open: what changes from here on is not missed by the list
+            await anext(events)  # the watch is open, so no change after the list is missed
             pods = {pod.metadata.uid: pod for pod in await self.pods(job_id)}
             yield list(pods.values())
             async for event in events:
@@ -151,7 +151,7 @@ class LocalCluster:
         )
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
-        # Managers last: one that goes while workers train is made anew by the cluster.
+        # Managers last: the cluster recreates a manager that ends while workers run.
         pods = sorted(await self.pods(job_id), key=lambda pod: (not is_standby(pod), _is_manager(pod)))
         return await self._delete(pods, grace_seconds, lost_nodes)
 

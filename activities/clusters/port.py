@@ -105,8 +105,9 @@ class Cluster(Protocol):
         ...
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
-        """Ensures a backup pod for a rank whose pod has failed, ends, is gone, or is on one of these nodes. The backup is on none
-        of them.
+        """Ensures a backup pod for a rank whose pod has failed, ends, is gone, or is on one of these nodes.
+
+        The backup is on none of them.
 
         A pod that the job's controller created in the lost pod's place is deleted, since it is not needed. If only other
         components create pods, that pod is returned. A standby takes the rank as in `ensure_backup`. Raises Invalid if the job's

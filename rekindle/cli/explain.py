@@ -42,11 +42,13 @@ async def explain(name: str, *, output: Output = Format.TEXT) -> None:
         return
     _show_job(status, output)
     if output is Format.TEXT:
-        with suppress(RekindleError, TimeoutError):  # what is said of the job does not depend on it
+        with suppress(RekindleError, TimeoutError):  # the output about the job does not depend on it
             async with asyncio.timeout(DOUBTS):
                 found = await Nodes(rekindle).look()
             say_doubts(found.unbelieved)
-            for node in (node for node in found.nodes if node.name == name):  # whose name a tenant may have given to a job
+            for node in (
+                node for node in found.nodes if node.name == name
+            ):  # a tenant may have given the name of a node to a job
                 _show_node(node, output)
 
 

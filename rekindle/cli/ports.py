@@ -1,5 +1,6 @@
-"""Checks which process listens on a port of this machine. `rekindle dev` checks before it starts, and again when its own server
-should listen.
+"""Checks which process listens on a port of this machine.
+
+`rekindle dev` checks before it starts, and again when its own server should listen.
 
 A connection that is accepted shows only that some process listens. Linux shows which process it is: `/proc/net/tcp` names the
 socket, and the process holds it among its open files.
@@ -26,7 +27,7 @@ def ensure_free(port: int, option: str, guess: str) -> None:
         Refused: the message names the port, its process where we may see that, and the option.
     """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the connections of one that has ended do not count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores connections of an ended process
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

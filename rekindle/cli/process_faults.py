@@ -119,7 +119,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
 
     _struck_at = 0.0
     _full: tuple[Node, ...] = ()
-    """Nodes that are temporarily cordoned, in their original state."""
+    """Nodes whose capacity is 0 for a while, in their original state."""
 
     def step_ms(self, loading: float) -> float:
         """Returns the duration of a step, in milliseconds. Training must not end before its fault is known."""
@@ -127,7 +127,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
 
     async def strike(self) -> None:
         """Strikes the ranks now; if the job raises the fault itself, waits for the step in which it does."""
-        if self.options.finds_no_node:  # also not on the node of a pod that is lost
+        if self.options.finds_no_node:  # not even the node of the lost pod takes it
             self._full = tuple(await self.cluster.nodes())
             for node in self._full:
                 await self.cluster.set_capacity(node.metadata.name, 0)
@@ -144,7 +144,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
             _signal(pid, signal.SIGSTOP if self.options.fault is Strike.FREEZE else signal.SIGKILL)
 
     async def meanwhile(self, running: Mode | None) -> None:
-        """Uncordons the nodes for a restart, so that it finds those that the job had."""
+        """Restores the capacity of the nodes for a restart, so that it finds those that the job had."""
         if running is Mode.JOB_RESCHEDULING:
             await self._make_room()
 
@@ -154,7 +154,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         self._full = ()
 
     async def tidy(self) -> None:
-        """Uncordons the nodes, however the run ended."""
+        """Restores the capacity of the nodes, however the run ended."""
         await self._make_room()
         await super().tidy()
 

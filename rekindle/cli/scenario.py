@@ -403,8 +403,8 @@ async def run_undisturbed(directory: Path, options: Options) -> None:
 async def until(condition: Callable[[], Any], what: str) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
-            while True:  # files of other processes: there is nothing to wait on
-                await asyncio.sleep(0.2)  # first, so that the question does not compete with what it asks about
+            while True:  # polling, as these are files of other processes
+                await asyncio.sleep(0.2)  # sleeps first, so that the check does not compete with what it waits for
                 if await condition():
                     return
     except TimeoutError:

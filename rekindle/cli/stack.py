@@ -373,7 +373,7 @@ async def _started(state_dir: Path, machine: Machine, ports: Ports, tell: Callab
     try:
         commands = _commands(stack.addresses, state_dir, machine)
         members = {name: _member(name, command, stack.addresses, state_dir) for name, command in commands.items()}
-        if machine.cluster is ClusterKind.KUBERNETES:  # it makes the accounts of the others
+        if machine.cluster is ClusterKind.KUBERNETES:  # it creates the accounts of the other processes
             tell("starting a Kubernetes control plane")
             await stack.start(members.pop("cluster"))
         tell(f"starting {', '.join(members)}")
@@ -444,7 +444,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
         "PYTHONPATH": str(server_root()),
         "PYTHONUNBUFFERED": "1",
     }
-    environment["REKINDLE_ONLY_WORKER"] = "true"  # what another version began goes on at once, its code is gone
+    environment["REKINDLE_ONLY_WORKER"] = "true"  # workflows of another version continue at once, as its code is gone
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     answers_at = addresses.temporal if name == "temporal" else ""

@@ -139,7 +139,7 @@ class AskedByMarks:
             raise Conflict(f"the backup of pod {old['metadata']['name']} is gone")
         kept = _named(pods, old) or _called(backups, _annotations(_now(pods, old)).get(BACKUP_NAME, "")) or backups[0]
         for extra in backups:
-            if extra is not kept:  # at its end the Operator would clear the old pod, if it knew which
+            if extra is not kept:  # at its end the Operator would remove the marks of the old pod, if it knew that pod
                 await _mark(hands, extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
         if _named(pods, old) is None:
             await _mark(hands, old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
@@ -229,7 +229,7 @@ class AskedByMarks:
         try:
             async with asyncio.timeout(SWEPT):
                 while any(_needs_sweeping(pod) for pod in pods):
-                    with suppress(Conflict):  # a name has passed to another pod meanwhile
+                    with suppress(Conflict):  # the name belongs to another pod meanwhile
                         await self._sweep(hands, job, pods, grace_seconds)
                     pods = await hands.reader.pods(job)
         except TimeoutError:

@@ -44,9 +44,10 @@ async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
 
 
 async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> None:
-    """Ensures a budget that keeps all ranks of the job from being evicted. It is deleted with the job, except for pods without
-    controller, which have no owner. A budget for another number of pods, as an elastic job had before, or for other pods, is
-    recreated: the server counts the pods before it allows an eviction.
+    """Ensures a budget that keeps all ranks of the job from being evicted.
+
+    It is deleted with the job, except for pods without controller, which have no owner. A budget for another number of pods, as
+    an elastic job had before, or for other pods, is recreated: the server counts the pods before it allows an eviction.
 
     Args:
         selector: labels that each pod with a rank carries.

@@ -1,5 +1,6 @@
-"""Claims of installations to recover a job. The job's annotation names the Lease of its installation, which shows whether the
-installation is alive.
+"""Claims of installations to recover a job.
+
+The job's annotation names the Lease of its installation, which shows whether the installation is alive.
 
 Used by the watch, which claims jobs; by the driver, which checks the claim before it changes a job; and by the control worker,
 which renews the Lease.
@@ -86,7 +87,7 @@ class Claims:
             over: the installation that it names is gone.
         """
         own, before = await self.own(), job.annotation(keys.RECOVERED_BY)
-        if not job.kind.has_object:  # its pods are claimed by the control worker, which may change them
+        if not job.kind.has_object:  # the control worker claims its pods, as it may change them
             return job
         for _ in range(TRIES):
             if (holder := job.annotation(keys.RECOVERED_BY)) and not (over and holder == before):

@@ -1,7 +1,6 @@
 """Reads which devices of its node a pod was given, as the Ascend Device Plugin, NVSentinel or the kubelet write it on the pod.
-Pure.
 
-This is only a hint. Content that cannot be read counts as no content, and no job waits for it.
+Pure. This is only a hint. Content that cannot be read counts as no content, and no job waits for it.
 """
 
 import json

@@ -91,7 +91,7 @@ class KubernetesCluster:
         return pod
 
     async def _raw(self, job: Workload, name: str, uid: str) -> Object:
-        if not is_name(name):  # it may come from the job's annotation, where a tenant writes
+        if not is_name(name):  # it may come from an annotation, which a tenant can write
             raise NotFound(f"no pod is called {name[:40]!r}")
         pod = await self._api.get(f"/api/v1/namespaces/{job.namespace}/pods/{name}")
         if pod["metadata"]["uid"] != uid or await self._reader.owner_uid(pod) != job.uid:
@@ -109,10 +109,11 @@ class KubernetesCluster:
         return node.model_copy(update={"status": node.status.model_copy(update={"reports": reports})})
 
     async def nodes(self) -> Sequence[Node]:
-        """Returns all nodes with the reports of other components about them. Concurrent callers share one list, which begins
-        after each of them has asked.
+        """Returns all nodes with the reports of other components about them.
 
-            If our account may not list nodes, or cannot read one, its scheduler's choice is relied on.
+        Concurrent callers share one list, which begins after each of them has asked.
+
+        If our account may not list nodes, or cannot read one, its scheduler's choice is relied on.
         """
         asked = time.monotonic()
         async with self._looking:
@@ -247,7 +248,7 @@ class KubernetesCluster:
         ranks = [rank_of(pod) for pod in self._read(job, pods)]
         lost = lost_rank(pod_rank, list(zip(ranks, pods, strict=True)), avoid_nodes)
         made = self._read(job, [await job.kind.count.ensure_replacement(self._hands, job, lost, name, avoid_nodes)])
-        unasked = () if job.kind.count.makes_pods else lost.more  # otherwise its controller made them meanwhile
+        unasked = () if job.kind.count.makes_pods else lost.more  # otherwise the controller created them meanwhile
         old = self._read(job, [pod for pod in (lost.old, *unasked) if pod])
         return Replacement(made[0], next(iter(old), None))
 
@@ -306,7 +307,7 @@ class KubernetesCluster:
             job = await self._reader.job(job_id)
             await ensure_budget(self._api, job, await self._reader.selector_of_ranks(job))
         elif seen := await self._reader.seen(job_id):
-            if not (self._claims and await self._claims.are_others(seen)):  # who recovers it keeps its budget
+            if not (self._claims and await self._claims.are_others(seen)):  # the installation that recovers it keeps its budget
                 await ensure_no_budget(self._api, seen)
         elif "." not in job_id:
             await ensure_none_left(self._api, self._reader.scopes, job_id)

@@ -57,7 +57,7 @@ async def record(api: Api, about: About, event: ClusterEvent) -> None:
     moment = (event.timestamp or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
     state = moment if event.timestamp else about.version or moment
     key = hashlib.sha256(f"{about.uid}{event.reason}{event.message}{state}".encode()).hexdigest()[:16]
-    of_one_pod = about.word == "Job" and about.kind == "Pod"  # it speaks for its job, whose UID is not its own
+    of_one_pod = about.word == "Job" and about.kind == "Pod"  # this pod represents its job, whose UID differs
     involved = {"apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name}
     body = {
         "metadata": {"name": f"{about.name[:LONGEST_STEM].rstrip('-.')}.{key}", "namespace": about.namespace},

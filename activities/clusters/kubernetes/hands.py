@@ -14,7 +14,7 @@ from rekindle.errors import Conflict, Forbidden, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.settings import Settings
 
-if TYPE_CHECKING:  # it knows the table, whose rows do things with this
+if TYPE_CHECKING:  # import cycle: `Reader` needs the table, whose strategies use `Hands`
     from activities.clusters.kubernetes.reader import Reader
 
 AT_ONCE = 20

@@ -17,7 +17,7 @@ from rekindle.model.job import TrainingSide, Trait
 from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STOPPED, TRAINING_SIDE
 from rekindle.model.sizes import LONGEST_RANK
 
-if TYPE_CHECKING:  # who serves jobs needs the table, and the table needs strategies
+if TYPE_CHECKING:  # import cycle: `Hands` needs the table, which needs the strategies
     from activities.clusters.kubernetes.hands import Hands
 
 REPLICA_INDEX = "training.kubeflow.org/replica-index"

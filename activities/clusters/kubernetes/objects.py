@@ -81,7 +81,7 @@ def node_of(raw: Object) -> Node:
     """
     lean = {part: _lean(value) for part, value in raw.items()}
     node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, lean)}
-    amounts = node["status"].get("capacity") or node["status"].get("allocatable", {})  # of what is broken, too
+    amounts = node["status"].get("capacity") or node["status"].get("allocatable", {})  # includes broken ones
     conditions = _conditions(node["status"].get("conditions", ()))
     return Node(
         metadata=metadata_of(node),
@@ -186,13 +186,13 @@ def _status(status: Object, training: frozenset[str]) -> PodStatus:
     runs: Object = next((state["running"] for state in states if state.get("running")), {})
     phase = status.get("phase", "Pending")
     return PodStatus(
-        phase=PodPhase.RUNNING if phase == "Unknown" else PodPhase(phase),  # its node tells what became of it
+        phase=PodPhase.RUNNING if phase == "Unknown" else PodPhase(phase),  # the state of its node decides
         conditions=_conditions(status.get("conditions", ())),
         reason=status.get("reason") or ended.get("reason") or "",
         message=status.get("message") or ended.get("message") or "",
         waiting=_waiting(status),
         exit_code=ended.get("exitCode"),
-        start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
+        start_time=_time(runs.get("startedAt")),  # of the container, as a restarted container is another process
         containers=tuple(state for one in status.get("containerStatuses", ()) if (state := _container(one, training))),
     )
 

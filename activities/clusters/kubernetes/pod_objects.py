@@ -223,7 +223,7 @@ def _place(metadata: Object, job: Workload) -> Object:
     return {
         "labels": {label: labels[label] for label in counts.labels if label in labels},
         "ownerReferences": _unblocked(metadata),
-        "finalizers": list(counts.finalizers),  # a pod whose failure was counted has them no more
+        "finalizers": list(counts.finalizers),  # a pod whose failure was counted has lost them
     }
 
 
@@ -285,8 +285,9 @@ def controller_of(pod: Object) -> Object | None:
 def placed(
     affinity: Object, avoid_nodes: Iterable[str], same: Iterable[tuple[str, str]] = (), *, shun_nodes: Iterable[str] = ()
 ) -> Object:
-    """Returns an affinity that also avoids these nodes by name, and requires nodes with these labels. Node names that an earlier
-    call added are removed.
+    """Returns an affinity that also avoids these nodes by name, and requires nodes with these labels.
+
+    Node names that an earlier call added are removed.
 
     Args:
         affinity: the pod's own.
@@ -303,7 +304,7 @@ def placed(
     said = required.get("nodeSelectorTerms") or [{}]
     if len(said) > MOST_TERMS:
         raise BadInput(f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms: {len(said)} are too many, use {MOST_TERMS} at most")
-    for term in said:  # any one of them suffices, so each says it
+    for term in said:  # terms are alternatives, so each needs it
         own = [one for one in term.get("matchFields", ()) if one["operator"] != "NotIn"]
         more = {**term, "matchFields": own + fields, "matchExpressions": [*term.get("matchExpressions", ()), *labels]}
         terms.append({key: value for key, value in more.items() if value})

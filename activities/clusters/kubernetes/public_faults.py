@@ -73,7 +73,7 @@ class PublicFaults:
             return
         if len(found) > MOST_INFLUENCES:
             raise BadInput(f"influence: fault {fault.fault_id} concerns {len(found)} nodes, accepted are {MOST_INFLUENCES}")
-        said = json.loads(thing["data"][KEY]) if is_shown(known, now) else _said(envelope, fault)  # as it was told first
+        said = json.loads(thing["data"][KEY]) if is_shown(known, now) else _said(envelope, fault)  # as it was reported first
         metadata = {"resourceVersion": thing["metadata"]["resourceVersion"]}
         await self._api.patch(f"{self._path}/{name}", {"metadata": metadata, "data": {KEY: _written(said, found)}})
 

@@ -1,5 +1,6 @@
-"""Detects other controllers that decide when the pods of a job run, and what they write on pods. Pure; used by readers and
-drivers.
+"""Detects other controllers that decide when the pods of a job run, and what they write on pods.
+
+Pure; used by readers and drivers.
 
 A queueing controller resumes what a restart suspends, at once and with the nodes that it has assigned: until a restart goes
 through its own objects, no job of one is restarted.

@@ -122,7 +122,7 @@ class Reader:
         asked = _now()
         async with self._looking:
             if self._looked > asked:
-                if self._look_failed:  # who shares a look shares its failure: nobody knows that there is no such job
+                if self._look_failed:  # callers share a failed list too: it does not show that there is no such job
                     raise self._look_failed
                 return
             await asyncio.sleep(self._looked + gap - _now())
@@ -441,7 +441,7 @@ class Reader:
     async def _found(self, kind: Kind, namespace: str, owner: Object) -> Workload | None:
         """Returns the owner object; None: it is gone, or a tenant invented it. An invented owner is requested only once."""
         name, uid = str(owner["name"]), str(owner["uid"])
-        if not (is_name(name) and is_name(uid)):  # they become a part of a path, and are kept
+        if not (is_name(name) and is_name(uid)):  # they become part of a path, and are stored
             return None
         place = (kind.path(namespace, name), uid)
         if place in self._strange:

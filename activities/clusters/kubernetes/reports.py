@@ -353,7 +353,7 @@ def _json(data: Mapping[str, str], key: str) -> Any:
     text = data.get(key) or "{}"
     found = json.loads(text)
     if HALVES.search(text):
-        json.dumps(found, ensure_ascii=False).encode()  # half of a character could be told to nobody
+        json.dumps(found, ensure_ascii=False).encode()  # half of a character cannot be encoded
     return found
 
 

@@ -39,7 +39,7 @@ class ByOurHand:
             await refuse_what_is_refused(hands, job, pods)
         await hands.delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
         await self.prepare(hands, job, pods, grace_seconds)
-        # Managers last: one that goes while workers train is made anew by the controller of our own jobs.
+        # Managers last: our controller recreates a manager that ends while workers run.
         for group in ([pod for pod in pods if not made.is_manager(pod)], [pod for pod in pods if made.is_manager(pod)]):
             await side_by_side(hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
 
@@ -48,7 +48,7 @@ class ByOurHand:
         if job.was_resumed:
             await hands.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
         late = [pod for pod in there if is_standby(pod) and not _is_new(pod, job, generation)]
-        await hands.delete_all(late, 0)  # somebody made them while the job was stopped
+        await hands.delete_all(late, 0)  # created by another party while the job was stopped
         if left := [pod for pod in there if not _is_new(pod, job, generation) and self.is_in_the_way(pod)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         try:
@@ -82,8 +82,8 @@ class Suspending(ByOurHand):
     forgets_its_start: bool = False
     """True if the start of a suspended Job must be cleared before its template is changed.
 
-        Before Kubernetes 1.36 the template can be changed only if the Job seems never to have started. The Job's controller sets
-        the start again. Source: KEP-2926, and how JobSet resumes its Jobs.
+    Before Kubernetes 1.36 the template can be changed only if the Job seems never to have started. The Job's controller sets
+    the start again. Source: KEP-2926, and how JobSet resumes its Jobs.
     """
 
     generates_names: bool = False

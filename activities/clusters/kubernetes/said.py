@@ -58,8 +58,9 @@ class SaidOfNodes:
         return node
 
     def take(self, where: Where, thing: Object, *, gone: bool, wrong: Wrong = ignored) -> list[Node]:
-        """Stores the reports of an object, and returns the nodes that it concerns, as they are now. If the object as a whole
-        cannot be read, its previous reports stay.
+        """Stores the reports of an object, and returns the nodes that it concerns, as they are now.
+
+        If the object as a whole cannot be read, its previous reports stay.
 
         Args:
             wrong: receives the reason for each part that cannot be read.

@@ -28,6 +28,6 @@ async def pod_of_token(api: Api, token: str) -> str:
             raise ClusterUnavailable("the API server is not ready, and confirms no token")
         raise Refused(f"the API server does not confirm the token: {str(status.get('error'))[:LONGEST_REASON]}")
     uids = (status["user"].get("extra") or {}).get(POD_UID, [])
-    if TOKEN_AUDIENCE not in status.get("audiences", ()) or len(uids) != 1:  # a server that knows no audiences says none
+    if TOKEN_AUDIENCE not in status.get("audiences", ()) or len(uids) != 1:  # a server without support for audiences returns none
         raise Refused(f"the token is not one of a pod for the audience {TOKEN_AUDIENCE}")
     return str(uids[0])

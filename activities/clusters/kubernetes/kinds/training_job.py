@@ -118,7 +118,7 @@ def pods_of_training_job(job: Workload, generation: str, places: Places, gateway
     managers = [make.pod(PodRole.MANAGER, 0, make.spec(spec.manager_command, {}))] if spec.manager_command else []
     if spec.training_side is TrainingSide.REKINDLE:
         managers = [_with_token(pod) for pod in managers]
-    worker = make.spec(spec.command, resources)  # one for all: thousands of copies of a megabyte are gigabytes
+    worker = make.spec(spec.command, resources)  # shared by all pods: thousands of copies of a megabyte are gigabytes
     return managers + [make.pod(PodRole.WORKER, rank, worker) for rank in range(spec.pods)]
 
 
@@ -135,7 +135,7 @@ class _Maker:
             "command": list(command),
             **self._own.container,
         }
-        own = container.get("env", ())  # such as a Secret's key, which a manifest can say in no other way
+        own = container.get("env", ())  # such as a key of a Secret, which a manifest can express only so
         named = {entry["name"] for entry in own}
         container["env"] = [*(entry for entry in self._environment if entry["name"] not in named), *own]
         container["resources"] = _merged(container.get("resources", {}), resources)
