@@ -81,7 +81,7 @@ class Rekindle:
         """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...).
 
         Raises:
-            BadInput: what the environment says of Temporal cannot be used. Unavailable: nobody answers.
+            BadInput: what the environment says of Temporal cannot be used. Unavailable: the service does not answer.
         """
         let_answers_arrive()
         return cls(await connect(address))
@@ -223,7 +223,7 @@ class Rekindle:
         Args:
             job: id or name.
             pod_rank: the pod, by its pod rank (`hccl/rankIndex`), from 0.
-            force: also a pod that nobody reported as sub-healthy.
+            force: also a pod that was not reported as sub-healthy.
             requested_by: who asks; shown in the Temporal UI.
 
         Raises:
@@ -247,8 +247,10 @@ class Rekindle:
         return begun(await self.verdict(await self.start(wanted, job, requested_by=requested_by)))
 
     async def move_links(self, job: str, links: tuple[NodeLinks, ...], *, requested_by: str = "") -> Verdict:
-        """Moves devices to the links that are named and waits for the verdict; nobody moves them back (`rekindle.maintenances`
-        does). Raises what `hot_switch` does."""
+        """Moves devices to the named links and waits for the verdict. Raises what `hot_switch` does.
+
+        They stay there; `rekindle.maintenances` also moves them back.
+        """
         request = requests.read({"job": job, "links": links, "requested_by": requested_by})
         return begun(await self.verdict(await self.begin(Mode.LINK_SWITCH, request)))
 

@@ -1,7 +1,7 @@
 """Client of the local cluster over its Unix socket. Used by the command line and by the driver `activities/clusters/local.py`.
 
-Errors are those of `rekindle.errors`: ClusterUnavailable when nobody answers, NotFound, Conflict and Invalid as the cluster
-answers, WatchExpired when a watch ends.
+Errors are those of `rekindle.errors`: ClusterUnavailable if the cluster does not answer, NotFound, Conflict and Invalid as the
+cluster answers, WatchExpired when a watch ends.
 """
 
 import codecs

@@ -1,11 +1,12 @@
-"""Drains of nodes, for platforms: what one would do, its beginning, and what becomes of each pod.
+"""Drains of nodes, for platforms: forecast a drain, begin it, and follow each pod.
 
     drains = Drains(await Rekindle.connect())
     await drains.begin("node-7")
     while (now := await drains.look("node-7")).cordoned and not now.drained:
         ...
 
-A drain is nothing but a cordon: it goes on without whoever began it. Imports no workflow. Errors are those of `rekindle.errors`.
+A drain is only a cordon, so it continues without the program that began it. Imports no workflow. Errors are those of
+`rekindle.errors`.
 """
 
 import time

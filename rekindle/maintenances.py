@@ -133,7 +133,7 @@ class Maintenances:
         """Moves devices back to their first links; returns what was done.
 
         Args:
-            maintenance: its id, or a job that has one only.
+            maintenance: its id, or a job that has only one.
             links: these devices only; none: all that are on their backup link.
             wait: until it is done; otherwise until it is accepted.
 

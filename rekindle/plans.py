@@ -90,7 +90,7 @@ class Plans:
         """Says how an upgrade goes on; returns what it does now.
 
         Args:
-            leaf: of `proceed`, which one is upgraded: another one that is free by now stays so; empty: whichever is free.
+            leaf: of `proceed`, the leaf that was upgraded; if another leaf is free by now, it stays free. Empty: the free leaf.
 
         Raises:
             BadInput: the switch is not being upgraded. Refused: it cannot be told that now; the reason says why.

@@ -28,7 +28,7 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
         is_mended: tells whether a fault is over if training goes on, even if its source still shows it.
 
     Raises:
-        Ends: it does not; only a restart of the job is left.
+        Ends: training does not repeat a step; only a restart of the job is left.
     """
     before, mode.is_mended, mode.is_asked = mode.situation, is_mended, True
     report = None

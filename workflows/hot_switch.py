@@ -309,7 +309,7 @@ class HotSwitch(ModeWorkflow):
         return report
 
     async def _failure(self, reason: str) -> Ends:
-        """Returns how the mode ends after a failure behind the pause.
+        """Returns how the mode ends after a failure that follows the pause.
 
         MindIO escalates. Our training side stands, and has reported what is faulty, which other modes repair. If no rank is
         faulty it blames the network: then the switch itself failed.

@@ -180,10 +180,10 @@ class LinkFailover:
         """Requests the movement of these devices from the job, again if a fault of the job interrupted it.
 
         Args:
-            patience: how long a job is waited for that is busy; of this at most `ABSENCE` where it cannot be paused.
+            patience: time limit while the job is busy; at most `ABSENCE` of it while the job cannot be paused.
 
         Raises:
-            _NotMoved: it did not, and goes on as before, or was restarted.
+            _NotMoved: the devices were not moved; the job goes on as before, or was restarted.
         """
         verdict = await self._looked_up(moves, patience)
         for _ in range(TRIES - 1):

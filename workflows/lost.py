@@ -68,7 +68,7 @@ async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, Re
     Recoveries of earlier incidents are noted on the way. None: the job has ended.
 
     Args:
-        end: what holds where there was none.
+        end: returned if there was no recovery.
     """
     last, ahead = noted, _perhaps_running(noted, known.state)
     while ahead:

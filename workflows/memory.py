@@ -163,7 +163,7 @@ def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
     What was judged for another reason is judged again.
 
     Args:
-        of_pods: why its pods cannot be told apart.
+        of_pods: why its pods cannot be distinguished.
     """
     counted = count_problem(state.job, state.progress.ranks) if state.progress else ""
     problems = (*filter(None, [counted]), *of_pods)
@@ -232,7 +232,7 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
     """Returns the state with faults that the training side or a person reported.
 
     Args:
-        update_id: of the report. The server knows a repeated one within a run of the workflow only.
+        update_id: of the report. The server recognizes a repeated update only within one run of the workflow.
     """
     if update_id in state.reports:
         return state
@@ -418,7 +418,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     The incident is in the history, ranks have their new holders, and repaired faults are removed.
 
     Args:
-        met: faults that its last mode was given, of the case or not: what it could not mend is not begun again for them.
+        met: faults that its last mode was given, of the case or not. No mode begins again for those that it could not repair.
     """
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
     begun = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at and not _made_no_pods(verdict)]

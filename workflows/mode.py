@@ -247,7 +247,7 @@ async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], N
     The workflow is cancelled afterwards, unless it continues as another run.
 
     Args:
-        cancelled: tells it.
+        cancelled: called for each cancellation.
     """
     task, was_cancelled = asyncio.create_task(work), False
     while not task.done():

@@ -24,7 +24,7 @@ async def open_recovery(mode: ModeWorkflow, situation: Situation) -> Situation:
     Its results are stored in `mode.situation` at once, so that the verdict contains them also if the opening ends early.
 
     Raises:
-        Ends: only a restart of the job is left: training does not stop, its manager or all pods are lost, or nobody answers.
+        Ends: only a restart of the job is left: training does not stop, its manager or all pods are lost, or no answer comes.
     """
     mode.situation = situation
     here = _Opening(mode)

@@ -25,10 +25,10 @@ class Operation(Concluding):
         """Pauses all ranks after the same step.
 
         Args:
-            timeout: seconds after which who is paused may leave; 0: its own.
+            timeout: seconds after which a paused training side may exit; 0: its own limit.
 
         Raises:
-            Ends: they do not.
+            Ends: the ranks do not pause.
         """
         job, self.uuid = self.context.job, self.new_attempt()
         if not await self.order(orders.pause_train(job.id, self.uuid, timeout), job.limits.order):
@@ -57,7 +57,7 @@ class Operation(Concluding):
         """Orders training to continue, and returns what the training side reports when it does.
 
         Raises:
-            Ends: it does not.
+            Ends: training does not continue.
         """
         job = self.context.job
         if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.absence):  # accepted at any time in a pause

@@ -42,7 +42,7 @@ class TheirPods(ProcessLevel):
         """Replaces the pods and describes what was done.
 
         Raises:
-            Ends: the job starts again; behind `recover` no other mode is borne.
+            Ends: the job is restarted, as no other mode is possible after `recover`.
         """
         await self.open(Strategy.RECOVER)
         self.pods_to_replace()

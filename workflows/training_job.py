@@ -81,7 +81,7 @@ class TrainingJob:
             given: a `JobState`, as this version or an earlier one has written it.
 
         Raises:
-            ApplicationError: it is none; the watcher registers the job anew.
+            ApplicationError: it cannot be read; the watcher registers the job again.
         """
         if not self._is_readable:
             raise ApplicationError(
@@ -505,7 +505,7 @@ class TrainingJob:
         The update's id identifies the request: a repeated request gets the verdict and does not begin the mode again.
 
         Args:
-            request: a `ModeRequest` as the client wrote it: one that means nothing is refused by us, not by the SDK.
+            request: a `ModeRequest` as the client wrote it. An invalid one is refused by this handler, not by the SDK.
         """
         request_id = _update_id()
         if memory.answer_of(self.state, request_id) is None:

@@ -1,4 +1,4 @@
-"""The port to a cluster: what recoveries and the watcher need of one, whoever runs its pods.
+"""Port to a cluster: what recoveries and the watcher need of it, regardless of what runs its pods.
 
 Shaped after Kubernetes: objects with uid, labels, annotations, phase and conditions; graceful deletion under a UID precondition;
 a scheduler that says `Unschedulable` and why; a watch that can break. Every write names the state that it ensures, and "already

@@ -331,8 +331,8 @@ async def running(
     """Runs Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
 
     Raises:
-        BadInput: a setting means nothing, or the state directory cannot be used; nothing was started. Refused: a port or the
-            state directory belongs to somebody else; nothing was started. Unavailable: a part did not start; the message has the
+        BadInput: a setting is invalid, or the state directory cannot be used; nothing was started. Refused: a port or the state
+            directory is in use by another process; nothing was started. Unavailable: a part did not start; the message has the
             end of its log.
     """
     read_settings()

@@ -85,7 +85,7 @@ class Hands:
     async def as_made(self, job: Workload, pod: Object) -> Object:
         """Returns the pod without changes that others made since its creation, as a clone must be what its owner specified.
 
-        A rank stays, whoever wrote it. Pods without controller keep all labels and annotations.
+        A rank stays, regardless of who wrote it. Pods without controller keep all labels and annotations.
         """
         if not job.kind.has_object:
             return pod

@@ -211,7 +211,7 @@ def _as_read(job: Workload) -> Object:
 
 
 def _refuse_held(job: Workload) -> None:
-    """Raises: Invalid when somebody else keeps the job from running: its owner, or a queue that has given its place away."""
+    """Raises Invalid if another party suspended the job: its owner, or a queue that has given its place away."""
     if job.is_held:
         raise Invalid(f"{job.kind.name} {job.name} is suspended, and not by a restart: who suspended it resumes it")
 
