@@ -1,7 +1,7 @@
 """Opening of a fault recovery: training stops, the faults settle and are announced, and the training side offers strategies.
 
-It happens once per incident, in the first mode that repairs processes: online retry, in-place recovery, process rescheduling,
-elastic training or a dump. Each of them begins with `open_recovery`; later modes skip the parts that are done. Hot switch and job
+It happens once per incident, in the first mode that repairs processes: online retry, in-place recovery or
+process rescheduling. Each of them begins with `open_recovery`; later modes skip the parts that are done. Hot switch and job
 rescheduling do not need it.
 """
 
