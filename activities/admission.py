@@ -1,4 +1,4 @@
-"""Questions whether the cluster would admit pods of a job, which make nothing. Registered by the control worker."""
+"""Asks whether the cluster would admit pods of a job, without creating any. Registered by the control worker."""
 
 from temporalio import activity
 

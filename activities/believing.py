@@ -1,4 +1,7 @@
-"""Which rules are believed, for the activities that look at a few nodes of a cluster: that depends on all of them."""
+"""Decides which detection rules can be believed, for the activities that look at only a few nodes.
+
+That depends on all nodes of the cluster.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,17 +17,23 @@ class Beliefs:
         self._judged: tuple[Sequence[Node], tuple[Unbelieved, ...]] = ((), ())
 
     async def about(self, nodes: Iterable[Node]) -> tuple[Unbelieved, ...]:
-        """The rules that are not believed, as far as they say something of these nodes: all are looked at only then."""
+        """Returns the rules that are not believed, if a rule that can be doubted applies to these nodes.
+
+        Only then all nodes are read.
+        """
         if not any(believing.called(node, self._rules) for node in nodes):
             return ()
         return self.among(await self._cluster.nodes())
 
     def among(self, nodes: Sequence[Node]) -> tuple[Unbelieved, ...]:
-        """By all nodes of the cluster. Whoever shares one look at them, of thousands, shares what is concluded."""
+        """Returns the rules that are not believed, judged from all nodes of the cluster.
+
+        The result is kept for as long as the same sequence of nodes is passed.
+        """
         if nodes is not self._judged[0]:
             self._judged = nodes, believing.among(nodes, self._rules)
         return self._judged[1]
 
     async def rules(self, nodes: Iterable[Node]) -> Rules:
-        """What is to be believed of these nodes."""
+        """Returns the rules that can be believed for these nodes."""
         return believing.doubting(self._rules, await self.about(nodes))

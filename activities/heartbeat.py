@@ -1,4 +1,4 @@
-"""Heartbeats for activities whose worker may die: without them a dead worker would cost the whole start-to-close time."""
+"""Heartbeats for activities whose worker may die. Without them the death would be noticed only after the start-to-close time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ PERIOD = 0.5
 
 @asynccontextmanager
 async def heartbeating() -> AsyncIterator[None]:
-    """Heartbeats for as long as the block runs."""
+    """Sends heartbeats for as long as the block runs."""
     task = asyncio.create_task(_beat())
     try:
         yield

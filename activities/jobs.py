@@ -1,4 +1,5 @@
-"""What a workflow cannot do itself: ask a `TrainingJob` by an update, and terminate a recovery that does not even cancel."""
+"""Activities for what a workflow cannot do itself: send an update to a `TrainingJob`, and terminate a recovery that does not
+react to its cancellation."""
 
 import asyncio
 from contextlib import suppress
@@ -35,9 +36,10 @@ class JobActivities:
 
     @activity.defn
     async def find_job(self, job: str) -> str:
-        """The id of a job that is given by its id or, where only one job has it, by its name.
+        """Returns the id of a job that is given by its id or, if it is unique, by its name.
 
-        Raises: `job.unknown`, which no retry mends.
+        Raises:
+            `job.unknown`, which no retry mends.
         """
         async with heartbeating():
             if await self._lives(job):
@@ -67,9 +69,10 @@ class JobActivities:
 
     @activity.defn
     async def ask(self, asked: AskRequest) -> None:
-        """Asks the job's workflow to run a mode; returns when it will. `hold_request` waits for its verdict.
+        """Asks the job's workflow to run a mode; returns when the request is accepted. `hold_request` waits for the verdict.
 
-        Raises: as `hold_request`.
+        Raises:
+            as `hold_request`.
         """
         handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
         async with heartbeating():
@@ -81,7 +84,7 @@ class JobActivities:
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=Verdict,
                 )
-                with suppress(WorkflowUpdateRPCTimeoutOrCancelledError):  # it was accepted: its verdict takes longer
+                with suppress(WorkflowUpdateRPCTimeoutOrCancelledError):  # it was accepted, and its verdict takes longer
                     await update.result(rpc_timeout=KNOWN)
             except WorkflowUpdateFailedError as error:
                 raise refusal(error) from error
@@ -138,7 +141,7 @@ class JobActivities:
 
     @activity.defn
     async def withdraw_request(self, asked: WithdrawRequest) -> None:
-        """Tells the job's workflow that nobody wants this request any more; one that has ended is told nothing."""
+        """Tells the job's workflow that a request is withdrawn. Does nothing if the workflow has ended."""
         async with heartbeating():
             try:
                 handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
@@ -149,14 +152,16 @@ class JobActivities:
 
     @activity.defn
     async def await_recovery_end(self, workflow_id: str) -> RecoveryEnd:
-        """Waits for the end of a recovery whose job's workflow was lost. It was told to cancel then, which it may do only behind
-        what it must not leave half done."""
+        """Waits for the end of a recovery whose job's workflow was lost.
+
+        The recovery was cancelled then, which it handles only after a step that must not stop half-way.
+        """
         handle = self._client.get_workflow_handle(workflow_id, result_type=Verdict)
         async with heartbeating():
             try:
                 verdict = await handle.result()
             except WorkflowFailureError as error:
-                stops_pods = runs_mode(workflow_id, LAST.mode)  # cancelled half-way it leaves the job without them
+                stops_pods = runs_mode(workflow_id, LAST.mode)  # a cancellation half-way would leave the job without pods
                 settled = isinstance(error.cause, CancelledError) and not stops_pods
                 return RecoveryEnd(settled=settled, words=str(error.cause))
             except RPCError as error:
@@ -168,7 +173,7 @@ class JobActivities:
 
     @activity.defn
     async def terminate_recovery(self, request: TerminateRequest) -> None:
-        """Ends a recovery that did not process its cancellation in time."""
+        """Terminates a recovery that did not process its cancellation in time."""
         async with heartbeating():
             try:
                 await self._client.get_workflow_handle(request.workflow_id).terminate(request.reason)
@@ -178,10 +183,11 @@ class JobActivities:
 
 
 KNOWN = timedelta(milliseconds=1)
-"""For an answer that came with the acceptance: the reason of a refusal."""
+"""Time limit of a request for an answer that is already known, because it came with the acceptance of the update: the reason of a
+refusal."""
 
 NAMED = 5
-"""Ids that an answer names."""
+"""Maximum number of ids that an error names."""
 
 
 def unknown_job(job: str, accepted: str) -> ApplicationError:
@@ -189,7 +195,10 @@ def unknown_job(job: str, accepted: str) -> ApplicationError:
 
 
 def refusal(error: WorkflowUpdateFailedError) -> ApplicationError:
-    """The reason of a rejected update, as an error that no retry mends. It is an answer and no failure: nothing is logged."""
+    """Returns the reason of a rejected update as an error that is not retried.
+
+    It is an answer and no failure, so nothing is logged.
+    """
     cause = error.cause
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else ErrorTypes.REQUEST_REFUSED
     words = cause.message if isinstance(cause, ApplicationError) else str(cause)

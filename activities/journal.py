@@ -1,4 +1,4 @@
-"""What the cluster's objects say of a job, for schedulers, for people, and for a later workflow of the job."""
+"""Writes the state of a job onto the cluster's objects, for schedulers, for people, and for a later workflow of the job."""
 
 from contextlib import suppress
 
@@ -13,7 +13,7 @@ from rekindle.model.cluster import ClusterEvent
 from rekindle.model.keys import DOWNGRADED, LAST_VERDICT, MEMORY, RECOVERING, SUB_HEALTHY_STRATEGY
 
 EVENT_TRIES = 6
-"""Tries to tell an event beside a note, which later notes wait for."""
+"""Tries to write an event together with a note. Later notes wait for it."""
 
 
 class JournalActivities:
@@ -22,7 +22,7 @@ class JournalActivities:
 
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
-        """Writes the sub-health policy where the scheduler reads it, and why."""
+        """Writes the sub-health policy, and its reason, where the scheduler reads it."""
         with translating_errors(), suppress(NotFound):  # a job that is gone has no record
             async with heartbeating():
                 await self._cluster.ensure_job_metadata(
@@ -31,7 +31,7 @@ class JournalActivities:
 
     @activity.defn
     async def remember(self, request: RememberRequest) -> None:
-        """Writes onto the job's object what a later workflow of the job must find, and tells an event."""
+        """Writes onto the job's object what a later workflow of the job must find, and records an event."""
         with translating_errors(), suppress(NotFound):  # a job that is gone has no record
             async with heartbeating():
                 shown = {RECOVERING: request.recovering or None, LAST_VERDICT: request.last_verdict or None}
@@ -40,7 +40,7 @@ class JournalActivities:
                     await self._told(request.job_id, request.event)
 
     async def _told(self, job_id: str, event: ClusterEvent) -> None:
-        """An event that the cluster takes none of must not keep later notes waiting."""
+        """Records an event. An event that the cluster does not accept must not delay later notes."""
         try:
             await self._cluster.record(job_id, event)
         except ClusterError as error:

@@ -1,7 +1,8 @@
-"""Pods that others make anew: who holds some ranks is seen to end, and to be followed by another pod with a node.
+"""Waits for pods that are recreated by other components: the holders of some ranks end, and each is followed by another pod with
+a node.
 
-Called by the activity `make_anew` of `activities/pods.py`. Whoever made the pods makes the next ones by itself, when the old ones
-are gone: those that have ended, and that its scheduler has not deleted meanwhile, are deleted here.
+Called by the activity `make_anew` of `activities/pods.py`. The creator of the pods creates the next ones by itself when the old
+ones are gone. Old pods that have ended, and that their scheduler has not deleted meanwhile, are deleted here.
 """
 
 import asyncio
@@ -19,20 +20,25 @@ from rekindle.policy.pod_ranks import rank_of
 
 
 class MakingAnew:
-    """One wait for all of them: a second pod that is late does not hold the first one up."""
+    """One wait for all ranks, so that a late pod does not delay the others."""
 
     LEAVES = 20.0
-    """Seconds that a pod is given which was told to leave. Its agent is told up to five times, 3 s apart: an order that is still
-    on its way would end the pod that comes. Source: TaskD."""
+    """Seconds that a pod gets to leave after it was told to.
+
+    Its agent is told up to five times, 3 s apart: a late order would end the new pod. Source: TaskD.
+    """
 
     DELETED_BY_OTHERS = 2.0
-    """Seconds in which the scheduler deletes a pod that has ended. Volcano looks once a second, and remembers where it was."""
+    """Seconds that the scheduler gets to delete a pod that has ended.
+
+    Volcano checks once a second, and remembers the pod's node.
+    """
 
     def __init__(self, cluster: Cluster, request: MadeAnewRequest) -> None:
         self._cluster, self._request = cluster, request
         self._held = {held.pod_rank: held for held in request.held}
         self._goes_at: dict[str, float] = {}
-        """By UID: when a pod is deleted that still is there."""
+        """Time at which a pod is deleted if it still exists, by UID."""
         self._ended: set[str] = set()
         self._before: dict[int, PodRef] = {}
 
@@ -65,7 +71,7 @@ class MakingAnew:
             metadata = pod.metadata
             if self._goes_at.get(metadata.uid, float("inf")) <= _now():
                 await self._cluster.ensure_deleted(self._request.job_id, metadata.name, metadata.uid, 0)
-                self._goes_at[metadata.uid] = _now() + self.LEAVES  # where it ends slowly
+                self._goes_at[metadata.uid] = _now() + self.LEAVES  # it may end slowly
 
     def _goes_by(self, pod: Pod) -> float:
         uid, held = pod.metadata.uid, self._of(pod)
@@ -78,7 +84,7 @@ class MakingAnew:
         return known if uid in self._goes_at else _now() + self._patience(pod, held)
 
     def _patience(self, pod: Pod, held: Held) -> float:
-        """Seconds for a pod that lives."""
+        """Returns the seconds that a running pod gets to end by itself."""
         leaves = held.told or pod.metadata.deletion_timestamp is not None
         return self.LEAVES if leaves and pod.spec.node_name not in self._request.lost_nodes else 0.0
 

@@ -1,4 +1,4 @@
-"""What people see of nodes and say of them, on every cluster. Registered by the control worker."""
+"""Shows nodes to people, and writes what people say about them, on every cluster. Registered by the control worker."""
 
 from temporalio import activity
 
@@ -16,7 +16,7 @@ class NodeActivities:
 
     @activity.defn
     async def look_at_nodes(self, request: NodesRequest) -> NodesNow:
-        """Each with what is seen of it, and which rule decides about that."""
+        """Returns nodes with what is seen of them, and the rule that decides about each fact."""
         rules = self._cluster.rules
         with translating_errors():
             async with heartbeating():
@@ -32,7 +32,7 @@ class NodeActivities:
 
     @activity.defn
     async def cordon_nodes(self, request: NodesRequest) -> None:
-        """No new pod is put on these nodes, or pods are again."""
+        """Cordons these nodes, so that no new pod is placed there, or uncordons them."""
         with translating_errors():
             async with heartbeating():
                 for name in request.names:
@@ -40,7 +40,7 @@ class NodeActivities:
 
     @activity.defn
     async def mark_nodes(self, request: NodesRequest) -> None:
-        """Writes a person's word on these nodes."""
+        """Writes what a person says about these nodes."""
         with translating_errors():
             async with heartbeating():
                 for name in request.names:

@@ -1,4 +1,4 @@
-"""What the upgrade of a switch needs of the world: which jobs are on a leaf, and what became of their maintenances."""
+"""Activities of the upgrade of a switch: find the jobs on a leaf, and begin, end and look up their maintenances."""
 
 import asyncio
 
@@ -26,11 +26,11 @@ from rekindle.policy.devices import devices
 from rekindle.temporal import TASK_TIMEOUT, Attributes, living
 
 AT_ONCE = 16
-"""Jobs that are looked at at the same time."""
+"""Jobs that are queried at the same time."""
 
 
 BEGUN_BY = "begunBy"
-"""Memo of a maintenance that an upgrade has begun: the first run of it."""
+"""Memo of a maintenance that an upgrade has begun: first run id of the upgrade."""
 
 
 class PlanActivities:
@@ -40,7 +40,7 @@ class PlanActivities:
 
     @activity.defn
     async def survey_leaf(self, request: SurveyLeafRequest) -> LeafView:
-        """The jobs that have devices on a leaf, and what of the request is not known."""
+        """Returns the jobs that have devices on a leaf, and the nodes and jobs of the request that are unknown."""
         with translating_errors():
             async with heartbeating():
                 runs = {run.id: run async for run in self._client.list_workflows(living(ids.Workflows.TRAINING_JOB))}
@@ -67,7 +67,7 @@ class PlanActivities:
         return unknown
 
     async def _look(self, job_id: JobId, leaf: Leaf) -> JobOnLeaf | None:
-        """None: it has no device there, or has ended."""
+        """Returns the devices of a job on a leaf; None: it has none there, or has ended."""
         try:
             job, pods = await self._cluster.job(job_id), await self._cluster.pods(job_id)
         except NotFound:
@@ -96,8 +96,11 @@ class PlanActivities:
 
     @activity.defn
     async def fail_over(self, wanted: FailOver) -> Moved:
-        """Begins a maintenance and waits until it has failed its links over, or has failed itself. Repeated after the death of a
-        worker, it waits for the one that it had begun; somebody else's is waited for as well, and is none of ours."""
+        """Begins a maintenance and waits until it has failed its links over, or has failed itself.
+
+        After the death of a worker, the retry waits for the maintenance that was begun. A maintenance that another party has
+        begun is waited for as well, and reported as such.
+        """
         with translating_errors():
             async with heartbeating():
                 ours = await self._begin(wanted)
@@ -110,7 +113,10 @@ class PlanActivities:
         return Moved(info=known.moves[-1].reason if known.moves else "")
 
     async def _begin(self, wanted: FailOver) -> bool:
-        """Whether it is ours. It has no parent: it outlives the upgrade, and begins on the current version of the code."""
+        """Begins the maintenance, and returns whether it belongs to this upgrade.
+
+        It has no parent: it outlives the upgrade, and begins on the current version of the code.
+        """
         request = wanted.request
         try:
             await self._client.start_workflow(
@@ -130,7 +136,10 @@ class PlanActivities:
 
     @activity.defn
     async def move_back(self, request: MoveBack) -> Moved:
-        """Moves the links of a maintenance back. Repeated after the death of a worker, it waits for what it had asked for."""
+        """Moves the links of a maintenance back.
+
+        After the death of a worker, the retry waits for the movement that was requested.
+        """
         with translating_errors():
             async with heartbeating():
                 while True:
@@ -140,14 +149,17 @@ class PlanActivities:
                             return Moved(info=known.moves[-1].reason if known.moves else "")
                         done = await self._maintenances.switch_back(request.maintenance, requested_by=request.requested_by)
                         return Moved(info=done)
-                    except Busy:  # somebody else has asked for the same: `settled` waits for its end
+                    except Busy:  # the same was requested by another party; `settled` waits for its end
                         continue
                     except (BadInput, Refused, NotMoved) as error:
                         return await self._not_back(request.maintenance, str(error))
 
     async def _not_back(self, maintenance: str, problem: str) -> Moved:
-        """What is over meanwhile has nothing on its backup link; what could not be failed over never had. What somebody has
-        terminated moves nothing any more."""
+        """Reports why links were not moved back, and whether that is a problem.
+
+        A maintenance that has ended has nothing on its backup link, and one that could not fail over never had. One that was
+        terminated moves nothing any more.
+        """
         try:
             known = await self._maintenances.settled(maintenance)
         except BadInput as error:

@@ -1,4 +1,4 @@
-"""What recoveries do to pods, over the port to a cluster. Registered by the control worker.
+"""Activities of recoveries that create, delete and look at pods, through the port to a cluster. Registered by the control worker.
 
 Every write names the state that it ensures, so that a repeated call finds its work done.
 """
@@ -63,7 +63,7 @@ from rekindle.policy.sighting import end_of, gone, is_lost, sight, standbys
 from rekindle.policy.unfit import Unfit, unfit
 
 MOST_NODES = 100
-"""Nodes that one survey looks at."""
+"""Maximum number of nodes that one survey reads."""
 
 STUCK = (
     "CreateContainerConfigError",
@@ -74,18 +74,21 @@ STUCK = (
     "InvalidImageName",
     "RunContainerError",
 )
-"""Why a container waits, where that has been tried and does not pass in the time of a recovery. Source: the kubelet's words."""
+"""Reasons why a container waits that the kubelet has tried, and that do not pass in the time of a recovery.
+
+Source: the kubelet's words.
+"""
 
 KEPT = timedelta(seconds=5)
-"""Time in which pods that have ended are gone."""
+"""Time in which ended pods are gone."""
 
 MOST_FAILED_ON = 20
 
 PER_POD = 200
-"""Bytes of what is said of one pod where several are named."""
+"""Maximum bytes of the text about one pod if several are named."""
 
 HOT = re.compile(r"(-hot-[0-9]{4,})+$")
-"""What an earlier hot switch added to the name of a pod: the next one replaces it."""
+"""Suffix that an earlier hot switch added to the name of a pod. The next hot switch replaces it."""
 
 
 def ref(pod: Pod) -> PodRef:
@@ -97,21 +100,22 @@ def is_backup(pod: Pod) -> bool:
 
 
 def was_standby(backup: Pod, name: str) -> bool:
-    """Whether it was taken in place of a new pod of this name."""
+    """Returns whether a standby was used instead of a new pod of this name."""
     return backup.metadata.annotations.get(TAKEN_AS) == name
 
 
 class PodActivities:
-    """The activities over one cluster."""
+    """Activities for the pods of one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._rules, self._beliefs = cluster, cluster.rules, Beliefs(cluster)
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
-        """The backup pod of a pod rank: a standby that takes it over, or a new pod, once.
+        """Ensures the backup pod of a pod rank, once: a standby that takes it over, or a new pod.
 
-        Raises: `cluster.not_found` when no live pod holds the rank.
+        Raises:
+            `cluster.not_found` when no live pod holds the rank.
         """
         with translating_errors():
             async with heartbeating():
@@ -146,17 +150,19 @@ class PodActivities:
 
     @activity.defn
     async def make_anew(self, request: MadeAnewRequest) -> MadeAnew:
-        """Waits until each of these pod ranks has another pod with a node, which the job's controller makes by itself, or the
-        deadline. Old ones that have ended, or that nobody told to leave, are deleted for that."""
+        """Waits until each of these pod ranks has another pod with a node, which the job's controller creates by itself, or the
+        deadline. Deletes old pods that have ended, or that were not told to leave."""
         with translating_errors():
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
 
     async def _unfit(self, pods: Sequence[Pod]) -> Unfit:
-        """Where no new pod of a job goes. Its standbys' nodes are looked at in any case: one that is gone is in no list.
+        """Returns where new pods of a job must not be placed.
+
+        The nodes of standbys are always read: a deleted node is in no list.
 
         Args:
-            pods: of the job; without any of them nobody knows what they tolerate.
+            pods: of the job; without any, what they tolerate is unknown.
         """
         seen = await self._cluster.nodes()
         rules = doubting(self._rules, self._beliefs.among(seen))
@@ -166,14 +172,17 @@ class PodActivities:
         return unfit([*nodes.values(), *of_standbys], tolerated, rules)
 
     async def _nodes(self, pods: Iterable[Pod]) -> list[Node]:
-        """That these pods are on."""
+        """Returns the nodes that these pods are on. A node that no longer exists is returned as gone."""
         names = sorted({pod.spec.node_name for pod in pods} - {""})
         nodes = await asyncio.gather(*(self._node(name) for name in names))
         return [node or gone(name) for name, node in zip(names, nodes, strict=True)]
 
     @activity.defn
     async def ensure_standbys(self, request: StandbysRequest) -> StandbysNow:
-        """As many standbys as are wanted, each on a node that is well as far as it has one. A job that is gone has none."""
+        """Ensures the wanted number of standbys, on healthy nodes as far as they have a node.
+
+        A job that no longer exists has none.
+        """
         with translating_errors():
             async with heartbeating():
                 try:
@@ -188,7 +197,7 @@ class PodActivities:
 
     @activity.defn
     async def await_scheduled(self, request: PodsRequest) -> Scheduled:
-        """Waits until the pod has a node, or the deadline; then the scheduler's message is in the answer."""
+        """Waits until the pod has a node, or the deadline. After the deadline the answer contains the scheduler's message."""
         (target,) = request.pods
         pods = await self._until_these(request, lambda pods: all(pod.spec.node_name or _over(pod) for pod in pods))
         if not pods:
@@ -199,7 +208,7 @@ class PodActivities:
         return Scheduled(node=pods[0].spec.node_name, sub_healthy=await self._is_sub_healthy(pods[0]), message=message, gate=gate)
 
     async def _is_sub_healthy(self, pod: Pod) -> bool:
-        """The scheduler of a cluster may know nothing of it."""
+        """Returns whether the pod's node is sub-healthy, which the scheduler of a cluster may not know."""
         with translating_errors():
             async with heartbeating():
                 node = await self._node(pod.spec.node_name) if pod.spec.node_name else None
@@ -207,8 +216,11 @@ class PodActivities:
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
-        """Waits until the pods run. Ends early when one of them failed, is gone, or waits for what hardly comes. Those of a lost
-        node seem to run for minutes, or for ever: they do not."""
+        """Waits until the pods run.
+
+        Ends early if one of them failed, is gone, or waits for a reason that rarely passes. The pods of a lost node seem to run
+        for minutes or longer, and count as not running.
+        """
         pods = await self._until_these(
             request, lambda pods: len(pods) < len(request.pods) or _settled(pods) or any(map(_is_stuck, pods))
         )
@@ -222,7 +234,7 @@ class PodActivities:
 
     @activity.defn
     async def await_new_running(self, request: NewPodsRequest) -> Started:
-        """Waits until all pods of a restart run. Ends early when one of them failed or is gone again."""
+        """Waits until all pods of a restart run. Ends early if one of them failed or is gone again."""
         seen: set[str] = set()
 
         def settled(pods: Sequence[Pod]) -> bool:
@@ -238,7 +250,10 @@ class PodActivities:
 
     @activity.defn
     async def look_at_new_pods(self, request: NewPodsRequest) -> Started:
-        """Whether no rank has lost its pod since the restart. A manager is not looked at: another one takes over from it."""
+        """Returns whether no rank has lost its pod since the restart.
+
+        The pod of a manager is not checked, as another manager takes over from it.
+        """
         with translating_errors():
             async with heartbeating():
                 everyone = await self._cluster.pods(request.restart.job_id)
@@ -251,7 +266,7 @@ class PodActivities:
 
     @activity.defn
     async def look_at_job(self, request: JobRequest) -> JobLook:
-        """How the job is by its own object."""
+        """Returns the phase of the job as its own object has it; None: the job is gone or being deleted."""
         with translating_errors():
             async with heartbeating():
                 try:
@@ -262,8 +277,10 @@ class PodActivities:
 
     @activity.defn
     async def swap(self, request: SwapRequest) -> Swap:
-        """Deletes the old pod at once, if the backup pod is seen alive; otherwise keeps it as the rescue. One that is gone counts
-        as deleted."""
+        """Deletes the old pod at once if the backup pod is running; otherwise keeps the old pod as the rescue.
+
+        A pod that is gone counts as deleted.
+        """
         with translating_errors():
             async with heartbeating():
                 try:
@@ -278,13 +295,15 @@ class PodActivities:
 
     @activity.defn
     async def await_gone(self, request: PodsRequest) -> tuple[PodRef, ...]:
-        """Waits until the pods are gone, or the deadline; answers those that are still there."""
+        """Waits until the pods are gone, or the deadline; returns those that still exist."""
         return tuple(ref(pod) for pod in await self._until_these(request, lambda pods: not pods))
 
     @activity.defn
     async def await_old_gone(self, request: OldPodsRequest) -> PodCount:
-        """Waits until no pod from before a restart runs, or the end of the time; answers those that may. One that has ended and
-        is kept, as by a finalizer, is waited for a moment more, since its name may be needed."""
+        """Waits until no pod from before a restart runs, or the time limit; returns those that may still run.
+
+        An ended pod that is kept, as by a finalizer, is waited for a little longer, since its name may be needed.
+        """
         restart = request.restart
         wanted: Wanted = lambda pod: not _is_new(pod, restart)  # noqa: E731
         left = await self._until(restart.job_id, wanted, request.within, lambda pods: all(map(is_over, pods)))
@@ -294,7 +313,7 @@ class PodActivities:
 
     @activity.defn
     async def promote(self, request: SwapRequest) -> None:
-        """The backup pod becomes the pod of its rank."""
+        """Makes the backup pod the pod of its rank."""
         with translating_errors():
             async with heartbeating():
                 await self._cluster.ensure_promoted(request.job_id, request.backup.name, request.backup.uid)
@@ -326,7 +345,7 @@ class PodActivities:
 
     @activity.defn
     async def ensure_pods(self, request: StartRequest) -> PodCount:
-        """Creates the job's pods of this generation, once."""
+        """Ensures the job's pods of this generation, once."""
         with translating_errors():
             async with heartbeating():
                 known = await self._unfit(())
@@ -352,12 +371,12 @@ class PodActivities:
 
     @activity.defn
     async def resolve_links(self, request: ResolveLinksRequest) -> LinkTargets:
-        """Which ranks have these devices, in which pods."""
+        """Returns which ranks have these devices, and in which pods they are."""
         return resolved(await self._devices(request.job_id), request.links)
 
     @activity.defn
     async def find_targets(self, request: TargetsRequest) -> StressTargets:
-        """Which ranks a stress test asks, and for what."""
+        """Returns which ranks a stress test asks, and for which operations; or why the test is impossible."""
         rows = await self._devices(request.job_id)
         problem = stress.problem(request.stress, rows, request.accepted)
         return (
@@ -366,7 +385,7 @@ class PodActivities:
 
     @activity.defn
     async def judge(self, request: FindingsRequest) -> Found:
-        """What a stress test has found, node by node; those with faults are isolated, once."""
+        """Returns what a stress test has found for each node. Isolates nodes with faults, once."""
         rows = await self._devices(request.job_id)
         found = stress.tested(request.results, stress.by_rank(request.asked), rows)
         with translating_errors():
@@ -384,7 +403,7 @@ class PodActivities:
         return devices(JobView(job=job, pods=tuple(pods)))
 
     async def _isolate(self, name: str, reason: str) -> str:
-        """Why it cannot be; empty: it is, or is gone."""
+        """Isolates a node. Returns why it cannot be; empty: it is isolated, or gone."""
         node = await self._node(name)
         if node and (change := isolation.isolation(node.metadata.annotations, reason)):
             try:
@@ -410,7 +429,7 @@ class PodActivities:
 
 
 def _holder(pods: Iterable[Pod], request: BackupRequest) -> Pod:
-    """One that failed may be left behind beside the pod that has taken its rank over."""
+    """Returns the pod that holds the rank. A failed pod may exist beside the pod that has taken over its rank."""
     for pod in sorted(pods, key=lambda pod: pod.status.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED)):
         if ref(pod).rank == request.pod_rank and not is_backup(pod) and pod.metadata.deletion_timestamp is None:
             return pod
@@ -418,13 +437,13 @@ def _holder(pods: Iterable[Pod], request: BackupRequest) -> Pod:
 
 
 def _left(within: timedelta) -> timedelta:
-    """Of the time that an activity has, also when it is not its first try. Both moments are the server's own."""
+    """Returns the time that is left of an activity's limit, also in a later attempt. Both times are from the server's clock."""
     info = activity.info()
     return max(timedelta(0), within - (info.current_attempt_scheduled_time - info.scheduled_time))
 
 
 def _is_new(pod: Pod, restart: Restart) -> bool:
-    """Whether the pod was made by or after this restart."""
+    """Returns whether the pod was created by this restart or later."""
     if pod.metadata.labels.get(GENERATION) == restart.generation or restart.youngest is None:
         return True
     born = pod.metadata.creation_timestamp
@@ -442,7 +461,7 @@ def _count(pods: Sequence[Pod]) -> PodCount:
 
 
 def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
-    """Whether all run; why not, of the first ten."""
+    """Returns whether all pods run; if not, why, for the first ten."""
     if missing := expected - {pod.metadata.name for pod in pods}:
         return Started(running=False, message=f"gone: {few(sorted(missing))}")
     if failed := [pod for pod in pods if _over(pod)]:
@@ -455,7 +474,10 @@ def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
 
 
 def _failed_on(failed: Sequence[Pod], pods: Sequence[Pod]) -> tuple[str, ...]:
-    """Returns nodes on which these pods did not start. Where none of several runs anywhere, it says nothing of places."""
+    """Returns the nodes on which these pods did not start.
+
+    If none of several pods runs anywhere, nodes are not the reason, and none is returned.
+    """
     running = {pod.spec.node_name for pod in pods if pod.status.phase is PodPhase.RUNNING}
     if len(pods) > 1 and not running:
         return ()
@@ -475,7 +497,7 @@ def _is_stuck(pod: Pod) -> bool:
 
 
 def _waits_for_a_place(pods: Sequence[Pod]) -> bool:
-    """Tells whether some run, and each of the others waits on its node for what hardly comes there."""
+    """Returns whether some pods run, and each of the others waits on its node for a reason that rarely passes there."""
     waiting = [pod for pod in pods if pod.status.phase is not PodPhase.RUNNING]
     return 0 < len(waiting) < len(pods) and all(map(_is_stuck, waiting)) and bool(_failed_on(waiting, pods))
 

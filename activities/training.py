@@ -1,4 +1,4 @@
-"""Orders to the training side. Runs in the gateway that holds the job's stream, on that gateway's own task queue."""
+"""Delivers orders to the training side. Runs in the gateway that holds the job's stream, on that gateway's own task queue."""
 
 from typing import Protocol
 
@@ -11,11 +11,11 @@ from rekindle.model.recovery import Order
 
 class Streams(Protocol):
     async def deliver(self, order: Order, recovery: str) -> None:
-        """Puts an order of a recovery's workflow on the job's stream; raises NotAttached where there is none."""
+        """Puts an order of a recovery's workflow on the job's stream; raises NotAttached if there is none."""
         ...
 
     def end_session(self, job_id: str, session: str, reason: str) -> None:
-        """Ends this very subscription, if it is still here."""
+        """Ends exactly this subscription, if it is still here."""
         ...
 
 
@@ -25,9 +25,10 @@ class OrderActivities:
 
     @activity.defn
     async def deliver_order(self, order: Order) -> None:
-        """Delivers one order, no more: its answer is a report.
+        """Delivers one order. The training side answers it with a report.
 
-        Raises: `training_side.not_attached`, retryable, when the job's stream is not here.
+        Raises:
+            `training_side.not_attached`, retryable, when the job's stream is not here.
         """
         with translating_errors():
             await self._streams.deliver(order, activity.info().workflow_id or "")

@@ -1,4 +1,4 @@
-"""The border between our errors and Temporal's: the one place where the one becomes the other."""
+"""Translates our errors to those of Temporal. This is the only place where that is done."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,10 @@ from rekindle.errors import ClusterUnavailable, RekindleError
 
 @contextmanager
 def translating_errors() -> Iterator[None]:
-    """Turns an error of our tree into an ApplicationError whose type is stable and which says whether a retry may help. What is
-    retried is expected to happen, and no alarm."""
+    """Converts an error of `rekindle.errors` to an ApplicationError with a stable type that says whether a retry may help.
+
+    A retryable error is expected, and not logged as an alarm.
+    """
     try:
         yield
     except RekindleError as error:

@@ -1,7 +1,7 @@
-"""Search attributes that the server does not have as we want them, such as one that somebody has removed.
+"""Handles search attributes that the server does not have as expected, for example because somebody removed one.
 
-They are for people to look at, and the server fails each workflow task that names one: a recovery would stand for it. So they are
-left out of what workflows tell, and registered again. Used by the plugin of `rekindle.temporal` and by the control worker.
+They are for people, but the server fails each workflow task that names a missing one, which would stop a recovery. So they are
+removed from the commands of workflows, and registered again. Used by the plugin of `rekindle.temporal` and by the control worker.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,14 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
 NOTHING = "BatcherUser"
-"""An attribute that every server has, and that is empty in our workflows. A change of attributes must change one: the history has
-an event for it, which the same code has to find again."""
+"""Attribute that every server has, and that is empty in our workflows.
+
+A change of attributes must change at least one, as the history has an event for it that replay must find again.
+"""
 
 
 class Absent:
-    """Names of this process, which works for one namespace. What they are is no part of any history."""
+    """Names of missing attributes in this process, which works for one namespace. They are not part of any history."""
 
     names: frozenset[str] = frozenset()
 
@@ -27,7 +29,7 @@ ABSENT = Absent()
 
 
 class Leaving(WorkflowRunner):
-    """Runs workflows as another runner does, and leaves out what the server does not have."""
+    """Workflow runner that delegates to another one, and removes missing attributes from its commands."""
 
     def __init__(self, runner: WorkflowRunner) -> None:
         self._runner = runner
@@ -66,8 +68,11 @@ class _Instance(WorkflowInstance):
 
 
 def leave_out(completion: WorkflowActivationCompletion, names: Iterable[str]) -> None:
-    """Removes these attributes from the commands of a task. The workflow does not hear of it: what it decides does not depend on
-    what a server has. A history with these commands is replayed all the same, since what they name is not compared."""
+    """Removes these attributes from the commands of a task.
+
+    The workflow does not notice it, so its decisions do not depend on the server. Replay still works, since the attributes of
+    these commands are not compared.
+    """
     for command in completion.successful.commands:
         if command.HasField("upsert_workflow_search_attributes"):
             told = command.upsert_workflow_search_attributes.search_attributes

@@ -1,5 +1,7 @@
-"""What a message of a workflow must bring. The SDK calls a handler with whatever came, and a handler that cannot be called stops
-its workflow: with a signal, which stands in the history, for ever. Part of the plugin of `rekindle.temporal`.
+"""Rejects messages to workflows whose arguments do not fit the handler. Part of the plugin of `rekindle.temporal`.
+
+The SDK calls a handler with any arguments that arrive, and a handler that cannot be called stops its workflow. A signal stays in
+the history, so such a workflow would be stopped forever.
 """
 
 import inspect
@@ -21,7 +23,7 @@ from rekindle.ids import ErrorTypes
 
 
 def _misfit(handler: Callable[..., Any] | None, given: Sequence[object]) -> str:
-    """Why a handler cannot be called with this; empty: it can, or there is none."""
+    """Returns why a handler cannot be called with these arguments; empty: it can, or there is none."""
     if handler is None:
         return ""
     signature = inspect.signature(handler)
@@ -46,7 +48,7 @@ class _Fitting(WorkflowInboundInterceptor):
         super().handle_update_validator(input)
 
     async def handle_update_handler(self, input: HandleUpdateInput) -> Any:  # noqa: A002
-        """Also here: an update without a validator comes straight to its handler."""
+        """Rejects an update that does not fit. An update without a validator reaches only its handler."""
         _refuse_misfit(input)
         return await super().handle_update_handler(input)
 

@@ -46,28 +46,28 @@ INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
 
 class JobRow(Value):
-    """One job, as a list shows it."""
+    """Job in a list."""
 
     id: str
     name: str
     phase: str
-    """What is being done about it, in a word or two; `ended` once its workflow has."""
+    """State of the job in a word or two; `ended` once its workflow has ended."""
 
     last_verdict: str = ""
     since: datetime
-    """When it was registered, or came back from its last incident."""
+    """Time at which the job was registered, or recovered from its last incident."""
 
     until: datetime | None = None
-    """When it ended; None: it lives."""
+    """Time at which the job ended; None: it has not ended."""
 
 
 class RecoveryRow(Value):
-    """A recovery that runs."""
+    """Running recovery."""
 
     workflow_id: str
     mode: str
     fault: str
-    """What it is about."""
+    """Fault or request that the recovery is about."""
 
 
 class Rekindle:
@@ -81,13 +81,13 @@ class Rekindle:
         """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...).
 
         Raises:
-            BadInput: what the environment says of Temporal cannot be used. Unavailable: nobody answers.
+            BadInput: what the environment says of Temporal cannot be used. Unavailable: the service does not answer.
         """
         let_answers_arrive()
         return cls(await connect(address))
 
     async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
-        """Registered jobs, newest first; with `ended` also those that have ended, as long as the server keeps them.
+        """Returns the registered jobs, newest first; with `ended` also those that have ended, as long as the server keeps them.
 
         A new job appears within about a second.
         """
@@ -98,7 +98,8 @@ class Rekindle:
         return [_job_row(run) async for run in self._list(query)]
 
     async def find(self, job: str, *, ended: bool = False) -> str:
-        """The id of a job that is given by id or by name; with `ended` also of one that has ended, the newest of its name.
+        """Returns the id of a job that is given by id or by name; with `ended` also that of one that has ended, the newest of its
+        name.
 
         Raises:
             BadInput: no job, or several, by that name.
@@ -122,7 +123,7 @@ class Rekindle:
         raise BadInput(f"job: {job!r} is not a registered job (known: {names})")
 
     async def _lives(self, job_id: str) -> bool | None:
-        """Whether the job of this id lives; None: there is none."""
+        """Returns whether the job with this id is running; None: there is no such job."""
         try:
             found = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
         except RPCError as error:
@@ -132,7 +133,7 @@ class Rekindle:
         return found.status is WorkflowExecutionStatus.RUNNING
 
     async def status(self, job: str, *, ended: bool = False) -> JobStatus:
-        """State and history of a job; with `ended` also of one that has ended. Needs a running control worker."""
+        """Returns state and history of a job; with `ended` also of one that has ended. Needs a running control worker."""
         handle = self.temporal.get_workflow_handle(ids.job_workflow(await self.find(job, ended=ended)))
         try:
             status: JobStatus = await handle.query(ids.Queries.STATUS, result_type=JobStatus)
@@ -141,7 +142,7 @@ class Rekindle:
         return status
 
     async def running(self, job: Job) -> RecoveryRow | None:
-        """The recovery of a job that runs now."""
+        """Returns the running recovery of a job; None: there is none."""
         async for run in self._list(f"{Attributes.JOB.name} = '{job.name}' AND ExecutionStatus = 'Running'"):
             if run.parent_id == ids.job_workflow(job.id):
                 found = run.typed_search_attributes
@@ -150,7 +151,7 @@ class Rekindle:
         return None
 
     async def details(self, workflow_id: str) -> str:
-        """What the page of a running workflow says now: of a recovery, the list of its phases in Markdown, ticked off."""
+        """Returns the page of a running workflow. That of a recovery is the list of its phases in Markdown, with check marks."""
         handle = self.temporal.get_workflow_handle(workflow_id)
         try:
             metadata: WorkflowMetadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
@@ -159,8 +160,10 @@ class Rekindle:
         return str(metadata.current_details)
 
     async def cancel(self, job: str) -> list[str]:
-        """Withdraws what was asked for on a job, whoever asked; answers the ids of the requests. What must not stop half-way goes
-        on to its end."""
+        """Withdraws all requests on a job, regardless of who sent them; returns their ids.
+
+        A mode that must not stop half-way goes on to its end.
+        """
         job_id = await self.find(job)
         try:
             status = await self.status(job_id)
@@ -181,12 +184,15 @@ class Rekindle:
         return [status.request]
 
     async def _cancel_unheard(self, job_id: str) -> list[str]:
-        """The fronts of this client that have not asked yet, for want of a control worker; a new one is listed a moment later."""
+        """Cancels fronts of this client whose request has not reached the job, because no control worker runs.
+
+        A new front is listed after a moment.
+        """
         fronts = f"WorkflowId STARTS_WITH '{ids.request_workflow(job_id, '')}' AND ExecutionStatus = 'Running'"
         return [run.id async for run in self._list(fronts) if await self._cancel_front(run.id, run.run_id)]
 
     async def _cancel_front(self, workflow_id: str, run_id: str) -> bool:
-        """Whether it runs: it withdraws what it asked for."""
+        """Cancels a front, which then withdraws its request. Returns whether it was running."""
         try:
             await self.temporal.get_workflow_handle(workflow_id, run_id=run_id).cancel()
         except RPCError as error:
@@ -196,7 +202,10 @@ class Rekindle:
         return True
 
     def unanswered(self, error: RPCError) -> Unavailable:
-        """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""
+        """Returns an error with Temporal's message and its address and namespace.
+
+        The message alone does not say which one was wrong.
+        """
         address = self.temporal.service_client.config.target_host
         where = f"{address}, namespace {self.temporal.namespace} (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE)"
         return Unavailable(f"Temporal at {where}: {in_words(error)}")
@@ -214,7 +223,7 @@ class Rekindle:
         Args:
             job: id or name.
             pod_rank: the pod, by its pod rank (`hccl/rankIndex`), from 0.
-            force: also a pod that nobody reported as sub-healthy.
+            force: also a pod that was not reported as sub-healthy.
             requested_by: who asks; shown in the Temporal UI.
 
         Raises:
@@ -238,8 +247,10 @@ class Rekindle:
         return begun(await self.verdict(await self.start(wanted, job, requested_by=requested_by)))
 
     async def move_links(self, job: str, links: tuple[NodeLinks, ...], *, requested_by: str = "") -> Verdict:
-        """Moves devices to the links that are named and waits for the verdict; nobody moves them back (`rekindle.maintenances`
-        does). Raises what `hot_switch` does."""
+        """Moves devices to the named links and waits for the verdict. Raises what `hot_switch` does.
+
+        They stay there; `rekindle.maintenances` also moves them back.
+        """
         request = requests.read({"job": job, "links": links, "requested_by": requested_by})
         return begun(await self.verdict(await self.begin(Mode.LINK_SWITCH, request)))
 
@@ -254,7 +265,7 @@ class Rekindle:
         return begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
 
     async def cheapest(self, job: str) -> Mode:
-        """The mode that `recover` would ask for now.
+        """Returns the mode that `recover` would request now.
 
         Raises:
             BadInput: unknown job. Refused: nothing is faulty, or the job cannot be recovered as it is.
@@ -272,7 +283,7 @@ class Rekindle:
         return await self.begin(mode, requests.read(request))
 
     async def begin(self, mode: Mode | str, request: ModeRequest) -> WorkflowHandle[object, Verdict]:
-        """As `start`, with all that a mode may be asked."""
+        """Starts a mode as `start` does, with all options that a mode has."""
         wanted, request = requests.mode_named(mode), requests.read(request)
         job_id, by = await self.find(request.job), request.requested_by
         try:
@@ -308,11 +319,11 @@ class Rekindle:
             raise Refused(str(cause)) from error
 
     async def lift_downgrade(self, job: str) -> Receipt:
-        """The job owner's sub-health policy holds again, and sub-healthy pods are judged again."""
+        """Lifts the downgrade: the owner's sub-health policy holds again, and sub-healthy pods are judged again."""
         return await self._update(await self.find(job), ids.Updates.LIFT)
 
     async def report_fault(self, job: str, fault: Fault) -> Receipt:
-        """Tells the job of a fault that no watcher sees."""
+        """Reports a fault that no watcher sees to the job."""
         report = requests.read_as(FaultReport, {"faults": (fault,)}, '{"id": "fan-3", "kind": "node", "node": "node-1"}')
         return await self._update(await self.find(job), ids.Updates.REPORT_FAULTS, report)
 
@@ -332,7 +343,10 @@ class Rekindle:
 
 @contextmanager
 def cancellable() -> Iterator[None]:
-    """Around an update: temporalio makes an error of the cancellation of who waits for it, which no task takes for its end."""
+    """Wraps an update: if the waiting task is cancelled, temporalio raises another error, which would not end the task.
+
+    This raises the cancellation again.
+    """
     try:
         yield
     except RPCTimeoutOrCancelledError as error:
@@ -342,7 +356,10 @@ def cancellable() -> Iterator[None]:
 
 
 def begun(verdict: Verdict) -> Verdict:
-    """A front that was refused ends well, with this verdict; a program is told by an error."""
+    """Returns the verdict, unless the request was refused.
+
+    The workflow of a refused front completes with a verdict; programs get an error instead.
+    """
     if verdict.outcome is Outcome.REFUSED:
         raise (Busy if verdict.passing else Refused)(verdict.reason)
     return verdict

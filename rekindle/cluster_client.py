@@ -1,7 +1,7 @@
-"""Talks to the local cluster over its Unix socket. Used by the command line and by the driver `activities/clusters/local.py`.
+"""Client of the local cluster over its Unix socket. Used by the command line and by the driver `activities/clusters/local.py`.
 
-Errors are those of `rekindle.errors`: ClusterUnavailable when nobody answers, NotFound, Conflict and Invalid as the cluster
-answers, WatchExpired when a watch ends.
+Errors are those of `rekindle.errors`: ClusterUnavailable if the cluster does not answer, NotFound, Conflict and Invalid as the
+cluster answers, WatchExpired when a watch ends.
 """
 
 import codecs
@@ -32,19 +32,19 @@ from rekindle.model.cluster import (
 )
 
 REQUEST_LIMIT = 5.0
-"""Seconds for one request; a watch and the following of a log have no such limit."""
+"""Time limit of one request in seconds; a watch and the following of a log have no such limit."""
 
 SILENCE_LIMIT = 20.0
-"""Seconds without a byte on a watch, which carries an empty line every few seconds."""
+"""Seconds without a byte after which a watch fails. The cluster sends an empty line every few seconds."""
 
 SOCKET_BYTES = 107
-"""Longest path of a Unix socket that Linux takes."""
+"""Maximum length of the path of a Unix socket on Linux."""
 
 MAX_LINE = 8 * 1024 * 1024
-"""Bytes of one object on a watch."""
+"""Maximum bytes of one object on a watch."""
 
 REFUSAL = b'{"code"'
-"""How the cluster's last words on a watch begin: a `Status` in place of an event."""
+"""Beginning of the last line of a watch that fails: the line is a `Status` instead of an event."""
 
 ERRORS: Mapping[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 400: Invalid, 422: Invalid, 410: WatchExpired}
 
@@ -54,7 +54,7 @@ Value = str | int | bool | None
 
 
 def checked_socket(path: Path) -> Path:
-    """The path, if a Unix socket may have it.
+    """Returns the path, if a Unix socket may have it.
 
     Raises:
         BadInput: it is too long.
@@ -95,11 +95,10 @@ class ClusterClient:
         return await self._get(_path("job", reference), JobObject)
 
     async def submit(self, job: JobObject) -> JobObject:
-        """Creates the job and its first pods; answers it with its UID.
+        """Creates the job and its first pods; returns it with its UID.
 
         Raises:
-            Conflict: the name is taken.
-            Invalid: a field is wrong; the message names it.
+            Conflict: the name is taken. Invalid: a field is wrong; the message names it.
         """
         return await self._send("POST", "/jobs", job, JobObject)
 
@@ -110,18 +109,18 @@ class ClusterClient:
     async def patch_job(
         self, reference: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
     ) -> JobObject:
-        """None removes a key."""
+        """Changes labels and annotations of a job; None removes a key."""
         return await self._send("PATCH", _path("job", reference), _change(labels, annotations), JobObject)
 
     async def ensure_generation(self, reference: str, generation: str, avoid_nodes: Sequence[str] = ()) -> list[Pod]:
-        """The job's pods of this generation, created where missing."""
+        """Returns the job's pods of this generation, created where missing."""
         request = GenerationRequest(generation=generation, avoid_nodes=tuple(avoid_nodes))
         return await self._send("POST", _path("job", reference, "/pods"), request, list[Pod])
 
     # ---- pods
 
     async def pods(self, job_id: str | None = None) -> list[Pod]:
-        """The pods of a job, by its UID, or all."""
+        """Returns the pods of a job, by its UID, or all pods."""
         return await self._get("/pods", list[Pod], job=job_id)
 
     async def pod(self, name: str) -> Pod:
@@ -136,13 +135,15 @@ class ClusterClient:
         return await self._send("PATCH", _path("pod", name), _change(labels, annotations), Pod, uid=uid)
 
     async def delete_pod(self, name: str, uid: str = "", grace: int | None = None) -> Pod:
-        """Asks for the deletion of a pod; with another UID than the pod's it is a Conflict."""
+        """Deletes a pod. If the pod has another UID, it is a Conflict."""
         return await self._send("DELETE", _path("pod", name), None, Pod, uid=uid or None, grace=grace)
 
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
-        """What the pod wrote, in pieces; with `follow` until the pod has ended."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end in the middle of a letter
-        async with self._stream(_path("pod", name, "/logs"), None, follow=follow, tail=tail) as response:  # it may be silent
+        """Yields the output of a pod in pieces; with `follow` until the pod has ended."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end inside a character
+        async with self._stream(
+            _path("pod", name, "/logs"), None, follow=follow, tail=tail
+        ) as response:  # a log may be silent for long
             async for piece in response.content.iter_any():
                 yield decoder.decode(piece)
         yield decoder.decode(b"", final=True)
@@ -156,31 +157,31 @@ class ClusterClient:
         return await self._get(_path("node", name), Node)
 
     async def degrade(self, name: str, code: str, message: str) -> Node:
-        """The node is sub-healthy from now on: it works, slowly."""
+        """Makes the node sub-healthy: it works, but slowly."""
         return await self._condition(name, Condition(type="SubHealthy", status="True", reason=code, message=message))
 
     async def heal(self, name: str) -> Node:
-        """The node's sub-health is over."""
+        """Ends the node's sub-health."""
         return await self._condition(name, Condition(type="SubHealthy", status="False"))
 
     async def take_down(self, name: str, message: str = "") -> Node:
-        """The node is lost, with all its pods."""
+        """Makes the node lost, with all its pods."""
         return await self._condition(name, Condition(type="Ready", status="False", reason="NodeLost", message=message))
 
     async def bring_up(self, name: str) -> Node:
-        """The node is back, empty."""
+        """Brings a lost node back, without pods."""
         return await self._condition(name, Condition(type="Ready", status="True"))
 
     async def set_capacity(self, name: str, accelerators: int) -> Node:
-        """What runs stays; new pods find so many accelerators in all."""
+        """Sets the number of accelerators of a node. Running pods stay; new pods use the new number."""
         return await self._send("PATCH", _path("node", name), NodePatch(accelerators=accelerators), Node)
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
-        """None removes a key."""
+        """Sets annotations of a node; None removes a key."""
         return await self._send("PATCH", _path("node", name), NodePatch(annotations=dict(annotations)), Node)
 
     async def cordon(self, name: str, *, cordoned: bool) -> Node:
-        """No new pod is put there, or pods are again. What runs there stays."""
+        """Cordons a node, so that no new pod is placed there, or uncordons it. Running pods stay."""
         return await self._send("PATCH", _path("node", name), NodePatch(unschedulable=cordoned), Node)
 
     async def set_link(self, node: str, link: str, *, up: bool) -> Node:
@@ -192,7 +193,7 @@ class ClusterClient:
         return await self._send("PATCH", _path("node", node), NodePatch(links=(LinkPatch(name=link, up=up),)), Node)
 
     async def set_leaf(self, link: str, *, up: bool) -> list[Node]:
-        """The same for the links of this name of all nodes, which one leaf switch connects."""
+        """Does the same for the links of this name on all nodes, which one leaf switch connects."""
         return [await self.set_link(node.metadata.name, link, up=up) for node in await self.nodes()]
 
     async def _condition(self, name: str, condition: Condition) -> Node:
@@ -201,14 +202,14 @@ class ClusterClient:
     # ---- events and the watch
 
     async def events(self, name: str | None = None) -> list[ClusterEvent]:
-        """Events about the object of this name, or all; the oldest first."""
+        """Returns events about the object of this name, or all; the oldest first."""
         return await self._get("/events", list[ClusterEvent], name=name)
 
     async def record(self, event: ClusterEvent) -> ClusterEvent:
         return await self._send("POST", "/events", event, ClusterEvent)
 
     async def watch(self) -> AsyncGenerator[WatchEvent, None]:
-        """Changes, beginning with ADDED for all that exist. Never ends well: WatchExpired or ClusterUnavailable."""
+        """Yields changes, beginning with ADDED for all existing objects. Always ends with WatchExpired or ClusterUnavailable."""
         async with self._stream("/watch", SILENCE_LIMIT) as response:
             async for line in response.content:
                 if line.startswith(REFUSAL):
@@ -248,7 +249,7 @@ class ClusterClient:
     async def _request(
         self, method: str, path: str, body: BaseModel | None, timeout: aiohttp.ClientTimeout, query: Mapping[str, Value]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One request; every failure leaves as an error of ours."""
+        """Sends one request; every failure is raised as an error of `rekindle.errors`."""
         content = None if body is None else body.model_dump_json(by_alias=True)
         headers = {} if content is None else {"Content-Type": "application/json"}
         parameters = {name: str(value).lower() if value is True else str(value) for name, value in query.items() if _said(value)}
@@ -265,10 +266,10 @@ class ClusterClient:
 
 
 def _path(kind: str, name: str, below: str = "") -> str:
-    """Where an object is. Its name may be whatever somebody typed: it stays one part of the path.
+    """Returns the API path of an object. The name, which a user may have typed, is escaped to a single part of the path.
 
     Raises:
-        NotFound: the name would lead elsewhere, or is no text.
+        NotFound: the name would lead elsewhere, or is not printable text.
     """
     if name in ("", ".", "..") or not name.isprintable():
         raise NotFound(f"no {kind} is named {name!r}")

@@ -24,7 +24,7 @@ from rekindle.ids import CONTROL_QUEUE, DEPLOYMENT
 from rekindle.model.base import Value
 
 SILENT = timedelta(seconds=70)
-"""A version of which no worker has asked for work for so long has none: a worker asks at least once a minute."""
+"""Time without a request for work after which a version counts as without workers. A worker asks at least once a minute."""
 
 NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -36,20 +36,20 @@ NEVER_CURRENT = (
 
 
 class Version(Value):
-    """One build of the control worker."""
+    """Build of the control worker."""
 
     build_id: str
     current: bool = False
-    """New recoveries begin on it."""
+    """True if new recoveries begin on this version."""
 
     served: bool = False
-    """It is current or was: it is not new to this deployment."""
+    """True if the version is current or was before. If not, it is new to this deployment."""
 
     drained: bool = False
-    """Nothing runs on it any more, as the server has seen. It looks some minutes apart."""
+    """True if nothing runs on this version any more. The server checks that every few minutes."""
 
     asked_at: datetime = NEVER
-    """When one of its workers last asked for work."""
+    """Time at which one of its workers last asked for work."""
 
     def has_workers(self, now: datetime) -> bool:
         return now - self.asked_at < SILENT
@@ -60,7 +60,7 @@ class Deployment(Value):
 
     versions: tuple[Version, ...] = ()
     token: bytes = b""
-    """Makes a change fail that was decided on an older state."""
+    """Token that makes a change fail if the deployment has changed since it was read."""
 
     @property
     def current(self) -> str:
@@ -71,13 +71,16 @@ class Deployment(Value):
         return next((version for version in self.versions if version.build_id == build_id), Version(build_id=build_id))
 
     def yields_to(self, build_id: str) -> bool:
-        """Whether a version takes over by being started. One that is new to the deployment does. One that was current before
-        leaves it to the one that is: an old worker that is started again undoes no upgrade."""
+        """Returns whether a version becomes current when it is started.
+
+        A version that is new to the deployment does. One that was current before does not, so that restarting an old worker does
+        not undo an upgrade.
+        """
         return not self.current or not self.version(build_id).served
 
 
 async def read_deployment(client: Client) -> Deployment:
-    """The versions as they are now; none, where no worker with a version has ever run."""
+    """Returns the current versions; none if no worker with a version has ever run."""
     try:
         answer = await client.workflow_service.describe_worker_deployment(
             DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
@@ -106,7 +109,7 @@ def _versions(info: WorkerDeploymentInfo, asked: dict[str, datetime]) -> tuple[V
 
 
 async def _asked(client: Client) -> dict[str, datetime]:
-    """When a worker of each version last asked for workflow tasks, as far as the server remembers."""
+    """Returns when a worker of each version last asked for workflow tasks, as far as the server remembers."""
     answer = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,
@@ -122,7 +125,7 @@ async def _asked(client: Client) -> dict[str, datetime]:
 
 
 async def make_current(client: Client, build_id: str, token: bytes = b"") -> None:
-    """New recoveries begin on this version, and jobs move to it as soon as they have no recovery.
+    """Makes a version current: new recoveries begin on it, and jobs move to it as soon as they have no recovery.
 
     Raises:
         RPCError: it is not known, none of its workers has asked for work yet, or the deployment has changed since `token`.
@@ -143,7 +146,7 @@ def _open(build_id: str) -> str:
 
 
 async def count_open(client: Client, build_id: str, workflow_type: str = "") -> int:
-    """Workflows that run on a version; all, or those of one type."""
+    """Returns the number of workflows that run on a version; all, or those of one type."""
     only = f" AND WorkflowType = '{workflow_type}'" if workflow_type else ""
     return (await client.count_workflows(_open(build_id) + only)).count
 
@@ -153,8 +156,10 @@ async def list_open(client: Client, build_id: str) -> list[Listed]:
 
 
 async def move(client: Client, workflow: Listed, build_id: str) -> None:
-    """The workflow goes on under another version from its next task on. It is for workflows whose version has no worker: the
-    other version's code must fit what was done so far."""
+    """Moves a workflow to another version from its next task on.
+
+    Used for workflows whose version has no worker. The other version's code must be able to replay their history.
+    """
     target = WorkerDeploymentVersion(deployment_name=DEPLOYMENT, build_id=build_id)
     override = VersioningOverride(one_time=VersioningOverride.OneTimeOverride(target_deployment_version=target))
     request = UpdateWorkflowExecutionOptionsRequest(

@@ -1,11 +1,12 @@
-"""Drains of nodes, for platforms: what one would do, its beginning, and what becomes of each pod.
+"""Drains of nodes, for platforms: forecast a drain, begin it, and follow each pod.
 
     drains = Drains(await Rekindle.connect())
     await drains.begin("node-7")
     while (now := await drains.look("node-7")).cordoned and not now.drained:
         ...
 
-A drain is nothing but a cordon: it goes on without whoever began it. Imports no workflow. Errors are those of `rekindle.errors`.
+A drain is only a cordon, so it continues without the program that began it. Imports no workflow. Errors are those of
+`rekindle.errors`.
 """
 
 import time
@@ -20,18 +21,18 @@ from rekindle.nodes import Nodes
 from rekindle.policy import draining
 
 AGAIN = 10.0
-"""Seconds between two looks at the cluster, each of which is a workflow; jobs are asked at each look of the caller's."""
+"""Seconds between two looks at the cluster, each of which is a workflow. Jobs are queried at each call of `look`."""
 
 
 @dataclass
 class _Known:
-    """A node as it was looked at last, with the pods that were there before."""
+    """Last known state of a node, with the pods that were there before."""
 
     there: There
     at: float
-    """0: never."""
+    """Monotonic time of the last look at the cluster; 0: never."""
     pause: float = 0.0
-    """Seconds until it is looked at again, when the jobs say that all have left: one that ends may take long for it."""
+    """Seconds until the next look at the cluster, when all pods have left according to their jobs. A pod may take long to end."""
 
 
 class Drains:
@@ -40,7 +41,7 @@ class Drains:
         self._known: dict[str, _Known] = {}
 
     async def forecast(self, node: str) -> Draining:
-        """What draining it would do now, and in `refused` why it would not be begun; nothing is touched.
+        """Returns what a drain of the node would do now, and in `refused` why it would not begin. Changes nothing.
 
         Raises:
             NotFound: there is no such node. Unavailable: no control worker answered, or the cluster did not.
@@ -49,7 +50,7 @@ class Drains:
         return draining.forecast(node, there, await self._jobs(there))
 
     async def begin(self, node: str) -> Draining:
-        """Cordons it: the ranks on it leave, each by the policy of its job.
+        """Cordons the node: the ranks on it leave, each by the policy of its job.
 
         Raises:
             Refused: a rank would stay, or no rule lets anybody leave a cordoned node. Each reason in a line; nothing was touched.
@@ -65,9 +66,11 @@ class Drains:
             raise Unavailable(f"{error}\n{node} may be cordoned by now") from error
 
     async def look(self, node: str) -> Draining:
-        """What became of the pods on it by now. Where the jobs say that all have left, the cluster is asked: whether that is
-        so, and whether others have come meanwhile. It is asked now and then in any case, since a drain is taken back by whoever
-        uncordons the node: `cordoned` says so."""
+        """Returns the current state of the drain.
+
+        If all pods have left according to their jobs, the cluster is asked whether that is true, and whether other pods have
+        come. It is also asked at intervals, as anybody can end a drain by uncordoning the node; see `cordoned`.
+        """
         known = self._known.setdefault(node, _Known(There(), 0.0))
         jobs = await self._jobs(known.there)
         now = draining.progress(node, known.there, jobs)
@@ -76,7 +79,7 @@ class Drains:
             return now
         try:
             seen = await self._nodes.there(node)
-        except NotFound:  # its machine was given back; whether a rank was lost with it, the jobs say
+        except NotFound:  # the node was removed; the jobs show whether a rank was lost with it
             if not known.at:
                 raise
             known.at = time.monotonic()
@@ -86,14 +89,14 @@ class Drains:
         return draining.progress(node, known.there, await self._jobs(known.there), seen)
 
     async def undo(self, node: str) -> bool:
-        """Pods are put there again; what has left does not come back by itself. Answers whether it was cordoned."""
+        """Uncordons the node; pods that have left do not return by themselves. Returns whether it was cordoned."""
         if not (await self._nodes.there(node)).cordoned:
             return False
         await self._nodes.there(node, cordon=False)
         return True
 
     async def _jobs(self, there: There) -> dict[str, JobStatus]:
-        """Those that are registered."""
+        """Returns the status of the registered jobs on the node, by job id."""
         found = {}
         for job_id in dict.fromkeys(pod.job_id for pod in there.pods):
             try:

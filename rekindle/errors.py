@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""Defines all errors of Rekindle as one tree.
 
     RekindleError
     |-- BadInput             a value that somebody wrote or sent; names the field. Who sent it must change it.
@@ -16,8 +16,8 @@
         |-- ClusterUnavailable   no answer; trying again may help
         `-- WatchExpired     the watch broke: list again, watch again
 
-`type` is the stable name under which an error crosses Temporal (`ApplicationError.type`); `retryable` says whether the same
-call may be tried again.
+`type` is the stable name under which an error crosses Temporal (`ApplicationError.type`); `retryable` says whether the same call
+may be tried again.
 """
 
 from typing import ClassVar
@@ -41,13 +41,13 @@ class Refused(RekindleError):
 
 
 class Busy(Refused):
-    """Something else has to end first: the same request may be served then."""
+    """Another operation has to end first; the same request may succeed then."""
 
     type = "request.busy"
 
 
 class NotMoved(RekindleError):
-    """It was tried. The reason says why, and how training goes on."""
+    """Links were to be moved and were not. The reason says why, and how training goes on."""
 
     type = "links.not_moved"
 
@@ -80,7 +80,7 @@ class Invalid(ClusterError):
 
 
 class Withheld(ClusterError):
-    """Failure that is not repeated by itself: whoever waits hears at once what was said, and decides how long to wait."""
+    """Refusal that is not retried automatically. The caller gets the reason at once, and decides how long to wait."""
 
     type = "cluster.withheld"
 
@@ -107,5 +107,7 @@ class WatchExpired(ClusterError):
 
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What Python raises over data of another shape than its reader expects. Caught at the one place in each process where an
-object that somebody else wrote must not end what is done for all others."""
+"""Exceptions that Python raises for data whose shape the reader does not expect.
+
+Each process catches them in one place, where an invalid object of another party must not stop the work for all others.
+"""

@@ -1,4 +1,4 @@
-"""Every name on which processes agree: workflow ids, task queues, and the names of updates, signals, queries and activities."""
+"""Names that several processes use: workflow ids, task queues, and the names of updates, signals, queries and activities."""
 
 import re
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
 
 LINK_FAILOVER = "link-failover/"
-"""How ids of maintenances begin."""
+"""Prefix of the ids of maintenances."""
 
 SWITCH_UPGRADE = "switch-upgrade/"
-"""How ids of upgrades of switches begin."""
+"""Prefix of the ids of switch upgrades."""
 
 LONGEST_DEVICES = 40
-"""Characters of devices in the id of a maintenance."""
+"""Maximum length of the devices in the id of a maintenance."""
 
 DEPLOYMENT = "rekindle"
-"""Temporal's worker deployment: all versions of the control worker together."""
+"""Temporal worker deployment of all versions of the control worker."""
 
 
 def job_workflow(job_id: str) -> str:
@@ -29,23 +29,23 @@ def job_workflow(job_id: str) -> str:
 
 
 def recovery_workflow(job: Job, incident: int, mode: Mode) -> str:
-    """Id that people read in a list: which job, which incident, which mode. The end of it tells jobs of one name apart."""
+    """Returns an id that people read in a list: job, incident and mode. Its end distinguishes jobs of the same name."""
     return f"recovery/{job.namespace}.{job.name}/{incident}-{_slug(mode)}/{job.id[:8]}"
 
 
 def is_recovery_of(job: Job, workflow_id: str) -> bool:
-    """Whether a workflow id is that of a recovery of this job, and of no other."""
+    """Returns whether a workflow id is that of a recovery of this job. A job of the same name has other ids."""
     return any(workflow_id == recovery_workflow(job, incident_of(workflow_id), mode) for mode in Mode)
 
 
 def incident_of(recovery: str) -> int:
-    """The number of the incident that a recovery is of; 0: this is no id of a recovery."""
+    """Returns the number of a recovery's incident; 0: the text is not the id of a recovery."""
     found = re.search(r"/([0-9]{1,9})-[^/]*/[^/]*$", recovery)
     return int(found[1]) if found else 0
 
 
 def runs_mode(recovery: str, mode: Mode) -> bool:
-    """Whether the id of a recovery says that it runs this mode."""
+    """Returns whether the id of a recovery says that it runs this mode."""
     return recovery.rpartition("/")[0].endswith(f"/{incident_of(recovery)}-{_slug(mode)}")
 
 
@@ -54,7 +54,7 @@ def _slug(mode: Mode) -> str:
 
 
 def failover_workflow(job: Job, links: Sequence[NodeLinks]) -> str:
-    """Id of a maintenance, which says whose links are moved: the same ones are not failed over twice."""
+    """Returns the id of a maintenance, which contains the links that are moved: the same links are not failed over twice."""
     first = links[0]
     more = sha256("|".join(f"{one.node}/{device}" for one in links for device in sorted(one.devices)).encode()).hexdigest()[:8]
     named = "+".join(first.devices)
@@ -63,7 +63,7 @@ def failover_workflow(job: Job, links: Sequence[NodeLinks]) -> str:
 
 
 def dry_run_failover_workflow(job: Job, number: str) -> str:
-    """Id of a look at whose devices these are."""
+    """Returns the id of a workflow that only looks up devices for a maintenance."""
     return f"{LINK_FAILOVER}{job.namespace}.{job.name}/dry-run/{number}/{job.id[:8]}"
 
 
@@ -72,27 +72,27 @@ def is_dry_run(maintenance: str) -> bool:
 
 
 def upgrade_workflow(switch: str) -> str:
-    """Id of the upgrade of a switch: there is one at a time."""
+    """Returns the id of the upgrade of a switch: there is one at a time."""
     return f"{SWITCH_UPGRADE}{switch}"
 
 
 def dry_run_workflow(switch: str, number: str) -> str:
-    """Id of a look at what an upgrade would do."""
+    """Returns the id of a workflow that only forecasts an upgrade."""
     return f"{SWITCH_UPGRADE}{switch}/dry-run/{number}"
 
 
 def nodes_workflow(number: str) -> str:
-    """Id of what a person asks of nodes."""
+    """Returns the id of a person's request about nodes."""
     return f"nodes/{number}"
 
 
 def request_workflow(job_id: str, request: str) -> str:
-    """Id for a mode that a client starts by itself; any other id works as well."""
+    """Returns an id for a mode that a client starts by itself; any other id works as well."""
     return f"request/{job_id}/{request}"
 
 
 def gateway_queue(instance: str) -> str:
-    """Queue of the one gateway process that holds a job's stream; stable over its restarts."""
+    """Returns the task queue of the gateway that holds a job's stream; it stays the same when the gateway restarts."""
     return f"gateway/{instance}"
 
 
@@ -131,60 +131,61 @@ class FailoverUpdates:
     """Updates of `LinkFailover`."""
 
     BEGUN = "begun"
-    """Answered when the links are being moved, or rejected with the reason why they are not."""
+    """Completed when the links are being moved, or rejected with the reason why they are not."""
     SWITCH_BACK = "switch_back"
     SETTLED = "settled"
-    """Answered when nothing is being moved."""
+    """Completed when nothing is being moved."""
 
 
 class PlanUpdates:
     """Updates of `SwitchUpgrade`."""
 
     CHECKED = "checked"
-    """Answered with what it does, or would do; rejected with all reasons why it is not begun."""
+    """Completed with what the upgrade does or would do; rejected with all reasons why it is not begun."""
     CONTROL = "control"
-    """Also a signal, for who does not wait."""
+    """Controls the upgrade. Also a signal, for callers that do not wait."""
 
 
 class Signals:
-    """To the running mode, if nothing else is said."""
+    """Signals, which are sent to the running mode unless another receiver is named."""
 
     ATTACHED = "attached"
     DETACHED = "detached"
     PROGRESSED = "progressed"
     FAULTS = "faults"
-    """All that is broken now: what is gone from it has healed."""
+    """Signal with all current faults. Faults that are missing from it are over."""
     MANAGER_LOST = "manager_lost"
-    """The cluster shows that the manager of a MindIO job is another process."""
+    """Signal that the cluster shows another process as the manager of a MindIO job."""
 
     VERDICT = "verdict"
-    """To `TrainingJob`, from a mode that was cancelled: a cancelled workflow has no result."""
+    """Signal from a cancelled mode to `TrainingJob`. A cancelled workflow has no result."""
 
     UPGRADED = "upgraded"
-    """To what lives for long (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another control worker's version is current."""
+    """Signal to long-running workflows (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another version of the control worker is
+    current."""
 
     SHOW_AGAIN = "show_again"
-    """Signal to workflows that live for long: the server may have lost search attributes of it."""
+    """Signal to long-running workflows: the server may have lost some of their search attributes."""
 
     LINKS_RESET = "links_reset"
-    """To `LinkFailover`, from `TrainingJob`: devices have other pods, which began on their first links."""
+    """Signal from `TrainingJob` to `LinkFailover`: devices have other pods, which began on their first links."""
     SWITCHBACK = "switchback"
-    """To `LinkFailover`, from anybody: the maintenance is over."""
+    """Signal to `LinkFailover` from any sender: the maintenance is over."""
     CONTROL = "control"
-    """To `SwitchUpgrade`, from anybody."""
+    """Signal to `SwitchUpgrade` from any sender."""
     RETURNED = "returned"
-    """To `SwitchUpgrade`, from a maintenance that it has begun: devices use their first links again."""
+    """Signal to `SwitchUpgrade` from a maintenance that it has begun: devices use their first links again."""
 
 
 class Queries:
-    """Of `TrainingJob`; `STATUS` also of `LinkFailover` and `SwitchUpgrade`."""
+    """Queries of `TrainingJob`. `STATUS` is also a query of `LinkFailover` and `SwitchUpgrade`."""
 
     STATUS = "status"
     CONTACT = "contact"
 
 
 class ErrorTypes:
-    """`ApplicationError.type` of what callers branch on."""
+    """Values of `ApplicationError.type` that callers check."""
 
     JOB_UNKNOWN = "job.unknown"
     JOB_BUSY = "job.busy"
@@ -195,17 +196,17 @@ class ErrorTypes:
     REPORT_UNEXPECTED = "report.unexpected"
     BETWEEN_MODES = "report.between_modes"
     REPORT_ELSEWHERE = "report.elsewhere"
-    """The message is the id of the workflow that waits for it."""
+    """Another workflow waits for the report; the message is its id."""
     ATTACHMENT_MISSING = "attachment.missing"
-    """The stream of who tells a fault has to be told first, and the fault again."""
+    """The stream that reports a fault is unknown: send its attachment first, then the fault again."""
     ATTACHMENT_KNOWN = "attachment.known"
     """The update would change nothing, and is not stored."""
     ATTACHMENT_OVER = "attachment.over"
     GIVEN_UP = "recovery.given_up"
-    """A recovery gave up, its workflow failed; the verdict is in the details."""
+    """A recovery gave up and its workflow failed; the verdict is in the details."""
     WORKFLOW_LOST = "AcceptedUpdateCompletedWorkflow"
-    """The server's, not ours: a workflow has ended, or was terminated, before it had answered an update."""
+    """Error of the server: a workflow ended, or was terminated, before it had completed an update."""
     REQUEST_INVALID = "request.invalid"
     REQUEST_REFUSED = "request.refused"
     LINKS_NOT_MOVED = "links.not_moved"
-    """It was tried."""
+    """Type of the error that links were to be moved and were not."""

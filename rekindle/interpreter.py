@@ -1,8 +1,8 @@
-"""The end of a process that talks to Temporal.
+"""Ends processes that use Temporal's client safely.
 
-A thread of Temporal's core that brings an answer needs the interpreter's lock once more behind it, and CPython aborts or crashes
-if that happens while the interpreter is taken down: 5 to 20 of 100 short programs, whatever they had done. Both functions go with
-CPython 3.14, which lets such a thread hang, or when temporalio waits for its threads.
+A thread of Temporal's core that has delivered an answer needs the interpreter's lock once more. CPython aborts or crashes if that
+happens while the interpreter shuts down: in 5 to 20 of 100 short programs, whatever they had done. Both functions can be removed
+with CPython 3.14, which lets such a thread hang, or when temporalio waits for its threads.
 """
 
 import atexit
@@ -15,16 +15,18 @@ from types import FrameType
 from typing import NoReturn
 
 FLUSH_FAILED = 120
-"""Exit code when what was printed could not be written; the interpreter's own."""
+"""Exit code when buffered output could not be written; the same as the interpreter's."""
 
 
 PATIENCE = 5.0
-"""Seconds for which the end of a program of others waits at most: an answer takes milliseconds."""
+"""Maximum seconds by which the exit of a third-party program is delayed. An answer takes milliseconds."""
 
 
 def run_and_end(main: Callable[[], object]) -> NoReturn:
-    """For our own processes: runs it, and ends the process as the interpreter would, with the same exit code, but without taking
-    the interpreter down. A thread may still be about to bring what was cancelled."""
+    """Runs `main` and ends our own process with the interpreter's exit code, without shutting the interpreter down.
+
+    A thread may still be about to deliver the result of a cancelled call, and the shutdown could crash it.
+    """
     code = 1
     try:
         code = _exit_code_of(main)
@@ -36,13 +38,18 @@ def run_and_end(main: Callable[[], object]) -> NoReturn:
 
 @cache
 def let_answers_arrive() -> None:
-    """For programs of others, which end as they like: a thread that has brought an answer comes to its end before the interpreter
-    does. Such a thread wakes the event loop, loses the lock while it does so, and is there until it has it back."""
+    """Delays the exit of third-party programs until threads that deliver an answer have ended.
+
+    Such a thread wakes the event loop, loses the interpreter lock while it does so, and lives until it has the lock back.
+    """
     atexit.register(_wait_for_answers)
 
 
 def _wait_for_answers() -> None:
-    """Nobody tells that such a thread has ended: it is none of Python's."""
+    """Waits until no thread delivers an answer, at most `PATIENCE` seconds.
+
+    It polls, as these threads are not Python's own and cannot be joined.
+    """
     latest = time.monotonic() + PATIENCE
     while time.monotonic() < latest and any(map(_brings_an_answer, sys._current_frames().values())):  # noqa: SLF001
         time.sleep(0.001)

@@ -42,11 +42,11 @@ from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread, in_words
 EXAMPLE = '{"links": [{"node": "node-1", "devices": ["0"]}]}'
 
 LISTED = 1_000
-"""Maintenances that a list names, the newest."""
+"""Maximum number of maintenances in a list, the newest."""
 
 
 class Maintenances:
-    """They are named by the id of their workflow; where a job has one only, by the job's id or name as well."""
+    """Maintenances, named by the id of their workflow. If a job has only one, the job's id or name works as well."""
 
     def __init__(self, rekindle: Rekindle) -> None:
         self._rekindle = rekindle
@@ -87,7 +87,7 @@ class Maintenances:
         return workflow_id
 
     async def check(self, job: str, links: Sequence[NodeLinks]) -> None:
-        """Raises what `fail_over` would raise now; nothing is touched."""
+        """Raises what `fail_over` would raise now. Changes nothing."""
         links = _checked(links)
         status = await self._rekindle.status(job)
         known = status.state.job
@@ -111,7 +111,7 @@ class Maintenances:
         return found.status is WorkflowExecutionStatus.RUNNING
 
     async def _placed(self, job: Job, links: Sequence[NodeLinks]) -> Maintenance:
-        """The devices with their ranks, as the control plane sees them."""
+        """Returns the devices with their ranks, as the control plane sees them."""
         try:
             found: Maintenance = await self._rekindle.temporal.execute_workflow(
                 ids.Workflows.LINK_FAILOVER,
@@ -133,7 +133,7 @@ class Maintenances:
         """Moves devices back to their first links; returns what was done.
 
         Args:
-            maintenance: its id, or a job that has one only.
+            maintenance: its id, or a job that has only one.
             links: these devices only; none: all that are on their backup link.
             wait: until it is done; otherwise until it is accepted.
 
@@ -185,7 +185,7 @@ class Maintenances:
         return found
 
     async def status(self, maintenance: str) -> Maintenance:
-        """Where it is; also of one that is over, as long as the server keeps it."""
+        """Returns the status of a maintenance; of one that is over, as long as the server keeps it."""
         handle = self._rekindle.temporal.get_workflow_handle(await self.find(maintenance))
         try:
             found: Maintenance = await handle.query(ids.Queries.STATUS, result_type=Maintenance)
@@ -194,7 +194,7 @@ class Maintenances:
         return found
 
     async def find(self, maintenance: str) -> str:
-        """The id of a maintenance that is given by its id, or by a job that has one only.
+        """Returns the id of a maintenance that is given by its id, or by a job that has only one.
 
         Raises:
             BadInput: there is none, or there are several.
@@ -211,8 +211,10 @@ class Maintenances:
         return running[0]
 
     async def of(self, job: str) -> list[WorkflowExecution]:
-        """Those of one job, by its id or name, newest first; those that a client has begun under an id of its own if they have
-        moved links."""
+        """Returns the maintenances of one job, by its id or name, newest first.
+
+        Those that a client has begun under an id of its own are included if they have moved links.
+        """
         job_id = await self._rekindle.find(job)
         state = (await self._rekindle.status(job_id)).state
         found = {run.id: run for run in await self.list(state.job.name) if run.id.endswith(f"/{job_id[:8]}")}
@@ -222,7 +224,7 @@ class Maintenances:
         return sorted(found.values(), key=lambda run: run.start_time, reverse=True)
 
     async def run(self, workflow_id: str) -> WorkflowExecution | None:
-        """The maintenance of this id; None: it is none."""
+        """Returns the maintenance of this id; None: there is no such maintenance."""
         try:
             found = await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()
         except RPCError as error:
@@ -232,7 +234,7 @@ class Maintenances:
         return found if found.workflow_type == ids.Workflows.LINK_FAILOVER else None
 
     async def list(self, job: str = "") -> list[WorkflowExecution]:
-        """Newest first: those that run, and those that are over as long as the server keeps them.
+        """Returns maintenances, newest first: those that run, and those that are over as long as the server keeps them.
 
         Args:
             job: name of a job; empty: of all.
@@ -259,8 +261,10 @@ def _known(maintenance: str) -> Busy:
 
 
 async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
-    """Of an update, however long it takes: the SDK gives up where the server does not answer in time, and has the same error for
-    a cancellation of ours."""
+    """Returns the answer of an update, however long it takes.
+
+    The SDK gives up if the server does not answer in time, and raises the same error for a cancellation of our own.
+    """
     while True:
         try:
             return await wait()
@@ -271,7 +275,7 @@ async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _said(cause: BaseException | None) -> BadInput | Refused | NotMoved:
-    """What a maintenance, or the job, answered."""
+    """Returns the answer of a maintenance or job as an error of `rekindle.errors`."""
     kind = cause.type if isinstance(cause, ApplicationError) else None
     words = cause.message if isinstance(cause, ApplicationError) else str(cause)
     if kind in INVALID:

@@ -22,7 +22,7 @@ from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE
 from rekindle.temporal import TASK_TIMEOUT
 
 WITHIN = timedelta(seconds=60)
-"""Until a control worker has answered: a person waits for it."""
+"""Time limit for an answer of the control worker. A person waits for it."""
 
 
 class Nodes:
@@ -30,7 +30,7 @@ class Nodes:
         self._rekindle = rekindle
 
     async def look(self, *names: str) -> NodesNow:
-        """These nodes, or all of which there is something to say.
+        """Returns these nodes, or all nodes that have something to report.
 
         Raises:
             NotFound: there is no such node. Unavailable: no control worker answered, or the cluster did not.
@@ -39,7 +39,7 @@ class Nodes:
         return await self._ask(NodesRequest(names=names), f"look at {', '.join(names) or 'all nodes'}")
 
     async def mark(self, name: str, mark: Mark, reason: str = "") -> NodeNow:
-        """Says of a node that it is sick, broken or well, or takes that back; answers what is seen of it then."""
+        """Marks a node as sick, broken or well, or removes the mark; returns what is seen of it then."""
         if len(reason) > LONGEST_NOTE:
             raise BadInput(f"reason: {len(reason)} characters are too many: at most {LONGEST_NOTE}")
         _check(name)
@@ -49,7 +49,7 @@ class Nodes:
         return found.nodes[0]
 
     async def there(self, name: str, *, cordon: bool | None = None) -> There:
-        """The pods of jobs on a node, and whether it is cordoned.
+        """Returns the pods of jobs on a node, and whether it is cordoned.
 
         Args:
             cordon: cordons it first, or takes that back; None: neither.

@@ -1,7 +1,8 @@
-"""Verdict of a mode that somebody has asked for, as soon as it has ended: its front answers when all that followed it has
-ended, too.
+"""Verdict of a requested mode as soon as that mode has ended.
 
-Platforms are told so on the wire, as ClusterD tells them. Imports no workflow.
+Its front answers only when everything that followed the mode has ended too.
+
+Platforms get this verdict on the wire, as from ClusterD. Imports no workflow.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ Whole = TypeVar("Whole")
 
 
 async def own_verdicts(rekindle: Rekindle, job_id: str, front: str, mode: Mode) -> AsyncIterator[Verdict]:
-    """Each time that the job runs the mode for this front. It never ends: who waits for the whole gives it up.
+    """Yields a verdict each time that the job has run the mode for this front. It never ends; the caller stops it.
 
     Args:
         front: id of the workflow that asks the job.
@@ -42,7 +43,7 @@ async def own_verdicts(rekindle: Rekindle, job_id: str, front: str, mode: Mode) 
 async def first_word(
     own: AsyncIterator[Verdict], whole: Coroutine[object, object, Whole], is_final: Callable[[Verdict], bool]
 ) -> Verdict | Whole:
-    """Returns the first verdict of its own that is final, or the whole, whichever is there first."""
+    """Returns the mode's own final verdict, or that of the front, whichever comes first."""
     hearing, waiting = asyncio.create_task(_final(own, is_final)), asyncio.create_task(whole)
     try:
         await asyncio.wait({hearing, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -61,7 +62,8 @@ async def _final(own: AsyncIterator[Verdict], is_final: Callable[[Verdict], bool
 
 
 async def _child(rekindle: Rekindle, job_id: str, front: str, mode: Mode) -> str:
-    """Workflow id of the recovery that runs the mode, or has run it before what runs now; empty: none does for this front."""
+    """Returns the workflow id of the recovery that runs the mode, or has run it before the present one; empty: none for this
+    front."""
     try:
         status = await rekindle.status(job_id)
     except RekindleError:
@@ -71,7 +73,7 @@ async def _child(rekindle: Rekindle, job_id: str, front: str, mode: Mode) -> str
 
 
 async def _verdict(rekindle: Rekindle, child: str) -> Verdict | None:
-    """Returns the verdict; None: it was cancelled or terminated, which the front tells, or nobody knows it."""
+    """Returns the verdict; None: the mode was cancelled or terminated, which the front reports, or the verdict is unknown."""
     handle: WorkflowHandle[object, Verdict] = rekindle.temporal.get_workflow_handle(child, result_type=Verdict)
     try:
         return await handle.result()

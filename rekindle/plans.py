@@ -32,19 +32,19 @@ from rekindle.policy import plans, requests
 from rekindle.temporal import TASK_TIMEOUT, handle_unread, in_words
 
 LISTED = 200
-"""Upgrades that a list names, the newest."""
+"""Maximum number of upgrades in a list, the newest."""
 
 ENDED_BY_FORCE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT, WorkflowExecutionStatus.FAILED)
 
 
 class Plans:
-    """They are named by their switch."""
+    """Switch upgrades, named by their switch."""
 
     def __init__(self, rekindle: Rekindle) -> None:
         self._rekindle = rekindle
 
     async def forecast(self, plan: SwitchPlan) -> Forecast:
-        """What it would do now, and in `refused` why it would not be begun; nothing is touched.
+        """Returns what the upgrade would do now, and in `refused` why it would not begin. Changes nothing.
 
         Raises:
             BadInput: the plan contradicts itself; each reason in a line.
@@ -90,7 +90,7 @@ class Plans:
         """Says how an upgrade goes on; returns what it does now.
 
         Args:
-            leaf: of `proceed`, which one is upgraded: another one that is free by now stays so; empty: whichever is free.
+            leaf: of `proceed`, the leaf that was upgraded; if another leaf is free by now, it stays free. Empty: the free leaf.
 
         Raises:
             BadInput: the switch is not being upgraded. Refused: it cannot be told that now; the reason says why.
@@ -108,7 +108,7 @@ class Plans:
         return receipt.info
 
     async def status(self, switch: str) -> Upgrade:
-        """Where the upgrade of a switch is; also of one that is over, as long as the server keeps it.
+        """Returns the state of the upgrade of a switch; of one that is over, as long as the server keeps it.
 
         Raises:
             BadInput: there is none.
@@ -129,7 +129,7 @@ class Plans:
         return self._rekindle.unanswered(error)
 
     async def list(self) -> AsyncIterator[tuple[str, WorkflowExecution]]:
-        """Switches with their upgrades, newest first; those that are over as long as the server keeps them."""
+        """Yields switches with their upgrades, newest first; those that are over as long as the server keeps them."""
         query = f"WorkflowType = '{ids.Workflows.SWITCH_UPGRADE}' AND ExecutionStatus != 'ContinuedAsNew'"
         try:
             async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED):

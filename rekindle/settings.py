@@ -31,67 +31,84 @@ class Settings(BaseSettings):
     """Port of the gateway; 0 means any free one. Source: ClusterD."""
 
     gateway_instance: str = Field(default="gateway-0", pattern=r"^[A-Za-z0-9._-]{1,100}$")
-    """Stable name of this gateway: a restarted one polls its old queue. A pod's ordinal name on Kubernetes."""
+    """Stable name of this gateway, by which a restarted one polls its old queue. On Kubernetes: the pod's ordinal name."""
 
     gateways: int = Field(default=1, ge=1, le=100)
-    """Number of gateways behind one address. One of several that does not reach Temporal for ten seconds sends its clients
-    to the others; one alone keeps them."""
+    """Number of gateways behind one address.
+
+    If there are several, one that does not reach Temporal for ten seconds sends its clients to the others; a single one keeps
+    them.
+    """
 
     state_dir: Path = Path(".rekindle")
-    """Where the local cluster keeps jobs and logs, and the embedded Temporal server its database."""
+    """Directory in which the local cluster keeps jobs and logs, and the embedded Temporal server its database."""
 
     cluster_socket: Path | None = None
     """Unix socket of the local cluster; by default `cluster.sock` in the state directory."""
 
     limits: Limits = Limits()
-    """Limits of the installation; a job's own come before them."""
+    """Limits of the installation; limits of a job have precedence."""
 
     rules: str = Field(default="plain", min_length=1)
-    """What of nodes and pods is a fault: a ready-made set (`plain`, `nvidia`, `ascend`), or the path of a file with rules."""
+    """Rules that decide which states of nodes and pods are faults: a ready-made set (`plain`, `nvidia`, `ascend`), or the path of
+    a file with rules."""
 
     cluster: Literal["local", "kubernetes"] = "local"
-    """Whose pods: the local cluster's, or those of a Kubernetes API server."""
+    """Cluster that runs the pods: the local cluster, or a Kubernetes API server."""
 
     kubeconfig: Path | None = None
-    """On Kubernetes: its current context is used; by default the service account of the pod that the process runs in."""
+    """Kubeconfig file on Kubernetes, of which the current context is used.
+
+    By default the service account of the process's own pod is used.
+    """
 
     namespaces: tuple[str, ...] = ()
-    """On Kubernetes: only jobs of these namespaces are looked at; by default those of all."""
+    """Namespaces on Kubernetes whose jobs are served; by default all."""
 
     rank_keys: tuple[str, ...] = ("hccl/rankIndex", "rekindle.io/pod-rank")
-    """On Kubernetes: annotations or labels of a pod with its pod rank; the first that is there decides. Behind them come those of
-    the job's kind (completion index, replica index)."""
+    """Annotations or labels of a pod on Kubernetes that contain its pod rank; the first that is present decides.
+
+    Those of the job's kind (completion index, replica index) come after them.
+    """
 
     job_keys: dict[str, LabelKey] = {}
-    """On Kubernetes: labels of pods that hold the name of their job, by its kind, where they are not those of the kind's usual
-    controller, such as `{"PyTorchJob": "job-name"}`. A JobSet's or a TrainJob's Jobs carry them as well."""
+    """Labels of pods on Kubernetes that hold the name of their job, by the job's kind.
+
+    Needed if they are not those of the kind's usual controller, such as `{"PyTorchJob": "job-name"}`. A JobSet's or a TrainJob's
+    Jobs carry them as well.
+    """
 
     accelerators: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9./*_-]{1,300}$")], ...] = ()
-    """On Kubernetes: extended resources that are accelerators, besides those that are known, such as `["example.com/npu"]`; `*`
-    stands for anything. The ranks of a pod are counted by them where nothing else says how many it has."""
+    """Extended resources on Kubernetes that are accelerators, besides the known ones, such as `["example.com/npu"]`; `*` matches
+    any text. The ranks of a pod are counted by them if nothing else gives their number."""
 
     drain_held: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
     """Longest time for which a job may hold a drain of its nodes on Kubernetes, such as `PT4H`. Then its pods there may be
     evicted."""
 
     observe: bool = False
-    """Decide, and show what would be done, but order nothing and touch no pod."""
+    """Make decisions and show them, but send no orders and change no pods."""
 
     take_over: bool = False
-    """On Kubernetes: serve jobs although a ClusterD is alive beside us."""
+    """Serve jobs on Kubernetes although a ClusterD is running beside us."""
 
     senders: Literal["token", "address", "anybody"] = "token"
-    """On Kubernetes: by what a pod of a job with our training side is known to the gateway. `token`: the token of its pod, which
-    the API server confirms. `address`: the address from which it calls, which nothing proves."""
+    """Proof by which the gateway identifies a pod of a job with our training side on Kubernetes.
+
+    `token`: the token of its pod, which the API server confirms. `address`: the address from which it calls, which is not proved.
+    """
 
     mindio_senders: Literal["address", "anybody", "nobody"] = "address"
-    """The same for jobs of MindIO, whose clients send no token and speak in plain text. `address` is not possible where a pod's
-    calls arrive from another address than its own (a proxy in the pod, masquerading). `nobody`: no such job is served."""
+    """Proof by which the gateway identifies clients of MindIO, which send no token and use plain text.
+
+    `address` is not possible if calls of a pod arrive from another address (a proxy in the pod, masquerading). `nobody`: no such
+    job is served.
+    """
 
     platforms: tuple[IPv4Network | IPv6Network, ...] = ()
-    """On Kubernetes: networks whose addresses may ask on the wire for operations on jobs (`SwitchNicTrack`, `StressTest`) and
-    tell of faults of nodes (`PubFault`), such as `["10.0.7.0/24"]`. By default nobody may: the CLI and the client ask by way of
-    Temporal."""
+    """Networks on Kubernetes whose addresses may request operations on jobs (`SwitchNicTrack`, `StressTest`) and report faults of
+    nodes (`PubFault`) on the wire, such as `["10.0.7.0/24"]`. By default no address may: the CLI and the client send requests
+    through Temporal."""
 
     namespace: str = Field(default="mindx-dl", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     """Namespace of this installation on Kubernetes. Source: ClusterD's namespace, in which its clients look for it."""
@@ -103,23 +120,28 @@ class Settings(BaseSettings):
     service."""
 
     temporal_ui: str = Field(default="", pattern=r"^(https?://\S+)?$")
-    """Address of Temporal's web UI, such as `https://temporal.example.com`: commands print links to it. Empty: none are."""
+    """Address of Temporal's web UI, such as `https://temporal.example.com`, for the links that commands print.
+
+    Empty: no links are printed.
+    """
 
     health_port: int = Field(default=0, ge=0, le=65535)
-    """Port of `/healthz` and `/readyz`; 0: none."""
+    """Port of `/healthz` and `/readyz`; 0: none is opened."""
 
     build_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
-    """Version of the control worker, by which recoveries stay with the code that began them; by default made from the code."""
+    """Version of the control worker. Recoveries stay on the version that began them. By default it is derived from the code."""
 
     only_worker: bool = False
-    """No other control worker serves this Temporal namespace: at its start this one becomes current, and what other versions
-    began goes on with it at once."""
+    """No other control worker serves this Temporal namespace.
+
+    At its start this one becomes current, and workflows of other versions continue on it at once.
+    """
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least severe messages that are logged."""
 
     log_json: bool = False
-    """JSON lines instead of text."""
+    """Write logs as JSON lines instead of text."""
 
     @property
     def socket(self) -> Path:
@@ -127,10 +149,10 @@ class Settings(BaseSettings):
 
 
 def read_settings() -> Settings:
-    """The environment's settings.
+    """Reads the settings from the environment.
 
     Raises:
-        BadInput: one line for each variable that means nothing.
+        BadInput: one line for each invalid variable.
     """
     try:
         return Settings()
@@ -144,6 +166,6 @@ def read_settings() -> Settings:
 
 
 def _variable(line: str) -> str:
-    """The field at the beginning of a line, as the environment names it."""
+    """Returns the environment variable of the field at the beginning of a line."""
     name = re.split("[.:]", line, maxsplit=1)[0]
     return f"{PREFIX}{name.upper()}{line.removeprefix(name)}" if name in Settings.model_fields else line

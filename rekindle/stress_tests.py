@@ -1,6 +1,6 @@
-"""Stress tests of jobs, for whoever asks now and reads the result later, as platforms do on the wire. Imports no workflow.
+"""Stress tests of jobs, for callers that request one now and read the result later, as platforms do on the wire.
 
-Who waits for the verdict asks `Rekindle.stress_test`. Errors are those of `rekindle.errors`.
+Imports no workflow. To wait for the verdict, use `Rekindle.stress_test`. Errors are those of `rekindle.errors`.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from rekindle.policy.modes import row_of
 from rekindle.temporal import Attributes
 
 LOOK = 0.1
-"""Seconds between two looks at a test that begins."""
+"""Seconds between two looks at a test that is beginning."""
 
 REFUSED = 10
-"""Requests, one behind the other, that are looked through for one that was not refused."""
+"""Maximum number of consecutive requests that are checked for one that was not refused."""
 
 
 class StressTests:
@@ -48,7 +48,7 @@ class StressTests:
         return handle.id
 
     async def _is_begun(self, job_id: str, front: str) -> bool:
-        """Whether its ranks were found."""
+        """Returns whether the test has found its ranks, and so has begun."""
         try:
             status = await self._rekindle.status(job_id)
             if status.front != front or status.running is not Mode.STRESS_TEST:
@@ -64,7 +64,7 @@ class StressTests:
         return await self._rekindle.verdict(handle)
 
     async def newest(self, job_id: str, begun: str = "") -> str:
-        """The workflow id of the job's test that runs, or of the last one that was not refused; empty: the server knows of none.
+        """Returns the workflow id of the job's running test, or of the last one that was not refused; empty: the server has none.
 
         A new one is listed within about a second.
 

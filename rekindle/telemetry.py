@@ -1,4 +1,7 @@
-"""Logs of our own processes: stdlib logging everywhere, structlog only as the formatter. Called once by each entry point."""
+"""Logging of our own processes: stdlib logging everywhere, structlog only as the formatter.
+
+Configured once by each entry point.
+"""
 
 import logging
 import sys
@@ -13,7 +16,7 @@ def _for_people() -> structlog.typing.Processor:
 
 
 def configure_logging(process: str, settings: Settings) -> None:
-    """Text for people, or JSON lines with the fields of `extra`, on stderr."""
+    """Writes logs to stderr: text for people, or JSON lines with the fields of `extra`."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),

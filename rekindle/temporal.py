@@ -1,4 +1,4 @@
-"""One dialect for all: the plugin that clients, workers and the replayer share, and the typed search attributes.
+"""Temporal plugin that clients, workers and the replayer share, and the typed search attributes.
 
 Called by `rekindle.client` and by the processes of `workers`.
 """
@@ -35,18 +35,21 @@ PASSED_THROUGH = (
     "pydantic",
     "temporalio",
 )
-"""Shared with workflows by identity. `rekindle.policy` is not among them: the sandbox polices our decisions."""
+"""Modules that the sandbox does not reload for each workflow.
+
+`rekindle.policy` is not among them, so that the sandbox checks our decisions.
+"""
 
 TASK_TIMEOUT = timedelta(seconds=2)
-"""Workflow task timeout of every workflow: what a killed worker costs, once its sticky queue has timed out."""
+"""Workflow task timeout of every workflow. It is the delay that a killed worker causes after its sticky queue has timed out."""
 
 STICKY_TIMEOUT = timedelta(seconds=1)
 
 ASKED_AGAIN, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before a service that did not answer is asked again; they double."""
+"""Seconds before a service that did not answer is asked again; the pause doubles from the first to the second value."""
 
 LISTED_LATE = timedelta(minutes=1)
-"""Until the list of workflows has caught up with what happens: usually a second."""
+"""Time in which the list of workflows catches up with events. It usually takes one second."""
 
 
 class Attributes:
@@ -73,25 +76,32 @@ WANTED: dict[str, IndexedValueType.ValueType] = {
 
 
 def living(workflow: str) -> str:
-    """Query for the workflows of a type that live, where none may be missed. The list follows what happens a moment later: one
-    that has just continued as new may be listed by the run before alone. So the same workflow may come several times, and one
-    that has ended since may come too."""
+    """Returns a query for the running workflows of a type that misses none.
+
+    The list is updated with a delay: a workflow that has just continued as new may be listed only by its previous run. So a
+    workflow may be listed several times, or although it has ended.
+    """
     since = (datetime.now(UTC) - LISTED_LATE).isoformat(timespec="seconds")
     continued = f"ExecutionStatus = 'ContinuedAsNew' AND CloseTime > '{since}'"
     return f"WorkflowType = '{workflow}' AND (ExecutionStatus = 'Running' OR ({continued}))"
 
 
 def _runner(wanted: WorkflowRunner | None) -> WorkflowRunner:
-    """The sandbox, with what is passed through; a worker that asks for another runner gets that. What the server does not have is
-    left out of what workflows tell."""
+    """Returns the sandbox with the modules that are passed through, or another runner if the worker requests it.
+
+    Missing search attributes are removed from commands of workflows.
+    """
     if wanted is not None and not isinstance(wanted, SandboxedWorkflowRunner):
         return Leaving(wanted)
     return Leaving(SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)))
 
 
 def plugin() -> SimplePlugin:
-    """Converter for clients, workers and the replayer; for the latter two what messages must bring, and the sandbox, unless a
-    worker says otherwise."""
+    """Returns the plugin.
+
+    It sets the converter of clients, workers and the replayer; for the latter two also the checks of arguments, and the sandbox
+    unless a worker requests another runner.
+    """
     return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner, interceptors=[Arguments()])
 
 
@@ -119,7 +129,7 @@ async def connect(address: str = "", *, lazy: bool = False, started_here: bool =
 
 
 def in_words(error: Exception) -> str:
-    """Returns the innermost reason of what Temporal's client says, without the structures of its core."""
+    """Returns the innermost reason of an error of Temporal's client, without the structures of its core."""
     text = str(error)
     if "tonic::" not in text and "Status {" not in text:
         return text
@@ -139,8 +149,10 @@ def _unusable(error: Exception) -> BadInput:
 
 
 async def identity_of(client: Client) -> str:
-    """Names the Temporal namespace, in which workflows of jobs live, as no other one is named. Waits until the service answers;
-    one that tells nothing of its namespaces is known by its address."""
+    """Returns a unique name of the Temporal namespace, in which workflows of jobs live.
+
+    Waits until the service answers. A service that does not describe its namespaces is named by its address.
+    """
     pause = ASKED_AGAIN
     while True:
         try:
@@ -171,7 +183,7 @@ async def ensure_search_attributes(client: Client) -> None:
 
 
 async def registered_attributes(client: Client) -> dict[str, IndexedValueType.ValueType]:
-    """Types of those of our search attributes that the server has."""
+    """Returns the types of those of our search attributes that the server has."""
     request = ListSearchAttributesRequest(namespace=client.namespace)
     listing = await client.operator_service.list_search_attributes(request)
     return {name: kind for name, kind in listing.custom_attributes.items() if name in WANTED}
@@ -192,8 +204,10 @@ async def register_attributes(client: Client, missing: Collection[str]) -> None:
 
 @asynccontextmanager
 async def handle_unread(start: WithStartWorkflowOperation[Any, Any]) -> AsyncIterator[None]:
-    """Around an update that starts its workflow, whose handle nobody wants: the SDK tells a failure there too, and unread it
-    would be logged as a bug of ours."""
+    """Wraps an update that starts its workflow without using the workflow's handle.
+
+    The SDK reports a failure on the handle too, and logs it as unhandled unless it is read.
+    """
     handle = asyncio.ensure_future(start.workflow_handle())
     try:
         yield

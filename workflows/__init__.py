@@ -1,1 +1,1 @@
-"""The durable procedures: one entity a job, one workflow type a mode."""
+"""Durable procedures: one entity workflow per job, one workflow type per mode."""

@@ -1,6 +1,5 @@
-"""Asks, once in each life of a job's pods, whether the cluster would admit a backup pod: what will not work is said before it
-matters. Used by `TrainingJob`; nothing here may cost a recovery.
-"""
+"""Asks whether the cluster would admit a backup pod, once in each generation of a job's pods, so that a problem is known before a
+recovery needs one. Used by `TrainingJob`; a failure here never affects a recovery."""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -16,7 +15,7 @@ class Admission:
         self._known, self._journal = known, journal
 
     def tell(self) -> None:
-        """Begins to ask, if it is time for that."""
+        """Begins to ask, if it is due."""
         if admission.is_due(self._known.state):
             self._known.state = self._known.state.with_(asked=True)
             self._journal.soon(self._ask())

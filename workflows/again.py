@@ -1,4 +1,4 @@
-"""Restarts of a job that were given up: when the next one begins, and which are tried again by themselves. Pure."""
+"""Retries of restarts that were given up: when the next one begins, and which are retried automatically. Pure."""
 
 from datetime import datetime, timedelta
 
@@ -9,20 +9,25 @@ from rekindle.policy.modes import LAST
 from workflows import faults
 
 FAULT = "given-up"
-"""Id of the fault of a job that a restart could not bring back, so that it is tried again whatever else is wrong."""
+"""Id of the fault of a job that a restart could not bring back. It makes the restart be retried, whatever other faults exist."""
 
 OURS = "rekindle"
 
 SPACED, LONGEST_SPACE = timedelta(seconds=30), timedelta(minutes=5)
-"""Pause from a second restart that was given up to the next; it doubles. The first is followed at once: it may have learnt
-of a place."""
+"""Pause between restarts that were given up, beginning with the second; it doubles up to the second value.
+
+The first one is followed at once, as it may have found out which nodes to avoid.
+"""
 
 FIRST, RARELY = timedelta(minutes=1), timedelta(minutes=30)
-"""Pause from a restart that could not make pods to the next; it doubles."""
+"""Pause after a restart that could not create pods; it doubles up to the second value."""
 
 
 def concluded(state: JobState, incident: Incident) -> JobState:
-    """An incident has ended. One that restarted nothing, as where that was done too often, says nothing."""
+    """Returns the state after an incident.
+
+    An incident without a restart, for example because restarts were too frequent, changes nothing.
+    """
     last = incident.ladder[-1]
     if last.outcome is Outcome.RECOVERED:
         return over(state)
@@ -40,18 +45,18 @@ def concluded(state: JobState, incident: Incident) -> JobState:
 
 
 def over(state: JobState) -> JobState:
-    """The job trains."""
+    """Returns the state when the job trains again: no retry is due."""
     left = tuple(one for one in state.faults if one.fault.id != FAULT)
     return state.with_(again=None, faults=left) if state.again or len(left) < len(state.faults) else state
 
 
 def is_due(state: JobState, now: datetime) -> bool:
-    """Tells whether what was given up is tried again now."""
+    """Returns whether a restart that was given up is to be retried now."""
     return state.again is not None and state.again.judges and state.again.at <= now
 
 
 def judged_again(state: JobState) -> JobState:
-    """Lets what is still wrong be judged as if it were new."""
+    """Returns the state with its remaining faults judged again as if they were new."""
     assert state.again is not None
     waited = state.again.model_copy(update={"judges": False})
     return faults.rejudged(state, every=True).with_(again=waited)

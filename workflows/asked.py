@@ -1,8 +1,8 @@
-"""Question whether a MindIO job trains whose last report was lost in an outage. Its client repeats none, and pods that run
-prove nothing: agents outlive their ranks.
+"""Checks whether a MindIO job trains if its last report was lost in an outage.
 
-Training is asked itself: it stops, is told that nobody is faulty, and repeats a step, which takes some seconds. A client whose
-repair has failed leaves instead. Source: tried with MindIO.
+Its client never repeats a report, and running pods prove nothing, as agents outlive their ranks. So training itself is asked: it
+stops, is told that no rank is faulty, and repeats a step, which takes some seconds. A client whose repair has failed exits
+instead. Source: tried with MindIO.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from workflows.opening import open_recovery
 LOST = "its report was lost in an outage"
 
 TRIES = 3
-"""Number of times that training is asked, where its answers are lost as well."""
+"""Number of times that training is asked, as answers may be lost too."""
 
 
 async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault], bool]) -> str:
-    """Returns what training says when it has repeated a step.
+    """Returns what training reports when it has repeated a step.
 
     Args:
-        is_mended: tells whether a fault is mended if training goes on, whoever shows it still.
+        is_mended: tells whether a fault is over if training goes on, even if its source still shows it.
 
     Raises:
-        Ends: it does not; only a restart of the job is left.
+        Ends: training does not repeat a step; only a restart of the job is left.
     """
     before, mode.is_mended, mode.is_asked = mode.situation, is_mended, True
     report = None
@@ -39,14 +39,14 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
     if report is None or report.code:
         said = f"{report.code} {report.info}".rstrip() if report else mode.lost_manager or "it says nothing"
         raise _restart(f"training repeats no step: {said}")
-    mode.went_on_at, mode.is_asked = mode.answered_at, False  # it has named what was announced to it, which is no fault
+    mode.went_on_at, mode.is_asked = mode.answered_at, False  # ranks that it names were only announced, and are not faulty
     mode.situation = mode.situation.with_(announced=before.announced)
     workflow.logger.info("training asked", extra={"job": mode.context.job.id, "info": report.info})
     return f"{LOST}; training was asked, and repeated a step: {report.info}"
 
 
 async def _answer(mode: ModeWorkflow, situation: Situation) -> Report | None:
-    """Returns what training says of its step; None: it does not say so, or that was lost too."""
+    """Returns the report about the repeated step; None: there is none, or it was lost too."""
     job, situation = mode.context.job, await open_recovery(mode, situation)
     if Strategy.RETRY not in situation.offers:
         raise (

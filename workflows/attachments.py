@@ -1,4 +1,6 @@
-"""Which of a job's streams counts, and which process speaks on it. What gateways say of streams may arrive late or twice. Pure.
+"""Decides which of a job's streams is current, and which process speaks on it.
+
+Messages of gateways about streams may arrive late or twice. Pure.
 
 Clocks of two gateways are never compared: an attachment is older than the job's own if that one has replaced it.
 """
@@ -11,21 +13,24 @@ from rekindle.model.state import JobState
 from rekindle.policy.clients import Identity, identity
 
 KEPT_SESSIONS = 8
-"""Sessions that are remembered after their end: more of one job are not on their way at once."""
+"""Maximum number of ended sessions that are remembered. Messages of more sessions of one job are not in flight at once."""
 
 
 class Standing(StrEnum):
-    """What an attachment is to the job."""
+    """Relation of an offered attachment to the job."""
 
     NEWS = "news"
     KNOWN = "known"
-    """It is the job's own, with nothing new in it."""
+    """The attachment is the job's current one, and contains nothing new."""
     OVER = "over"
-    """Its session was detached, or another one replaced it."""
+    """The attachment's session was detached, or replaced by another session."""
 
 
 def standing(state: JobState, offered: Attachment) -> Standing:
-    """What an attachment that a gateway offers is to the job. A session that was replaced comes back when the other has gone."""
+    """Returns the relation of an attachment that a gateway offers to the job.
+
+    A session that was replaced becomes current again when the other one has ended.
+    """
     current = state.attachment
     if offered.session in state.detached:
         return Standing.OVER
@@ -38,16 +43,18 @@ def standing(state: JobState, offered: Attachment) -> Standing:
 
 
 def is_missing(state: JobState, session: str) -> bool:
-    """Whether the job's stream is here for all that a workflow of it knows which was just registered again: it tells of a fault.
-    What can be done about that depends on the stream."""
+    """Returns whether the stream that reports a fault is still unknown to a workflow that was just registered again.
+
+    What can be done about the fault depends on the stream.
+    """
     return bool(session) and not state.introduced and session not in sessions(state)
 
 
 def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobState:
-    """The state with an attachment. The progress that it brings counts only where none is known: it may be an older one.
+    """Returns the state with an attachment. Its progress is used only if none is known, as it may be older.
 
     Args:
-        restarting: the job's pods start anew just now, and its manager with them.
+        restarting: the job's pods are being restarted, and its manager with them.
     """
     current = state.attachment
     replaced = tuple(session for session in state.replaced if session != offered.session)
@@ -65,15 +72,17 @@ def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobSt
 
 
 def _manager_lost(state: JobState, client: str) -> str:
-    """How the manager of a MindIO job was lost, in words: its stream comes from another process."""
+    """Describes how the manager of a MindIO job was lost: its stream comes from another process. Empty: it was not lost."""
     if state.job.training_side is not TrainingSide.MINDIO or identity(state.client, client) is not Identity.ANOTHER:
         return ""
     return f"{client} is another process than {state.client}: it knows no rank, and no fault of a rank is reported"
 
 
 def restarted(state: JobState) -> JobState:
-    """The state when all pods have started anew: sessions other than the current one were of the training side before, and so was
-    its manager."""
+    """Returns the state after a restart of all pods.
+
+    Sessions other than the current one, and the lost manager, belonged to the previous training side.
+    """
     current = state.attachment.session if state.attachment else ""
     former = tuple(session for session in sessions(state) if session != current)
     client = state.client if state.attachment else ""
@@ -81,18 +90,21 @@ def restarted(state: JobState) -> JobState:
 
 
 def sessions(state: JobState) -> tuple[str, ...]:
-    """All that are remembered, the current one last."""
+    """Returns all remembered sessions, the current one last."""
     current = (state.attachment.session,) if state.attachment else ()
     return tuple(dict.fromkeys((*state.former, *state.replaced, *state.detached, *current)))
 
 
 def end_is_known(state: JobState, session: str) -> bool:
-    """Whether the end of a session changes nothing. That of a session that was never seen does: its attachment may come later."""
+    """Returns whether the end of this session changes nothing.
+
+    The end of an unknown session does, as its attachment may arrive later.
+    """
     return session in state.detached or session in state.replaced
 
 
 def detached(state: JobState, session: str) -> JobState:
-    """The state when a session has ended; a newer one stays."""
+    """Returns the state after the end of a session; a newer session stays."""
     ended = (*state.detached, session)[-KEPT_SESSIONS:]
     current = state.attachment
     left = None if current and current.session == session else current

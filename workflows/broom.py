@@ -1,4 +1,4 @@
-"""Deletes pods that recoveries left behind, when the cluster lets it. `TrainingJob` does so while nothing else is to be done."""
+"""Deletes pods that recoveries left behind, as soon as the cluster allows it. `TrainingJob` does so when it has no other work."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,7 +10,7 @@ from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
-"""Before it is tried again; doubled each time that the cluster refuses."""
+"""Pause before the deletion is tried again; it doubles each time that the cluster refuses, up to the second value."""
 
 
 class Broom:
@@ -19,7 +19,7 @@ class Broom:
         self.pause = FIRST_PAUSE
 
     async def sweep(self, interrupted: Callable[[], bool]) -> bool:
-        """Whether nothing is left behind any more.
+        """Deletes the pods that were left behind, and returns whether none is left.
 
         Args:
             interrupted: there is something else to do, which must not wait.

@@ -1,4 +1,4 @@
-"""One mode as a child of `TrainingJob`: started under an id that people read, told what concerns it, ended at its deadline."""
+"""One mode as a child workflow of `TrainingJob`: it has a readable id, receives news, and is ended at its deadline."""
 
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,8 @@ from rekindle.temporal import TASK_TIMEOUT, Attributes
 from workflows import page, steps
 
 CONFLICT_PAUSE = timedelta(seconds=1)
-"""Before a child is started again whose id is held by a recovery of an earlier workflow of the job, which is ending."""
+"""Pause before a child is started again whose id is still held by a recovery of an earlier workflow of the job, which is ending.
+"""
 CONFLICTS = 120
 
 
@@ -33,9 +34,9 @@ class Child:
     def __init__(self, mode: Mode, case: Case, incident: int, job: Job) -> None:
         self.mode, self.id = mode, recovery_workflow(job, incident, mode)
         self.told: Verdict | None = None
-        """What a mode that was cancelled said of itself: a cancelled workflow has no result."""
+        """Verdict that a cancelled mode sent as a signal. A cancelled workflow has no result."""
         self.was_terminated = False
-        """By somebody else than us."""
+        """True if the recovery was terminated by another party."""
         self._case, self._incident, self._job = case, incident, job
         self._row = row_of(mode)
         self._handle: ChildWorkflowHandle[object, Verdict] | None = None
@@ -44,7 +45,7 @@ class Child:
         self._late = False
 
     def tell(self, signal: str, payload: object) -> None:
-        """Notes what the mode should hear; `run` passes it on."""
+        """Queues a signal for the mode; `run` sends it."""
         self._news.append((signal, payload))
 
     def cancel(self, why: str) -> None:
@@ -73,7 +74,7 @@ class Child:
         raise ApplicationError(f"workflow id {self.id} is held by somebody else")
 
     def _request(self) -> ModeRequest:
-        """A mode that follows what was asked for moves no links, and tests nothing."""
+        """Returns the request for the mode. A mode that follows the requested one moves no links and tests nothing."""
         found, asked = ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank), self._case.request
         if asked is None or asked.request.mode is not self.mode:
             return found
@@ -95,7 +96,10 @@ class Child:
     # ---- its life
 
     async def verdict(self) -> Verdict:
-        """Waits for its end. A mode that fails, or outlives its deadline, is an `escalate`."""
+        """Waits for the end of the mode and returns its verdict.
+
+        A mode that fails, or exceeds its deadline, has the outcome `escalate`.
+        """
         assert self._handle is not None, "it was started"
         try:
             return await self._watch(self._handle)
@@ -137,14 +141,19 @@ class Child:
     # ---- its end
 
     def _judged(self, verdict: Verdict) -> Verdict:
-        """A mode that had to be stopped at its deadline leads to the next one, unless it came to its end after all."""
+        """Returns the verdict of a mode that was stopped at its deadline: it leads to the next mode, unless the mode reached its
+        end after all."""
         if not self._late or self._why_cancelled or verdict.outcome is not Outcome.CANCELLED:
             return verdict
         reason = f"the {self.mode} outlived its deadline: {verdict.reason}"
         return verdict.with_(outcome=Outcome.ESCALATE, reason=reason)
 
     def _without_result(self, error: ChildWorkflowError) -> Verdict:
-        """A recovery that gave up is a failed workflow, one that was cancelled a cancelled one: their verdicts come otherwise."""
+        """Returns the verdict of a child workflow without result.
+
+        A recovery that gave up is a failed workflow with its verdict in the error; a cancelled one has sent its verdict as a
+        signal.
+        """
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == ErrorTypes.GIVEN_UP:
             return Verdict.model_validate(cause.details[0])

@@ -1,4 +1,4 @@
-"""Modes that leave training standing in their middle: their end, and what a cancellation does to them."""
+"""Base class of modes that stop training in between: how they end, and how they handle a cancellation."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,21 +14,21 @@ class Concluding(ModeWorkflow):
     _cancelled_late = False
 
     def has_been_cancelled(self) -> bool:
-        """Tells whether a cancellation came when training may have stopped already: training has to go on first."""
+        """Returns whether a cancellation arrived when training may have stopped already. Training must be resumed first."""
         return self._cancelled_late
 
     def recovered(self, reason: str) -> Verdict:
         raise NotImplementedError
 
     def ended(self, verdict: Verdict) -> Verdict:
-        """However it ended, with what the mode has to say besides."""
+        """Returns the verdict with additional information of the mode, regardless of its outcome."""
         return verdict
 
     async def conclude(self, request: ModeRequest, procedure: Callable[[], Awaitable[str]]) -> Verdict:
-        """Runs a procedure to its verdict; a client that started the mode by itself gets that of the real one.
+        """Runs a procedure and returns its verdict. If a client started the mode by itself, returns the verdict of the real mode.
 
         Args:
-            procedure: answers in words what was done.
+            procedure: returns in words what was done.
         """
         if self._context is None:
             return await front(self.MODE, request)
@@ -50,8 +50,11 @@ class Concluding(ModeWorkflow):
             return Verdict(mode=self.MODE, outcome=end.outcome, reason=end.reason, training=end.training, passing=end.passing)
 
     async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
-        """Training that was stopped would stand, also where an earlier mode has stopped it, and so would training whose faults
-        nobody knows any more but this mode: the recovery goes to its end."""
+        """Handles a cancellation.
+
+        The recovery continues to its end if training was stopped, also by an earlier mode, or if only this mode still knows the
+        faults.
+        """
         if self.touched or self.situation.stopped or work.done() or await shielded(self.is_orphaned()):
             self._cancelled_late = True
             return await work

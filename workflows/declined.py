@@ -1,6 +1,6 @@
-"""Cases of which nothing is begun: they are only observed, ignored by policy, or refused. Each is noted with its reason.
+"""Cases for which no mode begins: they are only observed, ignored by policy, or refused.
 
-Used by `TrainingJob`.
+Each is recorded with its reason. Used by `TrainingJob`.
 """
 
 from temporalio import workflow
@@ -17,17 +17,20 @@ class Declined:
     def __init__(self, known: Memory, journal: Journal) -> None:
         self._known, self._journal = known, journal
         self._told: dict[int | None, tuple[str, ...]] = {}
-        """What was said of a pod rank last: a refused case is judged again at every attach."""
+        """Last message about each pod rank.
+
+        A refused case is judged again at every attach, and the same message is not repeated.
+        """
 
     def take(self, case: Case) -> None:
-        """A case is judged again when something changes."""
+        """Records a case as observed, ignored or refused. It is judged again when something changes."""
         if case.plan.modes:
             self._observe(case)
         else:
             self._refuse(case)
 
     def _observe(self, case: Case) -> None:
-        """The same decision is told once, however often it is made."""
+        """Records the decision about an observed job, once for the same decision."""
         state = self._known.state
         would = observing.would(case.plan, case.pod_rank)
         reason = f"observed: {would}"

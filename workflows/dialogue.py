@@ -1,6 +1,6 @@
-"""The dialogue of one recovery with the job's training side: orders go out wherever its stream is, reports come in.
+"""Dialogue of one recovery with the job's training side: sends orders on its stream, and receives reports.
 
-Base class of `ModeWorkflow`. What real clients make of repeated, early, late and lost messages decides what is done here.
+Base class of `ModeWorkflow`. It handles repeated, early, late and lost messages according to the behaviour of real clients.
 """
 
 import asyncio
@@ -24,43 +24,46 @@ from workflows import steps
 T = TypeVar("T")
 
 COUNTED = timedelta(seconds=15)
-"""The most that one wait counts of the patience with our training side: a wait that lasts longer met an outage of ours."""
+"""Maximum part of one wait that counts towards the time limit for our training side.
+
+A longer wait was prolonged by an outage of ours.
+"""
 
 OVERDUE, AFTER_AN_OUTAGE = timedelta(seconds=10), timedelta(minutes=1)
-"""A wait for the training side that ends so late ended in an outage of the control plane: how long clients then have to come back
-and to repeat what they had to say."""
+"""Delay after which the end of a wait shows an outage of the control plane, and the time that clients then get to reconnect and
+to repeat their messages."""
 
 
 class Dialogue:
-    """Orders, reports, and the stream that carries them."""
+    """Orders, reports, and the stream that transports them."""
 
     MODE: ClassVar[Mode]
     EXPECTS: ClassVar[tuple[ReportKind, ...]]
-    """Kinds of reports that this mode waits for at some time."""
+    """Kinds of reports that this mode expects at some time."""
 
     def __init__(self, context: RecoveryContext | None) -> None:
         self._context = context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
-        self.taken: list[Heard] = list(context.situation.heard) if context else []  # the last reports, to know them again
-        self.answers = 0  # so many reports were taken
+        self.taken: list[Heard] = list(context.situation.heard) if context else []  # the last reports, to recognize repetitions
+        self.answers = 0  # number of accepted reports
         self.told_first = context.first_order if context else None
-        """Order that the receipt of the faults brought, until it is known to be carried out."""
+        """Order that was sent with the receipt of the faults, until it is known to be carried out."""
         first = reports.answer_to(self.told_first) if self.told_first else None
-        self.asked: list[ReportKind] = [first] if first else []  # what the orders of the open attempt are answered by
+        self.asked: list[ReportKind] = [first] if first else []  # kinds of reports that answer the orders of the attempt
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
-        self.delivered = 0  # so many of them were written
-        self.delivered_on: Attachment | None = None  # on this stream
-        self.is_asked = False  # MindIO, whether it trains
+        self.delivered = 0  # number of them that were written
+        self.delivered_on: Attachment | None = None  # stream on which they were written
+        self.is_asked = False  # True while MindIO is asked whether it trains
         self.ordered_on: Attachment | None = None
-        """The stream on which the last order was tried first."""
+        """Stream on which the last order was first tried."""
         self.touched = self.told_first is not None  # an order may have reached the training side
-        self.answered_at: datetime | None = None  # when a report was last taken
-        self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
+        self.answered_at: datetime | None = None  # time of the last accepted report
+        self.unanswered_since: datetime | None = None  # time of the last written order without an answer
         self.client = self.attachment.client if self.attachment else ""
         self.sessions = list(context.sessions) if context else []
-        """Of the training side, so far."""
-        self.lost_manager = ""  # MindIO: another process answers as the manager, in words
+        """Sessions of the training side so far."""
+        self.lost_manager = ""  # MindIO: why the manager counts as lost; empty: it does not
 
     @property
     def context(self) -> RecoveryContext:
@@ -71,8 +74,11 @@ class Dialogue:
 
     @workflow.update(name=Updates.REPORT)
     def take_report(self, report: Report) -> Receipt:
-        """A report says neither which order it answers nor how often it was sent: what nobody asked for in this attempt is of an
-        earlier one, and what was heard in it already is a repetition."""
+        """Accepts a report.
+
+        A report contains neither its order nor a sequence number: an unexpected one is from an earlier attempt, and a known one
+        is a repetition.
+        """
         update = workflow.current_update_info()
         assert update is not None
         heard = Heard(id=update.id, mark=reports.mark(report))
@@ -93,13 +99,17 @@ class Dialogue:
             raise ApplicationError(problem, type=ErrorTypes.REPORT_UNEXPECTED)
 
     def is_no_answer(self, report: Report) -> str:
-        """Why a report cannot answer what was ordered, in words; empty: it may."""
+        """Returns why a report cannot be the answer to the last order; empty: it can."""
         is_late = self.is_asked and report.kind is ReportKind.STATUS and report.strategy not in ("", Strategy.RETRY)
         return f"training was asked to repeat a step since {report.strategy} was ordered" if is_late else ""
 
     @workflow.signal(name=Signals.ATTACHED)
     def attached(self, attachment: Attachment) -> None:
-        """With MindIO, nothing of an attempt holds in another process. Our own manager's successor goes on with it."""
+        """Records the job's new stream.
+
+        With MindIO, a stream of another process ends the attempt, as that process knows nothing of it. With our training side,
+        the manager's successor continues the attempt.
+        """
         if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
             self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
         self.client = attachment.client or self.client
@@ -113,13 +123,16 @@ class Dialogue:
 
     @workflow.signal(name=Signals.MANAGER_LOST)
     def manager_is_lost(self, gone: ManagerGone) -> None:
-        """Its stream may come from the address of before, and say nothing of it: the cluster shows another pod."""
+        """Records that the manager was lost, as the cluster shows another pod.
+
+        The stream may still come from the same address and not show it.
+        """
         self.lost_manager = self.lost_manager or gone.how
 
     # ---- orders
 
     def new_attempt(self) -> str:
-        """Nothing that was said before answers any order from here on."""
+        """Begins a new attempt and returns its uuid. Earlier reports answer no order of it."""
         self.take_back_orders()
         self.inbox.clear()
         self.asked.clear()
@@ -128,14 +141,15 @@ class Dialogue:
 
     @staticmethod
     def new_uuid() -> str:
-        """Of an order that stands for itself."""
+        """Returns a new uuid for an order that belongs to no attempt."""
         return orders.attempt(workflow.time_ns(), workflow.random().getrandbits(128))
 
     def go_on_with(self, given: list[Order], told_on: str) -> None:
-        """The orders of an attempt that an earlier mode opened, all of them written on one stream.
+        """Takes over the orders of an attempt that an earlier mode began, all of which were sent on one stream.
 
         Args:
-            told_on: its session; ours is told all of them again on another one. MindIO only ever goes forward.
+            told_on: session of that stream. On another stream our training side gets all of them again; MindIO only gets later
+                ones.
         """
         self.attempt = list(given)
         self.asked = [answer for order in given if (answer := reports.answer_to(order))]
@@ -149,15 +163,15 @@ class Dialogue:
 
     @property
     def patience(self) -> timedelta:
-        """Time in which an order is tried that the training side waits for."""
+        """Time limit for sending an order for which the training side waits."""
         limits = self.context.job.limits
         return limits.order if self._speaks_mindio else limits.absence
 
     async def order(self, order: Order, within: timedelta, needless: Callable[[], bool] = lambda: False) -> bool:
-        """Delivers an order wherever the job's stream is; False when it could not be delivered in time.
+        """Sends an order on the job's stream; False: it could not be sent in time.
 
         Args:
-            needless: tells when it is not tried any longer.
+            needless: returns True when the order is not to be tried any longer.
         """
         if answer := reports.answer_to(order):
             self.asked.append(answer)
@@ -171,29 +185,32 @@ class Dialogue:
         return written
 
     def may_be_lost(self) -> bool:
-        """Tells whether an outage came between the last order and its report, which MindIO never repeats.
+        """Returns whether the report to the last order may be lost in an outage. MindIO never repeats a report.
 
-        It counts from the first try of the order: a gateway may have died that had written it, and told nobody."""
+        The time counts from the first try of the order, as a gateway may have written it and died before it confirmed this.
+        """
         return self._speaks_mindio and self.attachment is not None and self.attachment != self.ordered_on
 
     def take_back_unwritten(self) -> None:
-        """What no stream took in time is not told any more, and keeps no later order from it."""
+        """Drops the orders that no stream took in time, so that they are not sent any more and do not delay later orders."""
         del self.attempt[self.delivered :]
 
     def take_back_orders(self) -> None:
-        """No stream is told again what was ordered so far."""
+        """Drops all orders so far, so that no stream gets them again."""
         self.attempt.clear()
         self.delivered = 0
 
     async def comes_back(self, decided: Callable[[], bool]) -> None:
-        """Waits for a MindIO client that is away when its report is due: it may train, and is asked then."""
+        """Waits for a MindIO client that is disconnected when its report is due. Training may run, and is asked afterwards."""
         if self._speaks_mindio and self.attachment is None:
             absence = self.context.job.limits.absence
             await self.until(lambda: self.attachment is not None or decided(), absence, "the client comes back, or has left")
 
     async def _deliver(self, left: timedelta, needless: Callable[[], bool]) -> bool:
-        """Writes what the job's stream lacks of the open attempt, until its last order is written. The clock of MindIO, which
-        leaves, runs on in an outage of ours."""
+        """Sends the orders of the attempt that the job's stream lacks, until the last one is sent.
+
+        The timeout of MindIO continues during an outage of ours.
+        """
 
         def in_vain() -> bool:
             return bool(self.lost_manager) or needless()
@@ -220,15 +237,18 @@ class Dialogue:
         return False
 
     def _next_order(self) -> int | None:
-        """The place of what the stream lacks of the open attempt. Ours is told all of it again, since its manager carries out an
-        order once. MindIO only goes forward: it would carry out an earlier order a second time."""
+        """Returns the index of the next order that the stream lacks; None: it has all.
+
+        Our training side gets all orders again, as its manager carries each out only once. MindIO would repeat an earlier order,
+        so it gets only the last one.
+        """
         written = self.delivered if self.delivered_on == self.attachment else 0
         if written == len(self.attempt):
             return None
         return len(self.attempt) - 1 if self._speaks_mindio else written
 
     def _pace(self) -> timedelta:
-        """How long the next order has to wait: a MindIO client may not have read the one before."""
+        """Returns how long the next order has to wait, as a MindIO client may not have read the previous one."""
         if not self._speaks_mindio or self.unanswered_since is None:
             return timedelta(0)
         return self.unanswered_since + orders.MINDIO_PACE - workflow.now()
@@ -236,7 +256,7 @@ class Dialogue:
     async def _write(self, order: Order, here: Attachment, within: timedelta, in_vain: Callable[[], bool]) -> bool:
         order = order.model_copy(update={"at_once": not self._speaks_mindio, "session": here.session})
         delivery, answers, was_touched = steps.deliver(order, here.queue, within), self.answers, self.touched
-        self.touched = True  # also when nobody waits for the delivery any more: it may be carried out all the same
+        self.touched = True  # even if the delivery is not awaited any more, as the order may be carried out
         try:
             await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or in_vain())
         except asyncio.CancelledError:
@@ -255,7 +275,7 @@ class Dialogue:
         return written
 
     async def heard(self) -> None:
-        """Returns when the client has had the time to read the last order: the next mode may give one at once."""
+        """Waits until the client has had time to read the last order, as the next mode may send one at once."""
         while (pause := self._pace()) > timedelta(0) and not self.lost_manager:
             await self._change_within(pause, lambda: self.unanswered_since is None, "the client reads the last order")
 
@@ -267,8 +287,10 @@ class Dialogue:
             pass
 
     async def until(self, condition: Callable[[], bool], within: timedelta | None, why: str) -> bool:
-        """Waits for a condition; False at the limit. A stream that comes back meanwhile gets again what it may lack of the open
-        attempt, under the same uuid: inside its attempt the training side carries out an order once.
+        """Waits for a condition; False: the time limit was reached first.
+
+        A stream that reconnects meanwhile gets the missing orders of the attempt again, with the same uuid: within its attempt
+        the training side carries out an order once.
 
         Args:
             within: None, where the condition has a limit of its own and a timer would be needless.
@@ -285,7 +307,10 @@ class Dialogue:
                 here, patience = self.attachment, self.patience if left is None else min(left, self.patience)
                 written = await self._deliver(patience, condition)
                 if not (written or condition()) and here == self.attachment:
-                    self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
+                    self.delivered_on, self.delivered = (
+                        here,
+                        len(self.attempt),
+                    )  # counts as written, as it was tried until the limit
                 continue
             await self._change_within(left, lambda: condition() or self._stream_lacks_orders(), why)
         return True
@@ -296,7 +321,7 @@ class Dialogue:
     # ---- reports
 
     def next_report(self, kind: ReportKind) -> Report | None:
-        """Takes the oldest unread report of a kind."""
+        """Removes and returns the oldest unread report of a kind; None: there is none."""
         for report in self.inbox:
             if report.kind is kind:
                 self.inbox.remove(report)
@@ -308,13 +333,13 @@ class Dialogue:
 
 
 def cancel_and_forget(activity: ActivityHandle[T]) -> None:
-    """Cancels what nobody waits for any more, and looks at its end: otherwise that is logged as an error."""
+    """Cancels an activity whose result is not needed, and consumes its error, which would otherwise be logged."""
     activity.cancel()
     activity.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def _never_began(error: BaseException) -> bool:
-    """No gateway took the order, not even once."""
+    """Returns whether no gateway started the activity that sends the order."""
     if not isinstance(error, ActivityError) or error.started_event_id:
         return False
     return isinstance(error.cause, ActivityTimeout) and error.cause.cause is None

@@ -1,4 +1,4 @@
-"""What is wrong with a job now: the differences between the world and what the job's workflow holds to be right. Pure.
+"""Computes the current faults of a job: the differences between its observed state and the state that its workflow expects. Pure.
 
 The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their
 source clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
@@ -33,25 +33,33 @@ Key = tuple[str, str, tuple[int, ...]]
 Occurrence = tuple[Key, datetime | None]
 
 LOST_MANAGER = "manager/"
-"""What the id of the fault of a lost manager begins with."""
+"""Prefix of the id of the fault of a lost manager."""
 
 REPORTED_BYTES = 12 * 1024
-"""JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
-refused, so that who told it knows."""
+"""Maximum bytes of JSON of the reported faults at a time, without the training side's own, which are merged into one.
+
+A report beyond it is refused, so that its sender notices.
+"""
 
 MOST_TOLD = 16
-"""Moments that are told apart at which the training side spoke of its processes within one incident."""
+"""Maximum number of reports of the training side about its processes that are distinguished within one incident."""
 
 MOST_HELD = 16
-"""Faults of rules that are seen no more and may come back: one that flaps beyond these is another one each time."""
+"""Maximum number of disappeared faults of rules that are kept, as they may come back.
+
+A flapping fault beyond these is a new fault each time.
+"""
 
 KEPT_OF_AN_INCIDENT = 3
 KEPT_RANKS = 64
-"""Faults of an incident, and ranks of a fault, in the history: all of them, twenty times over, would not fit into one payload."""
+"""Maximum number of faults of an incident, and of ranks of a fault, in the history.
+
+All of them, for twenty incidents, would not fit into one payload.
+"""
 
 
 def short(uid: str) -> str:
-    """How a holder is remembered; see `Sighting.holders`."""
+    """Returns the shortened UID by which the holder of a rank is remembered; see `Sighting.holders`."""
     return uid[:HOLDER_LENGTH]
 
 
@@ -59,7 +67,10 @@ def short(uid: str) -> str:
 
 
 def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
-    """The watcher's faults are what it sees now, and the ranks whose holder changed without our doing."""
+    """Returns the state after a sighting.
+
+    The watcher's faults are those of the sighting, and the ranks whose holder changed without a recovery.
+    """
     holders = _grown(state.holders, sighting.holders)
     changed = [] if restarting else _changed(holders, sighting)
     if changed and _is_another_life(holders, sighting.holders):
@@ -81,7 +92,7 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
 
 
 def has_gone(one: Standing, now: datetime) -> bool:
-    """Whether it is gone for as long as its rule holds on to it."""
+    """Returns whether the fault has been absent for as long as its rule keeps it."""
     return one.over_at is not None and one.over_at <= now
 
 
@@ -91,8 +102,11 @@ def without_over(state: JobState, now: datetime) -> JobState:
 
 
 def _held(gone: Iterable[Standing], holders: tuple[str, ...], sighting: Sighting, now: datetime) -> tuple[Standing, ...]:
-    """What is seen no more and comes back perhaps: it stays what it was, as long as the same pods have their ranks. What was not
-    judged yet when its rule ceased to be believed has lasted for nothing: it begins anew."""
+    """Returns the faults that are no longer seen but may come back.
+
+    They stay unchanged as long as the same pods hold their ranks. A fault that was not judged yet when its rule ceased to be
+    believed is dropped; if it comes back, its time begins again.
+    """
 
     def stays(one: Standing) -> bool:
         fault, decided = one.fault, one.fault.decided
@@ -104,12 +118,13 @@ def _held(gone: Iterable[Standing], holders: tuple[str, ...], sighting: Sighting
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False) -> JobState:
-    """Faults of a source that sees no whole job. One that is told again is no news; one of a training side that has ended is
-    over.
+    """Returns the state with faults of a source that does not see the whole job.
+
+    A repeated fault changes nothing; one from a training side that has ended is dropped.
 
     Args:
-        recovering: an incident runs: what the training side tells of its processes may have happened behind their repair, also
-            to the same ranks.
+        recovering: an incident is running. What the training side reports of its processes may have happened after their repair,
+            also to the same ranks.
     """
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = _by_key(known)
@@ -117,7 +132,7 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
     for fault in (part for told in lasting for part in _split(told)):
         same = standing.pop(_key(fault), None)
         if same and fault.kind is FaultKind.PROCESS and fault.session != same.fault.session:
-            same = None  # of other processes than those that were reported before
+            same = None  # the earlier report was about other processes
         merged = _merged(same.fault, fault) if same else fault
         if recovering and _adds_up(fault):
             standing[_key(fault)] = _taken(None, merged, now).model_copy(update={"told": _told(same, fault, now)})
@@ -127,7 +142,7 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
 
 
 def room_problem(state: JobState, report: FaultReport) -> str:
-    """Why a report is more than the job's state has room for; empty: it fits."""
+    """Returns why the job's state has no room for a report; empty: it has."""
     news = [part for told in report.faults if not _adds_up(told) for part in _split(told)]
     standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
     told_again = {_key(fault) for fault in news}
@@ -138,31 +153,34 @@ def room_problem(state: JobState, report: FaultReport) -> str:
 
 
 def _adds_up(fault: Fault) -> bool:
-    """Whether it becomes one with what the training side told before. Who else tells of processes names each fault."""
+    """Returns whether the fault is merged with earlier reports of the training side.
+
+    All other sources name each process fault separately.
+    """
     return fault.kind is FaultKind.PROCESS and fault.source == TRAINING_SIDE
 
 
 def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
-    """Whether it is only about pods that recoveries replaced and could not delete: whatever becomes of them is no fault."""
+    """Returns whether the fault is only about pods that recoveries replaced and could not delete. Such pods are no fault."""
     left = {pod.uid for pod in state.left_behind}
     return bool(fault.pod_uids) and left.issuperset(fault.pod_uids)
 
 
 def _split(fault: Fault) -> list[Fault]:
-    """A sub-health is decided rank by rank: the one may be moved, another not."""
+    """Splits a sub-health into one per rank, as policy decides each separately."""
     if fault.kind is not FaultKind.SUB_HEALTH or len(fault.pod_ranks) < 2:
         return [fault]
     return [fault.model_copy(update={"pod_ranks": (rank,)}) for rank in fault.pod_ranks]
 
 
 def _merged(known: Fault, told: Fault) -> Fault:
-    """Reports about processes add up, rank by rank; any other fault is as it was told last."""
+    """Merges a report with a known fault. Reports about processes add up by rank; any other fault is replaced."""
     if told.kind is not FaultKind.PROCESS:
         return told
     ranks = tuple(sorted({*known.ranks, *told.ranks}))
     groups: dict[tuple[FaultType, str, str], set[int]] = {}
     claimed: set[int] = set()
-    for detail in (*told.details, *known.details):  # the newer word on a rank holds
+    for detail in (*told.details, *known.details):  # the newer report about a rank counts
         fresh = {rank for rank in detail.ranks if rank not in claimed}
         claimed |= fresh
         groups.setdefault((detail.type, detail.device, detail.code), set()).update(fresh)
@@ -176,7 +194,7 @@ def _merged(known: Fault, told: Fault) -> Fault:
 
 
 def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
-    """A fault that stands already keeps its time; what was judged of it holds unless it grew."""
+    """Returns the fault as accepted now. A known fault keeps its time, and its judgement unless it grew."""
     if before is None:
         return Standing(fault=fault.model_copy(update={"accepted_at": now}))
     stamped = fault.model_copy(update={"accepted_at": before.fault.accepted_at})
@@ -186,8 +204,11 @@ def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
 
 
 def _told(before: Standing | None, fault: Fault, now: datetime) -> tuple[Told, ...]:
-    """When each rank of a fault was told last: the repair that runs may mend what came before it, and nothing that came later.
-    Of many words the last ones count as one."""
+    """Returns when each rank of a fault was last reported.
+
+    A running repair may fix the ranks reported before it, and none reported later. If there are more than `MOST_TOLD` reports,
+    the last ones count as one.
+    """
     if before is None or before.fault.accepted_at is None:
         return ()
     ranks, known = set(fault.ranks), before.told or (Told(ranks=before.fault.ranks, at=before.fault.accepted_at),)
@@ -198,7 +219,7 @@ def _told(before: Standing | None, fault: Fault, now: datetime) -> tuple[Told, .
 
 
 def _told_after(one: Standing, moment: datetime, job: Job) -> Standing:
-    """What is left of a fault whose older words are over."""
+    """Returns the part of a fault that was reported after the given time, with only the ranks of these reports."""
     late = {rank for told in one.told if told.at > moment for rank in told.ranks}
     if not late:
         return one
@@ -213,7 +234,7 @@ def _told_after(one: Standing, moment: datetime, job: Job) -> Standing:
 
 
 def _key(fault: Fault) -> Key:
-    """What names the same difference, seen again. A sub-health is the same on the same rank only."""
+    """Returns the key by which the same fault is recognized. A sub-health is the same only on the same rank."""
     return fault.source, fault.id, fault.pod_ranks if fault.kind is FaultKind.SUB_HEALTH else ()
 
 
@@ -222,7 +243,10 @@ def _by_key(standing: Iterable[Standing]) -> dict[Key, Standing]:
 
 
 def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
-    """A real fault that is new, or has grown, is a reason to judge the others again, and sub-healths too."""
+    """Returns the state after changes of faults.
+
+    A real fault that is new or has grown causes the others, and sub-healths, to be judged again.
+    """
     since = {_key(one.fault): one.fault.accepted_at for one in known}
     real = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
     is_news = any(since.get(_key(fault)) != fault.accepted_at for fault in real)
@@ -233,14 +257,14 @@ def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
 
 
 def _grown(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
-    """Ranks that nobody held yet are held by whoever is seen first."""
+    """Returns the holders, in which ranks without a known holder get the first one that is seen."""
     known = before if len(before) == len(now) else ("",) * len(now)
     pairs = zip(known, now, strict=True)
     return tuple(new if old in ("", EXPECTED_HOLDER) and new not in ("", UNKNOWN_HOLDER) else old for old, new in pairs)
 
 
 def _changed(holders: tuple[str, ...], sighting: Sighting) -> list[int]:
-    """Ranks that are not held by the pod that held them, and that no other fault of this sighting explains."""
+    """Returns the ranks that are held by another pod than before, and that no other fault of this sighting explains."""
     explained = {rank for fault in sighting.faults if not fault.backup and _explains(fault) for rank in fault.pod_ranks}
     pairs = enumerate(zip(holders, sighting.holders, strict=True))
     return [rank for rank, (old, new) in pairs if old and new not in (old, UNKNOWN_HOLDER) and rank not in explained]
@@ -251,13 +275,13 @@ def _explains(fault: Fault) -> bool:
 
 
 def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
-    """Somebody else restarted the whole job: every rank has a holder again, and each another one."""
+    """Returns whether another party restarted the whole job: every rank has a holder again, and each has a new one."""
     return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(holders, now, strict=True))
 
 
 def _is_of_the_last_life(one: Standing, state: JobState) -> bool:
-    """What was told of processes that have ended, as far as that is certain: nothing more was done about it, or its stream has
-    ended too. What was told of the new ones may be here already."""
+    """Returns whether the fault was reported of processes that have certainly ended: nothing more was to be done about it, or its
+    stream has ended too. Faults of the new processes may have arrived already."""
     was_told = one.fault.source != WATCHER and one.fault.kind is not FaultKind.SUB_HEALTH
     return was_told and bool(one.judged or _of_an_older_stream(one.fault, state))
 
@@ -283,8 +307,12 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
 
 
 def rejudged(state: JobState, *, every: bool = False) -> JobState:
-    """Sub-healths that were declined are judged again: at an attach, the first step, or when a downgrade is lifted. With `every`
-    real faults are too: something about the job itself changed. What a person has cancelled in a drain stays cancelled."""
+    """Returns the state in which declined sub-healths are judged again: after an attach, the first step, or when a downgrade is
+    lifted.
+
+    With `every`, real faults are judged again too, because the job itself changed. A drain that a person cancelled stays
+    cancelled.
+    """
 
     def is_meant(one: Standing) -> bool:
         return (every or one.fault.kind is FaultKind.SUB_HEALTH) and not drains.is_cancelled(one)
@@ -294,7 +322,7 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
 
 
 def judged(standing: Iterable[Standing], about: Iterable[Fault], why: str) -> list[Standing]:
-    short = bounds.note(why)  # it stands beside each of perhaps a hundred faults
+    short = bounds.note(why)  # the note is stored with each of up to a hundred faults
     same = _occurrences(about)
     return [one.model_copy(update={"judged": short}) if _occurrence(one.fault) in same else one for one in standing]
 
@@ -304,18 +332,21 @@ def _occurrences(faults: Iterable[Fault]) -> set[Occurrence]:
 
 
 def _occurrence(fault: Fault) -> Occurrence:
-    """What came back, or has grown, since is another one."""
+    """Returns the identity of one occurrence of a fault. A fault that came back or has grown is another occurrence."""
     return _key(fault), fault.accepted_at
 
 
 def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
-    """What stands after an incident. What the watcher sees is left to the next look at the world, unless it is of pods that were
-    replaced. Processes that a restart ended are of no matter any more, however it went on."""
+    """Returns the faults that remain after an incident.
+
+    Those of the watcher stay until its next sighting, unless they are about replaced pods. Faults of processes that a restart
+    ended are dropped, even if the incident failed.
+    """
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
     handled = {one for verdict in incident.ladder for one in verdict.handled}
     interrupted = restarted is None and any(verdict.was_interrupted for verdict in incident.ladder)
-    about = set() if interrupted else _occurrences(case.faults)  # what an interrupted mode was about stands
+    about = set() if interrupted else _occurrences(case.faults)  # the faults of an interrupted mode remain
     went_on = max((verdict.went_on_at for verdict in incident.ladder if verdict.went_on_at), default=None)
     switched = [one for verdict in incident.ladder for one in verdict.switched]
     moved, replaced = {one.pod_rank for one in switched}, [(one.before.uid,) for one in switched]
@@ -326,7 +357,7 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
             of_old_holders = fault.id == HOLDERS and restarted is not None and _before(fault, restarted)
             return of_old_holders or (fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced)
         if restarted is not None and fault.id.startswith(LOST_MANAGER):
-            return True  # also one that was seen behind it: a restart brings another manager
+            return True  # even if it was seen afterwards, as a restart creates another manager
         if _adds_up(fault) and went_on is not None:
             return fault.accepted_at is not None and fault.accepted_at <= went_on
         if not recovered:
@@ -342,7 +373,10 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
 
 
 def _mended(one: Standing, about: set[Occurrence], incident: Incident) -> Standing:
-    """A device may show for days what was mended without leaving it: it is not mended again."""
+    """Returns the fault as repaired if the incident dealt with it.
+
+    A device may show such a fault for days, and it must not be repaired again.
+    """
     of_a_rule = one.fault.decided is not None and one.fault.kind is FaultKind.PROCESS
     if not of_a_rule or _occurrence(one.fault) not in about:
         return one
@@ -350,8 +384,10 @@ def _mended(one: Standing, about: set[Occurrence], incident: Incident) -> Standi
 
 
 def of_a_new_life(state: JobState) -> JobState:
-    """All processes of the job are new, and nobody here made them: somebody restarted it. What was reported of those before is
-    over, and who holds the ranks that had lost their pod is right."""
+    """Returns the state after another party restarted the job, with only new processes.
+
+    Faults that were reported about the old ones are over, and the new holders of ranks are accepted.
+    """
     lost = {rank for one in state.faults if one.fault.id == HOLDERS for rank in one.fault.pod_ranks}
     holders = tuple(EXPECTED_HOLDER if rank in lost else uid for rank, uid in enumerate(state.holders))
 
@@ -366,12 +402,15 @@ def _before(fault: Fault, moment: datetime) -> bool:
 
 
 def _of_an_older_stream(fault: Fault, state: JobState) -> bool:
-    """Where no stream is open, one that is known to have ended is older: a workflow that was just registered again knows none."""
+    """Returns whether the fault came from a stream older than the current one.
+
+    If no stream is open, every known session is older; a workflow that was just registered again knows none.
+    """
     if state.attachment is None:
         return fault.session in attachments.sessions(state)
     return fault.session not in ("", state.attachment.session)
 
 
 def brief(fault: Fault) -> Fault:
-    """As the history keeps it."""
+    """Returns the fault as the history stores it: fewer ranks and no details."""
     return fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS], "pod_ranks": fault.pod_ranks[:KEPT_RANKS], "details": ()})

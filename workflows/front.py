@@ -1,4 +1,7 @@
-"""A mode that a client started by itself: it asks the `TrainingJob`, and passes the verdict on. Once, for all modes."""
+"""Front of a mode that a client started by itself: it sends the request to the `TrainingJob`, and returns the verdict.
+
+One implementation for all modes.
+"""
 
 import asyncio
 
@@ -16,14 +19,16 @@ from workflows.mode import shielded
 
 
 async def front(mode: Mode, given: object) -> Verdict:
-    """Holds one update of the job's workflow until that answers with the verdict of the real mode. Cancelled, it withdraws what
-    it asked for and waits for the verdict all the same: the mode may have to go to its end.
+    """Sends one update to the job's workflow and waits until it returns the verdict of the real mode.
+
+    If it is cancelled, it withdraws the request and still waits for the verdict, as the mode may have to go to its end.
 
     Args:
         given: the input as the client wrote it: the SDK decodes the first of two arguments only where both are there.
 
-    Raises: ApplicationError with `request.invalid`; ActivityError with `job.unknown` or `request.invalid`. A refusal is a
-    verdict: nothing is wrong that a person must look at.
+    Raises:
+        ApplicationError with `request.invalid`; ActivityError with `job.unknown` or `request.invalid`. A refusal is a verdict:
+        nothing is wrong that a person must look at.
     """
     info, asked = workflow.info(), _read(given)
     workflow.set_current_details(f"asks job {asked.job} for a {mode}")
@@ -49,7 +54,7 @@ async def front(mode: Mode, given: object) -> Verdict:
 
 
 async def _refuse_other_nodes(job_id: str, wanted: StressRequest) -> None:
-    """Raises ApplicationError for a node that is none of the job's. A cluster that does not answer refuses nothing."""
+    """Raises ApplicationError for a node that the job does not use. If the cluster does not answer, nothing is refused."""
     try:
         targets = await steps.find_targets(TargetsRequest(job_id=job_id, stress=wanted, accepted=tuple(Op)))
     except ActivityError:

@@ -1,4 +1,4 @@
-"""What every hand-over from one pod to another does, whether training pauses for it or stands."""
+"""Steps that every hand-over from one pod to another has, whether training pauses for it or has stopped."""
 
 from collections.abc import Collection
 
@@ -12,22 +12,25 @@ from workflows import steps
 
 
 def put_wrong(scheduled: Scheduled, avoid: Collection[str]) -> str:
-    """Why a backup pod cannot stay on its node; empty: it can. Where others choose the node, it may be one that is to be avoided:
-    the pod would move on and on between two of them."""
+    """Returns why a backup pod cannot stay on its node; empty: it can.
+
+    If another component chooses the node, it may choose one that is to be avoided, and the pod would move back and forth between
+    two such nodes.
+    """
     if scheduled.sub_healthy or scheduled.node in avoid:
         return f"no spare: the backup pod was put on {scheduled.node}, which it is to avoid"
     return ""
 
 
 def gated(scheduled: Scheduled, within: str) -> str:
-    """Returns why a backup pod has no node though nobody has looked for one; empty: no gate is the reason."""
+    """Returns that a scheduling gate is the reason why a backup pod has no node; empty: no gate is."""
     if not scheduled.gate or scheduled.node:
         return ""
     return f"the backup pod waits behind the scheduling gate {scheduled.gate}, which was not removed within {within}"
 
 
 async def is_gone(job: Job, pod: PodRef) -> bool:
-    """False also where the cluster does not say."""
+    """Returns whether the old pod is gone; False also if the cluster does not answer."""
     try:
         return not await steps.await_gone(job.id, (pod,), workflow.now() + job.limits.old_pod_deleted)
     except ActivityError:
@@ -35,9 +38,12 @@ async def is_gone(job: Job, pod: PodRef) -> bool:
 
 
 async def promoted(job: Job, old: PodRef | None, backup: PodRef) -> tuple[str, tuple[PodRef, ...]]:
-    """The old pod, if there is one, is seen gone, and the marks of the backup go. Training runs: what fails here is a note.
+    """Waits for the end of the old pod, if there is one, and removes the marks of the backup.
 
-    Returns: the note, empty if there is none, and the pods that could not be deleted.
+    Training runs, so a failure here is only noted.
+
+    Returns:
+        the note, empty if there is none, and the pods that could not be deleted.
     """
     note = "" if old is None or await is_gone(job, old) else await _deleted_again(job, old, backup)
     left_behind = (old,) if old and note else ()
@@ -49,7 +55,7 @@ async def promoted(job: Job, old: PodRef | None, backup: PodRef) -> tuple[str, t
 
 
 async def _deleted_again(job: Job, old: PodRef, backup: PodRef) -> str:
-    """A pod that was promoted and the one before it must not carry one rank: the job could not be recovered any more."""
+    """Deletes the old pod again. If it and the promoted pod had the same rank, the job could not be recovered any more."""
     try:
         await steps.swap(job.id, old, backup)
     except ActivityError as error:

@@ -1,9 +1,10 @@
 """Moves a pod off its sub-healthy node while training pauses for a moment. Child of `TrainingJob`, or a front of a client.
 
 The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it
-runs and its processes load; training pauses by itself; this is reported; the old pod is deleted; training resumes. The first two
-are the entity's; the last two change places where the training side fences what it replaced (docs/decisions/0008). Each failure
-rule downgrades the sub-health policy to `ignore`; a real fault is none: what mends it comes first (docs/decisions/0021).
+runs and its processes load; training pauses by itself; this is reported; the old pod is deleted; training resumes. The entity
+does the first two. The last two are exchanged if the training side fences what it replaced (docs/decisions/0008). Each failure
+rule downgrades the sub-health policy to `ignore`. A real fault is no failure: the mode that repairs it comes first
+(docs/decisions/0021).
 """
 
 from datetime import datetime, timedelta
@@ -43,7 +44,7 @@ T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
 
 LOOK_AT_BACKUP = timedelta(minutes=1)
-"""Between two looks at a backup pod that loads."""
+"""Pause between two looks at a backup pod that is loading."""
 
 
 @workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
@@ -56,9 +57,9 @@ class HotSwitch(ModeWorkflow):
         super().__init__(request, context)
         self.uuid = ""
         self.paused = self.stopped = False
-        self.replacing = False  # the old pod's end is our doing
+        self.replacing = False  # the old pod ends because it is replaced
         self.backup: Backup | None = None
-        self.vanished = ""  # what a look at the backup pod showed
+        self.vanished = ""  # why the backup pod does not run; empty: it does
         self.left_behind: tuple[PodRef, ...] = ()
 
     @workflow.run
@@ -124,9 +125,13 @@ class HotSwitch(ModeWorkflow):
         raise Ends(Outcome.IGNORED, f"{why}: its order may have been written all the same, and is taken back")
 
     async def _start_backup(self) -> Backup:
-        """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
+        """Creates the backup pod and waits until it has a node.
+
+        If it is refused by the cluster or not scheduled in time, there is no spare. The mode then ends as ignored, and training
+        was not touched.
+        """
         job, avoid = self.context.job, self.context.avoid_nodes
-        # Ours is told first: the cluster may not answer for long. MindIO's backup, if it lives, would be an ordinary rank then.
+        # Ours is told first, as the cluster may not answer for long. MindIO would take a running backup for a rank.
         self.undo.insert(len(self.undo) if self._speaks_mindio else 0, ("delete the backup pod", self._delete_backup))
         request = BackupRequest(
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
@@ -140,7 +145,7 @@ class HotSwitch(ModeWorkflow):
         until = workflow.now() + job.limits.backup_scheduled
         scheduled = await self._unless_in_vain(steps.await_scheduled(job.id, backup.backup, until))
         if held := hand_over.gated(scheduled, seconds(job.limits.backup_scheduled)):
-            raise Ends(Outcome.IGNORED, held)  # whether there is a spare nobody knows
+            raise Ends(Outcome.IGNORED, held)  # it is unknown whether there is a spare
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,
@@ -156,18 +161,21 @@ class HotSwitch(ModeWorkflow):
         job, until = self.context.job, workflow.now() + self.context.job.limits.backup_start
         started = await self._unless_in_vain(steps.await_running(job.id, (backup.backup,), until))
         self.failed_on += started.failed_on
-        if started.waits:  # no process of it has ever run, such as for an image that cannot be pulled: training was not touched
+        if started.waits:  # no process of it ever ran (for example, its image cannot be pulled): training was not touched
             raise Ends(Outcome.IGNORED, f"no spare: the backup pod does not start: {started.message}", policy=IGNORE)
         if not started.running:
             raise self._backup_failed(started.message)
 
     async def _training_pauses(self, backup: Backup) -> None:
-        """The training side pauses by itself when the backup's processes have registered; the limit covers their loading."""
+        """Waits for the pause.
+
+        The training side pauses by itself when the backup's processes have registered; the time limit includes their loading.
+        """
         job, until = self.context.job, workflow.now() + self.context.job.limits.pause
         if job.training_side is not TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
             standbys = {backup.backup.uid: self.pod_rank} if backup.standby else {}
             order = orders.with_standbys(orders.backup_running(job.id, self.uuid), standbys)
-            await self.order(order, job.limits.order)  # the pause of a new pod comes without it too
+            await self.order(order, job.limits.order)  # a new pod causes the pause even without it
         await self._loads(backup, until)
         if workflow.now() - until > OVERDUE:
             await self.until(self._stops_loading, AFTER_AN_OUTAGE, "the limit passed in an outage")
@@ -180,9 +188,12 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(f"pausing failed: no report of the pause within {seconds(job.limits.pause)}")
 
     async def _loads(self, backup: Backup, until: datetime) -> None:
-        """Until training pauses, or that is in vain. Nobody tells that a backup pod was deleted, since it holds no rank: it is
-        looked at. MindIO never repeats a report: after an outage the one of the pause may be lost, and the library gives up by
-        itself; while the pods run on, the backup still loads."""
+        """Waits until training pauses, or can no longer pause.
+
+        The backup pod is looked at regularly, as the deletion of a pod without rank is not reported. MindIO never repeats a
+        report: after an outage the report of the pause may be lost, and the library gives up by itself. While the pods run, the
+        backup is still loading.
+        """
         known, mindio = self.attachment, self.context.job.training_side is TrainingSide.MINDIO
         while not self._stops_loading() and (left := until - workflow.now()) > timedelta(0):
             await self.until(
@@ -202,7 +213,10 @@ class HotSwitch(ModeWorkflow):
                 self.vanished = await self._not_running(backup.backup)
 
     async def _not_running(self, *pods: PodRef) -> str:
-        """What a look shows of one that does not run; empty: all do, or nobody knows, or it came too late to matter."""
+        """Looks whether the pods run, and returns why one does not.
+
+        Empty: all run, or the cluster did not answer, or the answer is no longer needed.
+        """
         looking = steps.await_running(self.context.job.id, pods, workflow.now())
         await self.until(lambda: looking.done() or self._stops_loading(), None, "look at the pods")
         if not looking.done():
@@ -211,14 +225,17 @@ class HotSwitch(ModeWorkflow):
         return "" if looking.exception() or (seen := looking.result()).running else seen.message
 
     def _is_renewed(self, before: Attachment | None) -> bool:
-        """Whether a stream came after this one."""
+        """Returns whether another stream has replaced this one."""
         return self.attachment is not None and self.attachment != before
 
     def _stops_loading(self) -> bool:
         return self._pause_is_reported() or self._is_in_vain() or self._backup_failure() != ""
 
     def _accept_the_pause(self) -> None:
-        """From here on the training side waits for its order, and `stop switch` would make it leave."""
+        """Accepts the report of the pause.
+
+        From here on the training side waits for its order, and `stop switch` would make it exit.
+        """
         report = self.next_report(ReportKind.STRATEGIES)
         assert report is not None
         self.paused = True
@@ -229,7 +246,10 @@ class HotSwitch(ModeWorkflow):
         return self.has_report(ReportKind.STRATEGIES)
 
     async def _take_over(self, backup: Backup) -> Verdict:
-        """Behind the report of the pause: it goes forward only, also when it was cancelled meanwhile."""
+        """Completes the switch after the report of the pause.
+
+        It only goes forward from here, even if it was cancelled meanwhile.
+        """
         self.replacing = True
         latest = workflow.now() + self.context.job.limits.migration_delivered
         if self.context.job.training_side is TrainingSide.MINDIO:
@@ -247,7 +267,10 @@ class HotSwitch(ModeWorkflow):
         return self._recovered(backup, "; ".join(note for note in (status.info, late) if note))
 
     async def _delete_and_resume(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
-        """MindIO must not meet the old processes again: they are gone before it goes on."""
+        """Deletes the old pod, then resumes training.
+
+        MindIO must not meet the old processes again, so they are gone before it continues.
+        """
         job = self.context.job
         if self.lost_manager:
             raise _escalate(f"resuming fails: {self.lost_manager}")
@@ -262,7 +285,11 @@ class HotSwitch(ModeWorkflow):
             return await self._training_resumes(latest), swap.message
 
     async def _resume_and_delete(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
-        """Ours fences by generation, and says on which pod it goes on: the rescue is kept until the backup has proved itself."""
+        """Resumes training, then deletes the old pod.
+
+        Our training side fences by generation, and reports on which pod it continues. The old pod is kept as the rescue until the
+        backup works.
+        """
         async with self.phase("training resumes"):
             status = await self._training_resumes(latest)
         if status.strategy == orders.CONTINUE:
@@ -288,8 +315,11 @@ class HotSwitch(ModeWorkflow):
         return report
 
     async def _failure(self, reason: str) -> Ends:
-        """Behind the pause. Ours stands then and has told what is faulty, which other modes mend. Where that is nobody, it blames
-        the network: what failed is the switch."""
+        """Returns how the mode ends after a failure that follows the pause.
+
+        MindIO escalates. Our training side stands, and has reported what is faulty, which other modes repair. If no rank is
+        faulty it blames the network: then the switch itself failed.
+        """
         if self._speaks_mindio:
             return _escalate(reason)
         await self.until(self._is_struck, self.context.job.limits.pause_crossing, "a fault may be the reason")
@@ -302,7 +332,7 @@ class HotSwitch(ModeWorkflow):
         return _fault_first(real_faults, f": {reason}")
 
     async def _status(self) -> Report:
-        """Returns the report of the resumption, which after an outage may be lost while training runs on."""
+        """Returns the report of the resumption. After an outage it may be lost although training runs."""
         job = self.context.job
         deadline = workflow.now() + job.limits.resume
         mindio = job.training_side is TrainingSide.MINDIO
@@ -333,7 +363,7 @@ class HotSwitch(ModeWorkflow):
         return self.has_report(ReportKind.STATUS) or bool(self.lost_manager)
 
     async def _status_by_evidence(self) -> Report:
-        """Training that has resumed repeats a step when it is asked. Where pods have failed nobody is asked."""
+        """Asks training whether it has resumed: it repeats a step then. If pods have failed, it is not asked."""
         if not await self._runs_on():
             raise _escalate("resuming fails: its report may have been lost in an outage, and the pods do not run on")
         try:
@@ -352,16 +382,18 @@ class HotSwitch(ModeWorkflow):
     async def _undone(self, end: Ends) -> Verdict:
         await self.compensate()
         if self.stopped:
-            self.inbox.clear()  # training does not wait for what it reported before
+            self.inbox.clear()  # training no longer waits because of earlier reports
         return self._ended(end)
 
     async def _stop_switch(self) -> None:
-        too_late = self._pause_is_reported() and self._speaks_mindio  # it would leave; ours goes on where it was
+        too_late = self._pause_is_reported() and self._speaks_mindio  # MindIO would exit; our training side just goes on
         if self.paused or too_late or self.lost_manager or self.felt_faults():
-            return  # the training side has dropped the switch by itself, or never heard of it
+            return  # the training side has given up the switch by itself, or never knew of it
         self.take_back_orders()
         job = self.context.job
-        within = job.limits.pause_crossing if self.new_faults() else job.limits.order  # a restart does not wait for it
+        within = (
+            job.limits.pause_crossing if self.new_faults() else job.limits.order
+        )  # if a restart follows, it must not be delayed
         self.stopped = await self.order(orders.stop_hot_switch(job.id, self.uuid), within) and not self._speaks_mindio
 
     async def _delete_backup(self) -> None:
@@ -377,7 +409,7 @@ class HotSwitch(ModeWorkflow):
         return self.request.pod_rank
 
     async def _unless_in_vain(self, waiting: ActivityHandle[T]) -> T:
-        """The result of a wait, which ends early when the switch is in vain."""
+        """Returns the result of a wait, which ends early when the switch can no longer succeed."""
         await self.until(lambda: waiting.done() or self._is_in_vain(), None, "wait for the pod")
         if not waiting.done():
             cancel_and_forget(waiting)
@@ -388,7 +420,7 @@ class HotSwitch(ModeWorkflow):
             raise self._unanswered(str(error.cause)) from error
 
     def _real_faults(self) -> list[Fault]:
-        """What breaks the switch; not the end of the pod that we replace."""
+        """Returns the faults that interrupt the switch. The end of the pod that is being replaced is none."""
         return [fault for fault in self.new_faults() if not (self.replacing and self._is_left_behind(fault))]
 
     def _is_struck(self) -> bool:
@@ -402,14 +434,18 @@ class HotSwitch(ModeWorkflow):
         return bool(self._real_faults() or self.lost_manager)
 
     def _stop_if_in_vain(self) -> None:
-        """A real fault comes first; and a new MindIO manager never heard of the switch."""
+        """Raises Ends if the switch can no longer succeed: a real fault comes first, and a new MindIO manager does not know of
+        the switch."""
         if real_faults := self._real_faults():
             raise _fault_first(real_faults)
         if self.lost_manager:
             raise self._left_alone(f"{self.lost_manager}, which knows nothing of the switch")
 
     def _left_alone(self, why: str) -> Ends:
-        """Ends a switch whose manager is lost before training pauses by the owner's rule for such a job, as at any other time."""
+        """Returns the end of a switch whose manager was lost before training paused.
+
+        The owner's rule for lost managers applies, as at any other time.
+        """
         if self.context.job.manager_lost is ManagerLost.RESTART:
             return Ends(Outcome.ESCALATE, why, training=Training.LOST)
         return Ends(Outcome.IGNORED, f"{why}; training goes on")
@@ -417,18 +453,26 @@ class HotSwitch(ModeWorkflow):
     def _backup_failure(self) -> str:
         uid = self.backup.backup.uid if self.backup else ""
         of_it = (fault for fault in self.faults if uid and uid in fault.pod_uids)
-        failed = (fault for fault in of_it if fault.kind is not FaultKind.NODE)  # which may come back: training goes on meanwhile
+        failed = (
+            fault for fault in of_it if fault.kind is not FaultKind.NODE
+        )  # the node may come back, and training goes on meanwhile
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), self.vanished)
 
     def _backup_failed(self, why: str) -> Ends:
-        """A failure rule, unless the node is only to be left: training was not touched, and a backup that is drained itself is
-        followed by another. MindIO may have taken it for a rank."""
+        """Returns the end of a switch whose backup failed.
+
+        A failure rule applies, unless the node is only being drained: then training was not touched, and a backup on a drained
+        node is followed by another. MindIO may already have taken the backup for a rank.
+        """
         reason = f"the backup pod failed to run: {why}"
         return Ends(Outcome.IGNORED, reason, policy=IGNORE) if self._is_drain and not self._speaks_mindio else _escalate(reason)
 
     def _unanswered(self, why: str) -> Ends:
-        """The cluster did not answer, or not us: nobody knows that the backup failed, and training was not touched. MindIO may
-        have taken it for a rank."""
+        """Returns the end of a switch during which the cluster did not answer or refused us.
+
+        It is unknown whether the backup failed, and training was not touched. MindIO may already have taken the backup for a
+        rank.
+        """
         if self._speaks_mindio:
             return _escalate(f"the backup pod failed to run: {why}")
         reason = f"no spare: the cluster does not say whether the backup pod runs: {why}"
@@ -453,8 +497,8 @@ class HotSwitch(ModeWorkflow):
         )
 
     def _node_to_look_at(self) -> str:
-        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks, or
-        drains it."""
+        """Returns the node that the pod is to leave, if something is wrong with it; empty: the move was requested, or the node is
+        being drained."""
         node = self.backup.old.node if self.backup else ""
         faults = [fault for fault in self.context.situation.faults if not fault.is_maintenance]
         return f"node {node}" if node and any(f.node == node or self.pod_rank in f.pod_ranks for f in faults) else ""
@@ -475,11 +519,11 @@ class HotSwitch(ModeWorkflow):
 
 
 def _fault_first(real_faults: list[Fault], note: str = "") -> Ends:
-    """It says nothing against the switch: the policy stays."""
+    """Returns the end of a switch that gives way to a real fault. This says nothing against switching, so the policy stays."""
     why = f"a real fault comes first: {real_faults[0].message or real_faults[0].kind}{note}"
     return Ends(Outcome.CANCELLED, why, training=Training.FAULTED)
 
 
 def _escalate(reason: str) -> Ends:
-    """The five failure rules: straight to job rescheduling, and sub-health is ignored from now on."""
+    """Returns the end by one of the five failure rules: job rescheduling follows, and sub-health is ignored from now on."""
     return Ends(Outcome.ESCALATE, reason, training=Training.LOST, policy=IGNORE)

@@ -1,6 +1,6 @@
-"""Starts faulty processes again in the pods that they were in; they take their state from replicas. All others keep theirs.
+"""Starts faulty processes again in their pods; they get their state from replicas. All other processes keep theirs.
 
-Child of `TrainingJob`, or a front of a client. A second fault meanwhile is announced with the first, and both are mended
+Child of `TrainingJob`, or a front of a client. A second fault meanwhile is announced with the first, and both are repaired
 together.
 """
 
@@ -45,7 +45,7 @@ class InPlaceRecovery(ProcessLevel):
             self.again()
 
     def _pods_live(self) -> None:
-        """What lost its pod cannot start again there."""
+        """Raises Ends if a pod is lost: its ranks cannot be started again in it."""
         if lost := self._lost:
             raise self._fails_for(lost)
 
@@ -57,7 +57,7 @@ class InPlaceRecovery(ProcessLevel):
         return self.fails(f"no pod is left of {numbered('pod rank', lost)}")
 
     def is_answered(self) -> bool:
-        """Nor is a pod waited for that is lost meanwhile."""
+        """Returns whether the order was answered, or can no longer be because a pod was lost meanwhile."""
         return super().is_answered() or bool(self._lost)
 
     def no_answer(self, order: str, within: timedelta) -> Exception:

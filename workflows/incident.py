@@ -1,4 +1,4 @@
-"""One incident: the modes of a case run one after the other until one of them ends it, and what they did is remembered.
+"""One incident: runs the modes of a case one after the other until one of them ends it, and stores what they did.
 
 Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
 """
@@ -26,27 +26,30 @@ from workflows.dialogue import Dialogue
 from workflows.journal import Journal, event_of
 
 STAND = (About.RANKS, About.LINKS, About.CHECKS)
-"""What such modes are about: where training stands, they go to their end."""
+"""Subjects of modes that finish their work while training stands."""
 
 GIVEN = 64
-"""Faults that a mode is given; more of them lead to the same procedure."""
+"""Maximum number of faults that are passed to a mode. More of them lead to the same procedure."""
 
 UNANSWERED = timedelta(seconds=10)
-"""Before a look is repeated that the cluster did not answer."""
+"""Pause before a look that the cluster did not answer is repeated."""
 
 LOOKED_AT = 100
-"""Nodes that one look of our own asks for: as many as a sighting names."""
+"""Maximum number of nodes that one look of our own reads, as many as a sighting has."""
 
 
 class Memory:
-    """The state of a job, and who is to hear when it changes. Shared by the entity and its incidents."""
+    """State of a job, shared by the entity and its incidents."""
 
     def __init__(self, state: JobState) -> None:
         self.state = state
         self.sightings = 0
-        """How many came in this run: a look of our own that one of them overtook is older than that one."""
+        """Number of sightings in this run. The result of our own look is outdated if a sighting arrived meanwhile."""
         self.tested: dict[str, Tested] = {}
-        """By the last request, if that was for a stress test: its answer has it, the state has no room for it."""
+        """Result of the last stress test, by request id.
+
+        It is part of the answer to the request, as it does not fit into the state.
+        """
 
 
 class IncidentRun:
@@ -57,7 +60,7 @@ class IncidentRun:
         """
         self._receipt_to = receipt_to
         self.first_order: Order | None = None
-        """Order that this receipt brings, in place of the first mode."""
+        """Order that this receipt contains, so that the first mode need not send it."""
         self.case = case
         self._known, self._journal, self._show = known, journal, shown
         self._child: Child | None = None
@@ -66,10 +69,10 @@ class IncidentRun:
         self._began, self._attachment = workflow.now(), known.state.attachment
         self._stood_by = {one.uid for one in known.state.standbys}
         self.taken_over: tuple[OnBackup, ...] = ()
-        """Ranks that were moved in place of the maintenance that had moved them, which waits for them."""
+        """Ranks whose links were moved by another client than their maintenance, which is waiting for them."""
         self._ending = False
         self._was_terminated = False
-        """By somebody, the last mode that ran: that says nothing about the faults, which are judged anew."""
+        """True if the last mode was terminated from outside. That says nothing about the faults, so they are judged again."""
 
     # ---- what the entity passes on
 
@@ -79,33 +82,39 @@ class IncidentRun:
 
     @property
     def recovery(self) -> str:
-        """Workflow id of the mode that runs; empty between two modes."""
+        """Workflow id of the running mode; empty between two modes."""
         return self._child.id if self._child else ""
 
     @property
     def restarts_pods(self) -> bool:
-        """A mode replaces all pods of the job: what becomes of them is its affair."""
+        """True if the running mode replaces all pods of the job. Their changes are then no faults."""
         return self.mode is not None and row_of(self.mode).about is About.JOB
 
     def describe(self) -> str:
         return f"{self.mode or 'an incident'}: {self.case.summary}"
 
     def tell(self, signal: str, payload: Value) -> None:
-        """Lets the running mode hear of something; between two modes the next one starts with what is known then."""
+        """Sends a signal to the running mode.
+
+        Between two modes nothing is sent, as the next one starts with the current state.
+        """
         if self._child:
             self._child.tell(signal, payload)
 
     def end(self) -> None:
-        """The job ends: whatever runs is cancelled, and nothing comes after it."""
+        """Ends the incident because the job has ended: the running mode is cancelled, and none follows."""
         self._ending = True
         if self._child:
-            if row_of(self._child.mode).about in STAND:  # it does so no more
+            if row_of(self._child.mode).about in STAND:  # training of a job that has ended no longer stands
                 self._child.tell(Signals.MANAGER_LOST, ManagerGone(how="the job has ended"))
             self._child.cancel("the job ends")
 
     def withdraw(self, request_id: str) -> None:
-        """Who asked gives up: the mode that was asked for is cancelled, which goes to its end where it must not stop half-way. A
-        mode that had to come after it is nobody's wish."""
+        """Cancels the requested mode, as its requester withdraws it.
+
+        The mode goes to its end where it must not stop half-way. A mode that had to come after it was not requested, and
+        continues.
+        """
         asked = self.case.request
         if asked and asked.id == request_id and self._child and self._child.mode is asked.request.mode:
             self._child.cancel("cancelled by request")
@@ -131,14 +140,17 @@ class IncidentRun:
                 break
         await self._conclude(verdicts)
         over = verdicts[-1].outcome in (Outcome.RECOVERED, Outcome.CANCELLED)
-        if over and any(verdict.was_interrupted for verdict in verdicts):  # what the mode was about stands, and is tried again
+        if over and any(verdict.was_interrupted for verdict in verdicts):  # the faults of the mode remain, and are tried again
             self._known.state = faults.rejudged(self._known.state)
         if self._was_terminated:
             self._known.state = faults.rejudged(self._known.state, every=True)
 
     async def _is_broken(self) -> bool:
-        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before.
-        Only what the watcher saw is looked at again: for the rest the cluster need not answer."""
+        """Returns whether the fault that interrupted a mode still exists.
+
+        The next mode of the ladder ends processes, so a fault of the watcher is looked at again first. For other faults the
+        cluster need not answer.
+        """
         while not self._known.state.ended and all(fault.source == WATCHER for fault in self._news()):
             if await look(self._known, self._journal):
                 break
@@ -146,11 +158,12 @@ class IncidentRun:
         return bool(self._news())
 
     def _news(self) -> list[Fault]:
-        """What has broken since the mode began."""
+        """Returns the faults that occurred since the mode began, without those of backup pods."""
         counting = cases.counting(self._known.state, workflow.now())
         return [fault for fault in not_among(counting, self._met) if not fault.backup]
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
+        """Returns the next mode of the incident; None: the incident is over."""
         if not verdicts:
             return self.case.plan.modes[0]
         last = verdicts[-1]
@@ -159,7 +172,7 @@ class IncidentRun:
         return succession.next_after(self._known.state, last, self.case.plan.modes, self._situation.tried, workflow.now())
 
     async def _run_mode(self, mode: Mode) -> Verdict:
-        """A failure of ours becomes a verdict too."""
+        """Runs a mode and returns its verdict. An internal error becomes a verdict too."""
         self._was_terminated = False
         state = self._known.state
         requested = self.case.request is not None
@@ -171,7 +184,7 @@ class IncidentRun:
         self.first_order = self._order_of_the_receipt(mode, context)
         try:
             await self._child.start(context.model_copy(update={"first_order": self.first_order}))
-            self._journal.soon(self._journal.remember())  # behind the start, which a fault waits for
+            self._journal.soon(self._journal.remember())  # after the start, which is urgent
             verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
@@ -184,7 +197,10 @@ class IncidentRun:
         return verdict.with_(situation=None)
 
     def _order_of_the_receipt(self, mode: Mode, context: RecoveryContext) -> Order | None:
-        """With our training side alone, which carries out an order once: the mode gives it again if it is not answered soon."""
+        """Returns the first order, if the receipt of the faults can carry it; None: it cannot.
+
+        Only our training side is sent one: it carries out an order once, and the mode repeats it if it is not answered soon.
+        """
         here = context.attachment
         if self._situation.tried or not here or here.session != self._receipt_to:
             return None
@@ -192,10 +208,10 @@ class IncidentRun:
         return order and order.model_copy(update={"session": here.session, "at_once": True})
 
     def _context(self, now: datetime) -> RecoveryContext:
-        """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
+        """Returns what a mode needs to know of the job. Nodes with any fault are avoided, if the policy respects that."""
         state = self._known.state
         sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
-        standing = (*cases.counting(state, now), *sub_healths)  # what a mode is not given is news to it
+        standing = (*cases.counting(state, now), *sub_healths)  # a fault that a mode is not given counts as new for it
         everything = (*self.case.faults, *not_among(standing, self.case.faults))
         self._met = everything
         return RecoveryContext(
@@ -214,7 +230,7 @@ class IncidentRun:
         )
 
     async def _apply(self, verdict: Verdict) -> None:
-        """A downgrade is written where the scheduler reads it before the next mode starts pods."""
+        """Applies a verdict. A downgrade is written where the scheduler reads it before the next mode starts pods."""
         if verdict.found:
             report = FaultReport(faults=verdict.found)
             self._known.state = memory.reported(self._known.state, report, workflow.now(), recovering=True)
@@ -250,7 +266,7 @@ class IncidentRun:
         self._show()
         is_left_alone = last.outcome in (Outcome.REFUSED, Outcome.IGNORED)
         if is_left_alone and (last.passing or known.state.attachment not in (None, self._attachment)):
-            known.state = faults.rejudged(known.state)  # its want, or an outage of ours, was the reason to do nothing
+            known.state = faults.rejudged(known.state)  # a missing stream, or an outage of ours, may have been the reason
         touched = any(verdict.switched or verdict.restarted_at for verdict in verdicts) or LAST.mode in self._situation.tried
         if touched and not known.state.ended:
             await look(known, self._journal)
@@ -261,8 +277,10 @@ class IncidentRun:
         self._journal.soon(self._note(last, repeated))
 
     async def _note(self, last: Verdict, repeated: Incident | None) -> None:
-        """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
-        next incident must not stand behind that."""
+        """Writes the notes of the incident one after the other, so that histories are reproducible.
+
+        It runs in the background: the cluster may not answer for long, and the next incident must not wait for that.
+        """
         warning, reason = last.outcome is not Outcome.RECOVERED, f"Recovery{last.outcome.title().replace('_', '')}"
         event = event_of(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
         await self._journal.remember(event if repeated is None else None)
@@ -271,8 +289,11 @@ class IncidentRun:
             await self._journal.drain_waits(self._known.state, self.case.faults[0], why)
 
     def _final(self, verdict: Verdict) -> Verdict:
-        """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person, and
-        behind what failed meanwhile nobody has to look."""
+        """Returns the final verdict.
+
+        What the last mode escalates is given up. If the job ended, the cancellation was not a person's, and failures meanwhile
+        need no attention.
+        """
         ended = self._known.state.ended and f"{self._known.state.ended} before the recovery ended"
         if ended and verdict.outcome is Outcome.CANCELLED:
             return verdict.with_(reason=ended)
@@ -297,9 +318,9 @@ async def pause_for_the_cluster(known: Memory) -> None:
 
 
 async def look(known: Memory, journal: Journal) -> bool:
-    """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
+    """Reads the job's pods and the nodes of its faults from the cluster; False: the cluster did not answer.
 
-    A sighting that came meanwhile is newer, or is followed by one that is.
+    If a sighting arrived meanwhile, the result is not used.
     """
     state, before = known.state, known.sightings
     of_standbys = {one.node for one in state.standbys if one.wrong}

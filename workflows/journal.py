@@ -1,4 +1,4 @@
-"""What the cluster is told of a job: events, the sub-health policy in force, and what a lost workflow must find again.
+"""Writes to the cluster about a job: events, the sub-health policy in force, and what a later workflow of the job must find.
 
 Used by `TrainingJob` and its incidents. Nothing here may cost a recovery: a record that cannot be written is logged.
 """
@@ -18,7 +18,7 @@ from rekindle.policy.clients import UNSURE
 from workflows import steps
 
 TOLD_AT_ONCE = 5
-"""Events of one change of the job's problems: its page lists them all."""
+"""Maximum number of events for one change of the job's problems. The job's page lists all of them."""
 
 
 class Journal:
@@ -27,7 +27,7 @@ class Journal:
         to_remember: what a later workflow of the job must find, as it is at that moment.
         """
         self._to_remember = to_remember
-        # Writes of one kind follow one another, and each writes what holds when its turn comes: the last one stays.
+        # Writes of one kind run one after the other, each with the state at its turn, so that the last state is kept.
         self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
         self._is_memory_due = False
         self._writing: list[asyncio.Task[None]] = []
@@ -37,7 +37,10 @@ class Journal:
         return all(writing.done() for writing in self._writing)
 
     def soon(self, writing: Coroutine[object, object, None]) -> None:
-        """For handlers, and where training waits: nobody waits until the cluster has taken it."""
+        """Starts writing in the background, for handlers and where training waits.
+
+        Nothing waits until the cluster has accepted it.
+        """
         self._writing = [task for task in self._writing if not task.done()]
         self._writing.append(asyncio.create_task(writing))
 
@@ -45,7 +48,7 @@ class Journal:
         await steps.record_event(state.job.id, event_of(state, reason, message, warning=warning))
 
     async def drain_waits(self, state: JobState, fault: Fault, why: str) -> None:
-        """Said where those look who drain a node: on the node, and on the pod that they wait for."""
+        """Records why a drain waits, on the node and on the pod that it waits for. Those who drain a node look there."""
         words = f"training job {state.job.namespace}/{state.job.name}: {why}"
         for kind, name in (("Pod", fault.pod), ("Node", fault.node)):
             if name:
@@ -55,14 +58,14 @@ class Journal:
                 await steps.record_event(state.job.id, event)
 
     async def publish_policy(self, now: Callable[[], JobState]) -> None:
-        """Writes the sub-health policy in force where the scheduler reads it, with its reason."""
+        """Writes the sub-health policy in force, with its reason, where the scheduler reads it."""
         async with self._one_policy:
             state = now()
             reason = state.downgrade.reason if state.downgrade else ""
             await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
 
     async def remember(self, event: ClusterEvent | None = None) -> None:
-        """Writes onto the job's object what a later workflow of the job must find. Who waits for its turn writes for all.
+        """Writes onto the job's object what a later workflow of the job must find. Concurrent calls share one write.
 
         Args:
             event: told in the same write.
@@ -75,7 +78,7 @@ class Journal:
             await steps.remember(self._to_remember().model_copy(update={"event": event}))
 
     def lost_manager(self, state: JobState, before: str) -> bool:
-        """Whether the loss of its manager is news, of which there is an event then."""
+        """Records an event if the loss of the job's manager is new, and returns whether it is."""
         if (how := state.manager_lost) in ("", before):
             return False
         then = "the job is restarted" if state.job.manager_lost is ManagerLost.RESTART else "training goes on"
@@ -83,13 +86,13 @@ class Journal:
         return True
 
     def unsure(self, state: JobState, before: datetime | None) -> None:
-        """An event where a fault that MindIO reported may be lost, once until it has spoken."""
+        """Records an event if a fault that MindIO reported may be lost, once until MindIO has sent a message again."""
         if state.unsure_since and before is None:
             words = f"{UNSURE}; `rekindle recover {state.job.name} --mode online-retry` asks whether it trains"
             self.soon(self.record(state, "FaultMayBeLost", words, warning=True))
 
     def problems(self, state: JobState, before: tuple[str, ...]) -> None:
-        """Events about what keeps the job from being recovered, as far as it is new."""
+        """Records events about new problems that keep the job from being recovered."""
         if state.problems == before:
             return
         news = [problem for problem in state.problems if problem not in before]
@@ -103,7 +106,7 @@ class Journal:
 
 
 def event_of(state: JobState, reason: str, message: str, *, warning: bool) -> ClusterEvent:
-    """Returns an event about the job, of this moment."""
+    """Returns an event about the job, with the present time."""
     return ClusterEvent(
         name=state.job.name,
         kind=state.job.kind,

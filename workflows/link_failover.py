@@ -1,8 +1,7 @@
-"""A maintenance of links: devices of a job are moved to their backup link, and back again days later.
+"""Maintenance of links: moves devices of a job to their backup link, and back days later. Begun by a person or a platform.
 
-Begun by a person or a platform. It holds the job's one recovery only while links are being moved: it asks the `TrainingJob` for a
-link switch, as any client does, so that a fault in the days between is recovered as always. It moves to a newer version of the
-code while it waits.
+It occupies the job's only recovery just while links are being moved: it requests a link switch from the `TrainingJob`, as any
+client does. A fault in the days between is therefore recovered as always. It moves to a newer version of the code while it waits.
 """
 
 from collections.abc import Sequence
@@ -30,19 +29,22 @@ from workflows.shown import Shown
 EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
 TRIES = 3
-"""Of one movement, which faults of the job interrupt."""
+"""Tries of one movement, which faults of the job may interrupt."""
 
 BUSY = timedelta(seconds=5)
-"""Before a job is asked again that is being recovered."""
+"""Pause before a job that is being recovered is asked again."""
 
 PATIENCE = timedelta(hours=1)
-"""How long such a job is waited for."""
+"""Longest time for which a job that is being recovered is waited for."""
 
 ABSENT, LONGEST_ABSENT = timedelta(seconds=1), timedelta(seconds=20)
-"""Pause before a job is asked again that cannot be paused now; it doubles up to the second one, since each try is an incident."""
+"""Pause before a job that cannot be paused now is asked again.
+
+It doubles up to the second value, since each try is an incident.
+"""
 
 ABSENCE = timedelta(minutes=1)
-"""How long such a job is waited for: its manager, or the gateway, may just have started again."""
+"""Longest time for which a job that cannot be paused now is waited for. Its manager, or the gateway, may just have restarted."""
 
 WAITS = "waits for the job"
 
@@ -54,7 +56,7 @@ WAITED_FOR = {
 
 
 class _NotMoved(Exception):
-    """Devices were not moved; says why, and whether to ask again may help."""
+    """Devices were not moved. Contains the reason, and whether another try may help."""
 
     def __init__(self, reason: str, kind: str = ErrorTypes.REQUEST_REFUSED, *, passing: bool = True) -> None:
         super().__init__(reason)
@@ -71,15 +73,15 @@ class LinkFailover:
         self.known = request.known or Maintenance(job=request.name or request.job)
         self._shown = Shown(_row(request.known) if request.known else {})
         self._began = request.known is not None
-        """The job does it, or has done it."""
+        """True if the job has accepted the movement, or has done it."""
         self._refusal: _NotMoved | None = None
         self._wanted: list[SwitchBack] = []
         self._answers: list[Receipt | _NotMoved] = []
         self._job_is_over = ""
         self._returned = False
-        """Devices have, and the upgrade that is about them was not told."""
+        """True if devices were moved back and the upgrade that they belong to was not told yet."""
         self._reset: set[int] = set()
-        """Ranks that other pods have, told since the job was asked last: its verdict may come later, and be older."""
+        """Ranks whose pods were replaced since the job was last asked. The job's verdict may arrive later, and be older."""
 
     @workflow.run
     async def run(self, given: object = None) -> Maintenance:
@@ -128,9 +130,9 @@ class LinkFailover:
         return self.known
 
     async def _tell_upgrade(self) -> None:
-        """Who waits at the leaf believes that nobody uses it."""
+        """Signals the upgrade that links were moved back, as it assumes that nobody uses its leaf."""
         self._returned = False
-        with suppress(FailureError):  # it is over
+        with suppress(FailureError):  # the upgrade has ended
             await workflow.get_external_workflow_handle(self.request.upgrade).signal(Signals.RETURNED)
 
     @staticmethod
@@ -140,7 +142,7 @@ class LinkFailover:
         return is_due and workflow.all_handlers_finished()
 
     async def _look(self) -> Maintenance:
-        """What would be moved."""
+        """Returns which devices would be moved. Moves nothing."""
         try:
             return self.known.with_(on_backup=await self._found(), stage=Stage.OVER)
         except _NotMoved as error:
@@ -159,7 +161,7 @@ class LinkFailover:
         self._becomes(Stage.ON_BACKUP)
 
     async def _found(self) -> tuple[Placed, ...]:
-        """The devices with their ranks, of the job that is named."""
+        """Returns the devices of the job with their ranks."""
         if problem := self._misread or requests.links_problem(self.request.links):
             raise _NotMoved(problem, ErrorTypes.REQUEST_INVALID)
         if not any(one.backup for one in self.request.links):
@@ -175,20 +177,20 @@ class LinkFailover:
         return targets.links
 
     async def _moved(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
-        """Asks the job to move these devices, again where a fault of the job came first.
+        """Requests the movement of these devices from the job, again if a fault of the job interrupted it.
 
         Args:
-            patience: how long a job is waited for that is busy; of this at most `ABSENCE` where it cannot be paused.
+            patience: time limit while the job is busy; at most `ABSENCE` of it while the job cannot be paused.
 
         Raises:
-            _NotMoved: it did not, and goes on as before, or was restarted.
+            _NotMoved: the devices were not moved; the job goes on as before, or was restarted.
         """
         verdict = await self._looked_up(moves, patience)
         for _ in range(TRIES - 1):
             if not _was_interrupted(verdict):
                 break
             verdict = await self._looked_up(moves, PATIENCE, unknown=True)
-        if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
+        if verdict.mode is not Mode.LINK_SWITCH:  # a later mode restarted the pods, or repaired processes
             why = f"{verdict.asked.reason}; " if verdict.asked else ""
             verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{why}{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
@@ -201,14 +203,19 @@ class LinkFailover:
         return verdict
 
     async def _looked_up(self, moves: Sequence[Placed], patience: timedelta, *, unknown: bool = False) -> Verdict:
-        """The job's verdict. Where training did not go on behind the switch, its state says whether links were moved."""
+        """Returns the job's verdict.
+
+        If training did not go on after the switch, the job's state shows whether links were moved.
+        """
         verdict = await self._asked(moves, patience, unknown=unknown)
         is_switched = verdict.mode is Mode.LINK_SWITCH and verdict.outcome is Outcome.RECOVERED
         return self._done(moves) if not is_switched and await self._is_done(moves) else verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta, *, unknown: bool) -> Verdict:
-        """The job's verdict. All limits begin with this wish, however often the job is asked. What it accepted and did not answer
-        is unknown: its state says whether it was done.
+        """Returns the job's verdict.
+
+        All limits begin with the first request, however often the job is asked. If the job accepted a request without an answer,
+        its state shows whether it was done.
 
         Args:
             unknown: an earlier request may have done it.
@@ -216,7 +223,9 @@ class LinkFailover:
         info, began, refusals = workflow.info(), workflow.now(), 0
         while True:
             is_unwanted = self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted)
-            if is_unwanted and not (unknown and await self._is_done(moves) is not False):  # else it is switched back behind it
+            if is_unwanted and not (
+                unknown and await self._is_done(moves) is not False
+            ):  # otherwise the links are switched back afterwards
                 raise _NotMoved("a switchback was asked for before they were moved")
             self._reset.clear()
             self.known = self.known.with_(asked=self.known.asked + 1)
@@ -255,14 +264,17 @@ class LinkFailover:
         return Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason=f"the job has done it: {describe(moves)}")
 
     async def _is_done(self, moves: Sequence[Placed]) -> bool | None:
-        """Tells whether links are where these movements lead. None: nobody knows while the job's workflow is lost."""
+        """Returns whether the links are where these movements lead; None: unknown while the job's workflow is lost."""
         try:
             return links.are_done(moves, await steps.links_now(self.known.job_id))
         except ActivityError:
             return None
 
     async def _heard(self, said: _NotMoved, moves: Sequence[Placed]) -> _NotMoved:
-        """A job whose workflow was lost is registered again, as long as the cluster has it: it is as one that is busy."""
+        """Returns the error to report.
+
+        A job whose workflow was lost counts as busy, as it is registered again as long as the cluster has it.
+        """
         if said.kind not in (ErrorTypes.JOB_UNKNOWN, ErrorTypes.WORKFLOW_LOST):
             return said
         try:
@@ -273,7 +285,10 @@ class LinkFailover:
         return _NotMoved(f"{said}; the cluster still has it", ErrorTypes.JOB_BUSY)
 
     async def _is_asked(self, asked: AskRequest) -> None:
-        """Returns when the job will do it, or may have taken the request in an outage: who waits for its verdict asks again."""
+        """Returns when the job has accepted the request, or may have accepted it during an outage.
+
+        The wait for the verdict sends it again.
+        """
         try:
             await steps.ask(asked)
         except ActivityError as error:
@@ -317,7 +332,7 @@ class LinkFailover:
 
     @workflow.update(name=FailoverUpdates.SWITCH_BACK)
     async def switch_back(self, wanted: SwitchBack) -> Receipt:
-        """Answers when the devices are on their first links again."""
+        """Completes when the devices are on their first links again."""
         place = len(self._answers) + len(self._wanted)
         self._wanted.append(wanted)
         await workflow.wait_condition(lambda: len(self._answers) > place or self.known.stage is Stage.OVER)
@@ -341,7 +356,10 @@ class LinkFailover:
 
     @workflow.signal(name=Signals.SWITCHBACK)
     def switchback(self, wanted: SwitchBack | None = None) -> None:
-        """As the update, for who does not wait. Before the failover is done it is kept in mind; what means nothing is noted."""
+        """Requests a switchback without waiting for it.
+
+        Before the failover is done the request is stored, and an invalid one is noted.
+        """
         wanted = wanted or SwitchBack()
         if problem := links.back_problem(self.known.on_backup, wanted.links):
             self._note("a switchback was refused", None, problem)
@@ -350,7 +368,7 @@ class LinkFailover:
 
     @workflow.signal(name=Signals.LINKS_RESET)
     def links_reset(self, reset: LinksReset) -> None:
-        """Devices are on their backup links no more, and there is nothing to move back."""
+        """Records that devices are no longer on their backup links, so that nothing has to be moved back."""
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
         if reset.job_id not in ("", self.known.job_id):
             return
@@ -368,7 +386,7 @@ class LinkFailover:
 
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:
-        """Wakes it: with its next task the server says whether another version is current."""
+        """Causes a workflow task, by which the server reports whether another version is current."""
 
     @workflow.query(name=Queries.STATUS)
     def status(self) -> Maintenance:
@@ -381,7 +399,7 @@ class LinkFailover:
         self._show()
 
     def _waits(self, why: str) -> None:
-        """Said once, with the last reason, however often the job is asked."""
+        """Notes that the job is waited for: one note with the last reason, however often the job is asked."""
         last = self.known.moves[-1:]
         if last and last[0].what == WAITS:
             if last[0].reason == why:
@@ -408,18 +426,18 @@ class LinkFailover:
 
 
 def _row(known: Maintenance) -> dict[SearchAttributeKey[str], str]:
-    """Returns what the list of workflows shows of it."""
+    """Returns the search attributes of the maintenance."""
     row = {Attributes.JOB: bounds.keyword(known.job), Attributes.PHASE: known.stage.value}
     return {key: value for key, value in row.items() if value}
 
 
 def _words(one: Move) -> str:
-    """What the reason says of its own accord is said once."""
+    """Describes one move for the page. The beginning of the reason is left out where it repeats the name of the move."""
     return f"{one.what} {one.outcome or ''} {one.reason.removeprefix(one.what).lstrip(': ')}".rstrip()
 
 
 def _read(given: object) -> tuple[FailoverRequest, str]:
-    """And what is wrong with it."""
+    """Reads the request, and returns it with what is wrong with it; empty: nothing."""
     try:
         return requests.read_as(FailoverRequest, given, EXAMPLE), ""
     except BadInput as error:
@@ -427,10 +445,10 @@ def _read(given: object) -> tuple[FailoverRequest, str]:
 
 
 def _was_interrupted(verdict: Verdict) -> bool:
-    """Tells whether a fault of the job undid it, which was mended, or is none any more.
+    """Returns whether a fault of the job interrupted the switch, and was repaired or is over.
 
-    What has started all pods anew would come to that again. A switch that failed by itself is told to have: who hears that must
-    not find it done.
+    A fault for which all pods were restarted does not count: another try would end in the same way. A switch that
+    failed by itself must be reported as failed, and not be repeated.
     """
     mended = verdict.outcome is Outcome.RECOVERED and verdict.mode not in (Mode.LINK_SWITCH, LAST.mode)
     if verdict.asked and verdict.asked.outcome is Outcome.ESCALATE:

@@ -1,8 +1,8 @@
 """Moves devices to their other link while training pauses. Child of `TrainingJob`, or a front of a client.
 
-Training pauses at a step boundary, every device that is named is switched, all of them are waited for, and training goes on. Ours
-undoes a switch that fails on one rank, and goes on with the links of before. Of MindIO nobody knows then on which links its ranks
-are: it repeats its step where its owner allows that, and otherwise the ladder takes over. A real fault meanwhile comes first.
+Training pauses at a step boundary, every named device is switched, all of them are waited for, and training goes on. Our training
+side undoes a switch that fails on one rank, and continues on the previous links. With MindIO it is then unknown which links its
+ranks use: it repeats its step if its owner allows that, and otherwise the ladder takes over. A real fault meanwhile comes first.
 """
 
 from temporalio import workflow
@@ -50,7 +50,7 @@ class LinkSwitch(Operation):
         return f"{describe(self.request.links)}: {info}"
 
     async def _find(self) -> None:
-        """Which ranks have these devices, in which pods. A device that the job has not is refused."""
+        """Finds which ranks have these devices, and in which pods. Raises Ends if the job does not have a device."""
         request = ResolveLinksRequest(job_id=self.context.job.id, links=self.request.links)
         try:
             targets = await steps.resolve_links(request)
@@ -61,7 +61,7 @@ class LinkSwitch(Operation):
             raise Ends(Outcome.REFUSED, problem)
 
     async def _switch(self) -> str:
-        """Why no device was switched; empty: all were."""
+        """Switches the devices. Returns why none was switched; empty: all were."""
         limits = self.context.job.limits
         if self.has_been_cancelled():
             return CANCELLED
@@ -81,8 +81,10 @@ class LinkSwitch(Operation):
         return self.undone(self.said_instead() or f"no report of the switch within {seconds(limits.link_switch)}")
 
     def _hear(self) -> Report | None:
-        """Takes what is said of the switch, which may come when nobody waits for it any more: the order was heard, and its
-        receipt was lost in an outage."""
+        """Takes the report of the switch.
+
+        It may arrive when it is no longer awaited, if the receipt of the order was lost in an outage.
+        """
         report = self.next_report(ReportKind.LINKS)
         self._is_moved |= report is not None and not report.code
         return report
@@ -91,7 +93,10 @@ class LinkSwitch(Operation):
         return self.has_report(ReportKind.LINKS) or self.is_over()
 
     def undone(self, why: str) -> str:
-        """Ours is on the links of before then, and says in its next answer whether it can go on."""
+        """Describes a failed switch.
+
+        Our training side is on the previous links, and its next answer says whether it can continue.
+        """
         if self._speaks_mindio:
             raise self.stands(f"the links were not switched, and training has stopped: {why}")
         return why
@@ -100,6 +105,7 @@ class LinkSwitch(Operation):
         return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0)
 
     def ended(self, verdict: Verdict) -> Verdict:
-        """Says what was moved, also where a fault kept training from going on behind it: its survivors stay on these links."""
+        """Adds the moved links to the verdict, also if a fault kept training from going on afterwards: the surviving ranks stay
+        on these links."""
         self._hear()
         return verdict.with_(moved_links=self.move, moved_by=self.context.front) if self._is_moved else verdict

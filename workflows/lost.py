@@ -1,4 +1,4 @@
-"""A recovery that an earlier workflow of the job had started, when that one was lost: it goes to its own end first.
+"""Recovery that an earlier workflow of the job had started before it was lost: it first goes to its own end.
 
 Called by `TrainingJob` before it begins anything, so that two recoveries never work on one job.
 """
@@ -19,18 +19,20 @@ from workflows.incident import Memory, look
 from workflows.journal import Journal
 
 PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
-"""Between two tries to delete what a lost hot switch could not, and for all of them."""
+"""Pause between two tries to delete the backup pods of a lost hot switch, and the time limit for all tries."""
 
 OPERATIONS = (About.LINKS, About.CHECKS)
-"""Subjects of modes that are done with a job which trains."""
+"""Subjects of operations, which are done on a job that trains."""
 
 UNNOTED = 10
-"""Incidents that may have come and gone while the cluster took no note: what mends processes does not ask it."""
+"""Maximum number of incidents that the cluster may not have recorded. Modes that repair processes do not need the cluster."""
 
 
 async def is_settled(known: Memory, journal: Journal) -> bool:
-    """Whether the lost recovery came to an end of its own, or there was none, or the job has ended. Otherwise the last mode
-    sweeps what it left behind."""
+    """Returns whether the lost recovery is settled: it came to its own end, or there was none, or the job has ended.
+
+    If not, the last mode cleans up what it left behind.
+    """
     noted = known.state.lost_recovery
     is_certain = incident_of(noted) <= known.state.incidents
     found = await _last_of(noted, known, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False))
@@ -52,21 +54,26 @@ async def is_settled(known: Memory, journal: Journal) -> bool:
 
 
 def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
-    """Tells whether an operation gave way to faults that are told here as well: what mends them is all that it left to do."""
+    """Returns whether an operation ended because of faults that this workflow knows too.
+
+    Repairing them completes what it left.
+    """
     verdict = end.verdict
     return bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS) and _is_broken(state)
 
 
 async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
-    """The last recovery that had begun, with its end; those of earlier incidents are remembered. None: the job has ended.
+    """Returns the last recovery that had begun, with its end.
+
+    Recoveries of earlier incidents are noted on the way. None: the job has ended.
 
     Args:
-        end: what holds where there was none.
+        end: returned if there was no recovery.
     """
     last, ahead = noted, _perhaps_running(noted, known.state)
     while ahead:
         recovery = ahead.pop(0)
-        known.state = known.state.with_(lost_recovery=recovery)  # it is told what happens meanwhile
+        known.state = known.state.with_(lost_recovery=recovery)  # so that it receives signals meanwhile
         found = await _end_of(recovery, known)
         if found is None:
             return None
@@ -80,7 +87,10 @@ async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, Re
 
 
 def _perhaps_running(noted: str, state: JobState) -> list[str]:
-    """That recovery, and those that may have followed it: a mode is noted behind its start, when the cluster takes the note."""
+    """Returns the ids of this recovery and those that may have followed it.
+
+    A mode is noted after its start, when the cluster accepts the note.
+    """
     modes = [row.mode for row in MODES]
     first = next(place for place, mode in enumerate(modes) if runs_mode(noted, mode))
     rest = [(incident_of(noted), mode) for mode in modes[first:]]
@@ -93,7 +103,10 @@ def _of_incident(state: JobState, incident: int) -> list[str]:
 
 
 async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
-    """None: the job has ended meanwhile. One that outlives the deadline of its mode is ended, as its parent would have."""
+    """Waits for the end of a recovery; None: the job has ended meanwhile.
+
+    A recovery that exceeds the deadline of its mode is ended, as its parent would have done.
+    """
     waiting, row = steps.await_recovery_end(recovery), next(row for row in MODES if runs_mode(recovery, row.mode))
     try:
         await workflow.wait_condition(
@@ -111,7 +124,10 @@ async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
 
 
 async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
-    """What it did is remembered as if this workflow had started it. One that was cancelled does not say what it left behind."""
+    """Stores what the recovery did as if this workflow had started it.
+
+    A cancelled recovery does not say what it left behind, so its backup pods are deleted.
+    """
     before = known.state
     known.state = memory.settled(before, end.verdict, workflow.now())
     if known.state.policy is not before.policy:
@@ -120,11 +136,14 @@ async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
     if end.verdict is None:
         await _delete_backups(known)
     else:
-        await look(known, journal)  # the pods have changed, and by whom was not known until now
+        await look(known, journal)  # the recovery changed pods, which was not known until now
 
 
 async def _delete_backups(known: Memory) -> None:
-    """Nobody knows which pod it left, so that nobody could delete it later; a restart, which does not wait for this, would."""
+    """Deletes all backup pods of the job.
+
+    They are not known by name, so a later sweep could not delete them. A restart would delete them, and does not wait for this.
+    """
     until = workflow.now() + PATIENCE
     while not await _backups_are_deleted(known) and workflow.now() < until:
         try:

@@ -1,4 +1,4 @@
-"""What a job's workflow knows, and how each message changes it: one pure function a message, from state to state.
+"""State of a job's workflow, and how each message changes it: one pure function per message, from state to state.
 
 Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, which are differences, have `workflows.faults`.
 """
@@ -36,44 +36,50 @@ from rekindle.policy.pod_ranks import count_problem, is_of_count
 from workflows import again, attachments, faults
 
 KEPT_WHOLE = 3
-"""Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
+"""Number of latest incidents whose phases and faults stay in the history. Of the others only the verdicts stay."""
 
 KEPT_PODS = 20
-"""Pods left behind that are remembered: a job that leaves more of them behind has no cluster that deletes pods."""
+"""Maximum number of remembered pods that were left behind. More of them mean that the cluster deletes no pods."""
 
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH, FaultKind.PROCESS)
-"""What a look finds at nodes, and not at the job's pods."""
+"""Kinds of faults that a look finds at nodes, and not at the job's pods."""
 
 REFUSES = timedelta(minutes=10)
-"""Time in which new pods keep away from a node that has refused one: a device plugin starts minutes after its node."""
+"""Time for which new pods avoid a node that has refused one. A device plugin starts minutes after its node."""
 
 LONGEST_ID = 64
-"""Characters of an update id that is remembered: a client that makes up a longer one is believed each time."""
+"""Maximum length of a remembered update id. Repetitions with a longer id, which a client chose itself, are not recognized."""
 
 OURS = "rekindle"
 """Source of faults that a recovery left."""
 
 SHORT = 120
-"""Bytes of a note of a phase, and of the texts of an older incident."""
+"""Maximum bytes of a note of a phase, and of the texts of an older incident."""
 
 
 # ---- what the watcher tells
 
 
 def registered(state: JobState, registration: Registration, now: datetime) -> JobState:
-    """The job exists; its labels and limits may have changed. What an earlier workflow of it knew is read from its object."""
+    """Returns the state after a registration, with new labels and limits.
+
+    What an earlier workflow knew is read from the job's object.
+    """
     job = registration.job
     if not state.registered:
         holders = _as_moved(registration.holders, registration.remembered.moved)
         state = _remembered(state, registration, now).with_(registered=True, holders=holders)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
-        job = job.model_copy(update={"sub_health": _owners_word(state)})  # the label is ours: `ignore` stands in it meanwhile
+        job = job.model_copy(update={"sub_health": _owners_word(state)})  # we wrote `ignore` into the label
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
 
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
-    """A workflow that was just started finds on the job's object what the one before it wrote there. Anybody may write there:
-    what is no recovery of this job is none. A recovery is noted behind its start: without a note there may be one."""
+    """Returns the state with what the previous workflow of the job wrote onto its object.
+
+    Anybody may write there, so an id that is no recovery of this job is ignored. A recovery is noted after its start, so one may
+    exist without a note.
+    """
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
     had_another = bool(known.job or registration.holders)
@@ -93,13 +99,16 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
 
 
 def _as_moved(holders: tuple[str, ...], moved: Iterable[Switched]) -> tuple[str, ...]:
-    """Who held the ranks, where the watcher knew only who was replaced: that pods took over is no fault."""
+    """Returns the holders with each replaced pod exchanged for its successor.
+
+    The watcher knows only the replaced ones, and a takeover by a recovery is no fault.
+    """
     after = {(one.pod_rank, faults.short(one.before.uid)): faults.short(one.after.uid) for one in moved}
     return tuple(after.get((rank, uid), uid) for rank, uid in enumerate(holders))
 
 
 def to_remember(state: JobState, recovery: str) -> Remembered:
-    """What the job's object keeps for the case that this workflow is lost."""
+    """Returns what is stored on the job's object, in case this workflow is lost."""
     down = state.downgrade
     return Remembered(
         incidents=state.incidents,
@@ -115,7 +124,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
 
 
 def last_verdict(state: JobState) -> str:
-    """How the last incident ended, for people."""
+    """Describes the outcome of the last incident, for people; empty: there was none."""
     return f"{state.history[-1].verdict}: {state.history[-1].ladder[-1].mode}" if state.history else ""
 
 
@@ -124,15 +133,18 @@ def _owners_word(state: JobState) -> SubHealthStrategy:
 
 
 def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
-    """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
+    """Returns the state after a sighting of pods and nodes.
+
+    While a mode restarts all pods, holders of ranks are determined at its end.
+    """
     told = _with_problems(state.with_(standbys=sighting.standbys), sighting.problems)
     told = with_refusing(told, nodes.refusing(sighting.faults), now)
     state = faults.seen(told, sighting, now, restarting=restarting)
-    return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
+    return _with_manager(state, sighting.manager, now, restarting=restarting)  # after a restart the manager is not new
 
 
 def with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> JobState:
-    """Keeps new pods away for a while from nodes on which pods of the job have just not started."""
+    """Returns the state in which new pods avoid, for a while, nodes on which pods of the job have just failed to start."""
     if not names:
         return state
     others = (one for one in state.refusing if one.node not in names)
@@ -141,15 +153,17 @@ def with_refusing(state: JobState, names: tuple[str, ...], now: datetime) -> Job
 
 
 def refusing(state: JobState, now: datetime) -> tuple[str, ...]:
-    """Nodes that have refused pods of the job, or on which pods did not start, and where that may be so still."""
+    """Returns the nodes that have recently refused pods of the job, or on which pods did not start."""
     return tuple(one.node for one in state.refusing if now - one.at < REFUSES)
 
 
 def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
-    """The job with what keeps it from being recovered. What was judged for another reason is judged again.
+    """Returns the state with the problems that keep the job from being recovered.
+
+    What was judged for another reason is judged again.
 
     Args:
-        of_pods: why its pods cannot be told apart.
+        of_pods: why its pods cannot be distinguished.
     """
     counted = count_problem(state.job, state.progress.ranks) if state.progress else ""
     problems = (*filter(None, [counted]), *of_pods)
@@ -159,7 +173,10 @@ def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
 
 
 def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
-    """A manager that has a pod of its own is seen to be another process also before it attaches."""
+    """Returns the state after a sighting of the manager.
+
+    If the manager has a pod of its own, its replacement is noticed before it attaches.
+    """
     another = bool(state.manager and manager and manager != state.manager)
     state = state.with_(manager=manager or state.manager)
     if not another or restarting or state.job.training_side is not TrainingSide.MINDIO:
@@ -168,7 +185,7 @@ def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: b
 
 
 def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> JobState:
-    """It is shown, and a fault where the job's owner wants it to be."""
+    """Stores that the manager was lost. This is also a fault if the job's owner has configured it so."""
     state = state.with_(manager_lost=how)
     if state.job.manager_lost is not ManagerLost.RESTART:
         return state
@@ -182,10 +199,12 @@ def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> Job
 
 
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
-    """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
-    knows none of its ranks."""
+    """Returns the state when the job's stream is at this gateway.
+
+    What could not be done without a stream is judged again. A new manager process of a MindIO job knows none of its ranks.
+    """
     before, was_here = state.manager_lost, state.introduced and state.attachment != attachment
-    if state.job.training_side is TrainingSide.MINDIO and not restarting:  # which tells no step
+    if state.job.training_side is TrainingSide.MINDIO and not restarting:  # MindIO does not report its first step
         state = again.over(state)
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
     if was_here and not restarting and state.job.training_side is TrainingSide.MINDIO:
@@ -196,7 +215,10 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
 
 
 def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobState:
-    """The first completed step of one life of the training side. One that has ended since says nothing of the job any more."""
+    """Returns the state after the first completed step of a training side.
+
+    A message from a training side that has ended is ignored.
+    """
     if progress.session in state.former:
         return state
     before = state.progress
@@ -207,10 +229,10 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False, update_id: str = "") -> JobState:
-    """Faults that the training side or a person told.
+    """Returns the state with faults that the training side or a person reported.
 
     Args:
-        update_id: of the report. The server knows a repeated one within a run of the workflow only.
+        update_id: of the report. The server recognizes a repeated update only within one run of the workflow.
     """
     if update_id in state.reports:
         return state
@@ -229,7 +251,10 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
-    """A request has its verdict: it is remembered, so that a repeated one is never begun again; the latest say what moved."""
+    """Returns the state when a request has its verdict.
+
+    The verdict is stored, so that a repeated request does not begin the mode again. The latest ones contain what was moved.
+    """
     answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
     known = [Answered(id=one.id, verdict=_short(one.verdict, SHORT)) for one in state.answers[: 1 - KEPT_WHOLE]]
@@ -237,7 +262,7 @@ def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
 
 
 def withdrawn(state: JobState, request_id: str) -> JobState:
-    """Who asked gave up before the mode began, or before the request came: it is never begun."""
+    """Stores that the requester gave up before the mode began, or before the request arrived. The mode will not begin."""
     asked = state.request.request.mode if state.request and state.request.id == request_id else None
     reason = "cancelled by request, before it began"
     return answered(state, request_id, Verdict(mode=asked or LAST.mode, outcome=Outcome.CANCELLED, reason=reason))
@@ -251,14 +276,17 @@ def answer_of(state: JobState, request_id: str) -> Verdict | None:
 
 
 def with_links(state: JobState, verdict: Verdict) -> JobState:
-    """A mode has moved some. Noted at once: what follows it in its incident may be lost with the job's workflow."""
+    """Returns the state after links were moved.
+
+    It is stored at once, as the rest of the incident may be lost with the job's workflow.
+    """
     if verdict.moved_links is None:
         return state
     return state.with_(links=links.moved(state.links, verdict.moved_links, verdict.moved_by))
 
 
 def without_links(state: JobState, over: Iterable[OnBackup]) -> JobState:
-    """Their pods were followed by others, which began on their first links."""
+    """Removes links that are no longer on their backup, as the pods were replaced and the new ones began on their first links."""
     return state.with_(links=links.without(state.links, (rank for one in over for rank in one.ranks)))
 
 
@@ -266,7 +294,10 @@ def without_links(state: JobState, over: Iterable[OnBackup]) -> JobState:
 
 
 def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
-    """A verdict may lower the sub-health policy to `ignore`, if it is `hotSwitch`: no other is ours to lower."""
+    """Returns the state in which a verdict has lowered the sub-health policy from `hotSwitch` to `ignore`.
+
+    Other policies are not changed.
+    """
     lowers = verdict.policy_after is SubHealthStrategy.IGNORE and state.policy is SubHealthStrategy.HOT_SWITCH
     if not lowers or state.job.observe:
         return state
@@ -274,7 +305,7 @@ def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
 
 
 def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
-    """The world as we looked at it ourselves. What is known of nodes that were not looked at holds."""
+    """Returns the state after our own look at the cluster. Information about nodes that were not read stays."""
     seen = (one.fault for one in state.faults if one.fault.source == WATCHER and one.well_since is None)
     elsewhere = [fault for fault in seen if fault.kind in OF_NODES]
     kept = tuple(fault for fault in elsewhere if fault.node and fault.node not in survey.nodes)
@@ -299,24 +330,33 @@ def lifted(state: JobState) -> JobState:
 
 
 def begun(state: JobState, case: Case) -> JobState:
-    """An incident of this case begins: it has its number, and its request waits no more."""
+    """Returns the state when an incident begins: it has its number, and its request is no longer waiting."""
     waiting = None if case.request else state.request
     return state.with_(incidents=state.incidents + 1, request=waiting, lost_recovery="")
 
 
 def found(state: JobState, recovery: str) -> JobState:
-    """The recovery that an earlier workflow of the job had started last; empty: none. It may not have been noted any more."""
+    """Returns the state with the last recovery that an earlier workflow of the job had started; empty: none.
+
+    That recovery may not have been noted on the job's object.
+    """
     return state.with_(lost_recovery=recovery, incidents=max(state.incidents, incident_of(recovery)))
 
 
 def left_half_done(state: JobState, how: str, now: datetime) -> JobState:
-    """It came to no good end, and the job is only observed by now: a fault, for as long as nothing may be done about it."""
+    """Adds a fault for a lost recovery that did not end well, of a job that is only observed by now.
+
+    The fault stands for as long as no action is allowed.
+    """
     fault = Fault(id=state.lost_recovery, kind=FaultKind.PROCESS, message=how, source=OURS)
     return faults.reported(state.with_(lost_recovery=""), FaultReport(faults=(fault,)), now)
 
 
 def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState:
-    """It came to its end: the incident that it was of is over. Without a verdict it did nothing."""
+    """Ends the incident of a lost recovery that came to its end.
+
+    Without a verdict the recovery did nothing, and no incident is stored.
+    """
     case = lost_recovery(state)
     state = state.with_(lost_recovery="")
     if verdict is None:
@@ -335,13 +375,16 @@ def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState
 
 
 def judged(state: JobState, case: Case, why: str) -> JobState:
-    """Nothing more is done about the faults of a case as they are."""
+    """Returns the state in which the faults of a case are judged: nothing more is done about them unless they change."""
     return state.with_(faults=tuple(faults.judged(state.faults, case.faults, why)))
 
 
 def was_observed(state: JobState, case: Case, reason: str) -> bool:
-    """Whether this very decision is in the history: where a job is only observed, it is judged again and again alike. Of older
-    incidents the faults are not known any more: one that has come back, or has grown, was accepted after them."""
+    """Returns whether this decision is already in the history.
+
+    An observed job is judged repeatedly with the same result. The faults of older incidents are not stored; a fault that came
+    back or has grown was accepted after them.
+    """
     since = max((fault.accepted_at for fault in case.faults if fault.accepted_at), default=None)
     said = bounds.note(case.summary), bounds.cut(reason, SHORT)
     for incident in state.history:
@@ -352,7 +395,7 @@ def was_observed(state: JobState, case: Case, reason: str) -> bool:
 
 
 def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobState:
-    """What would have been done for a job that is only observed, as an incident of its own."""
+    """Stores what would have been done for a job that is only observed, as an incident of its own."""
     state = judged(state, case, reason)
     if was_observed(state, case, reason):
         return state
@@ -370,10 +413,12 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
 
 
 def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fault] = ()) -> JobState:
-    """An incident has ended: it is in the history, ranks have the holders that it gave them, and what it dealt with is over.
+    """Returns the state when an incident has ended.
+
+    The incident is in the history, ranks have their new holders, and repaired faults are removed.
 
     Args:
-        met: faults that its last mode was given, of the case or not: what it could not mend is not begun again for them.
+        met: faults that its last mode was given, of the case or not. No mode begins again for those that it could not repair.
     """
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
     begun = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at and not _made_no_pods(verdict)]
@@ -410,9 +455,11 @@ def _made_no_pods(verdict: Verdict) -> bool:
 
 
 def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    """After a restart whoever is seen first holds a rank, and somebody has to. A rank that was switched has passed to the backup
-    pod, if it is still held by the pod that it was taken from, or had been lost by who held it: a verdict may be older than the
-    last look."""
+    """Returns the holders of the ranks after an incident.
+
+    After a restart each rank is expected to be held, by the first pod that is seen. A rank that was switched passes to the backup
+    pod, if the replaced pod still holds it or its holder had been lost. Otherwise the verdict is older than the last look.
+    """
     ladder = list(verdicts)
     if any(verdict.restarted_at for verdict in ladder):
         return (EXPECTED_HOLDER,) * state.job.pods
@@ -425,7 +472,7 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
 
 
 def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:
-    """A restart sweeps all of them."""
+    """Returns the pods that are left behind after these verdicts. A restart deletes all of them."""
     left = state.left_behind
     for verdict in verdicts:
         left = () if verdict.restarted_at else tuple(dict.fromkeys((*left, *verdict.left_behind)))[-KEPT_PODS:]
@@ -444,7 +491,8 @@ def _bounded(incident: Incident) -> Incident:
 
 
 def _brief(verdict: Verdict) -> Verdict:
-    """Its phases with the beginning of what went wrong in them: the reason says all of it."""
+    """Returns the verdict with shortened notes of its phases, as the reason contains the full text, and without what the history
+    does not need."""
     phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
     return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None, moved_by="", tested=None, found=())
 
@@ -455,7 +503,7 @@ def _outline(incident: Incident) -> Incident:
 
 
 def _short(verdict: Verdict, most: int) -> Verdict:
-    """How it ended, and why in so many bytes."""
+    """Returns the outcome of the verdict with its reason shortened to so many bytes."""
     reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
     return verdict.with_(
         reason=reason,

@@ -1,4 +1,4 @@
-"""What every mode shares: its dialogue with the training side, what it hears of faults, its phases as people read them, its undo.
+"""Base class of all modes: dialogue with the training side, handling of faults, phases as people read them, and undo.
 
 A mode's workflow is a child of `TrainingJob` and derives from `ModeWorkflow`; the procedure itself is in the mode's own file.
 """
@@ -34,19 +34,25 @@ from workflows.shown import Shown
 T = TypeVar("T")
 
 NOTHING = ModeRequest()
-"""What a client asks for who starts a mode without an input: it is told that a job is missing, as for any other wrong input."""
+"""Request of a client that starts a mode without input.
+
+It is rejected because the job is missing, as any other invalid input is.
+"""
 
 CAUGHT = (Exception, asyncio.CancelledError)
-"""What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
-outside their loop, without clock and commands."""
+"""Exceptions that a procedure may catch and answer.
+
+`GeneratorExit` is not among them: a worker that stops drops its workflows, and code that handles it runs outside their loop,
+without clock and commands.
+"""
 
 UNDO_TRIES = 3
 UNDO_PAUSE = timedelta(seconds=5)
-"""Between two tries of an undo; each of them is repeated by the server while the cluster does not answer."""
+"""Pause between two tries of an undo. The server also repeats each try while the cluster does not answer."""
 
 
 class Ends(Exception):
-    """A mode ends before its last step. Raised by the procedures, turned into a verdict by `ModeWorkflow.conclude`."""
+    """Raised by procedures when a mode ends before its last step. `ModeWorkflow.conclude` converts it to a verdict."""
 
     def __init__(
         self,
@@ -70,12 +76,12 @@ class ModeWorkflow(Dialogue):
         self.situation = context.situation if context else Situation()
         if self.told_first:
             self.situation = opening.told(self.situation, self.told_first)
-        self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
-        self.failed_on: list[str] = []  # nodes on which pods that it made did not start
-        self.met = self.faults  # what was broken when it began
+        self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # current faults
+        self.failed_on: list[str] = []  # nodes on which pods of this mode did not start
+        self.met = self.faults  # faults at the beginning of the mode
         self.is_mended: Callable[[Fault], bool] = _is_nothing
-        """Tells whether a fault is over if training goes on, whoever shows it still."""
-        self.went_on_at: datetime | None = None  # by the training side's last word that it goes on
+        """Returns whether a fault is over if training goes on, even if its source still shows it."""
+        self.went_on_at: datetime | None = None  # time of the training side's last report that it goes on
         self.progress: Progress | None = None
         first = (context and context.phase) or workflow.info().typed_search_attributes.get(Attributes.PHASE)
         self._shown = Shown({Attributes.PHASE: first})
@@ -84,22 +90,28 @@ class ModeWorkflow(Dialogue):
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
 
     def standing_faults(self) -> tuple[Fault, ...]:
-        """Returns what has to be recovered by now."""
+        """Returns the faults that are not repaired yet."""
         return tuple(fault for fault in self.faults if not self.is_mended(fault))
 
     def new_faults(self) -> list[Fault]:
-        """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
+        """Returns the faults that occurred since the mode began.
+
+        Those of backup pods are handled by the mode that created them.
+        """
         return [fault for fault in not_among(self.faults, self.met) if not fault.backup]
 
     def felt_faults(self) -> list[Fault]:
-        """Those that the training side may have met. A node that is not ready may come back, and its processes live on."""
+        """Returns the new faults that the training side may have noticed.
+
+        A node that is not ready is excluded: it may come back, with its processes running.
+        """
         return [fault for fault in self.new_faults() if fault.kind is not FaultKind.NODE or fault.source != WATCHER]
 
     # ---- handlers: they append, the procedure does the work
 
     @workflow.signal(name=Signals.FAULTS)
     def faults_now(self, now: FaultsNow) -> None:
-        """All that is broken: what was known before and is not among it has healed."""
+        """Receives all current faults. Known faults that are missing from them are over."""
         self.faults = now.faults
 
     @workflow.signal(name=Signals.PROGRESSED)
@@ -110,7 +122,7 @@ class ModeWorkflow(Dialogue):
 
     @asynccontextmanager
     async def phase(self, name: str) -> AsyncIterator[None]:
-        """One line of the procedure: shown while it runs, and with its seconds in the post-mortem."""
+        """Runs one phase of the procedure. It is shown while it runs, and listed with its seconds in the post-mortem."""
         began = workflow.now()
         self.current = name
         self._shown.tell({Attributes.PHASE: name})
@@ -134,11 +146,11 @@ class ModeWorkflow(Dialogue):
         workflow.set_current_details(bounds.details("\n".join((*lines, *self.findings()))))
 
     def findings(self) -> list[str]:
-        """Further lines of the page, in Markdown."""
+        """Returns further lines of the page, in Markdown."""
         return []
 
     async def compensate(self) -> None:
-        """Runs the undo of every step that was begun, newest first; each tolerates that there is nothing to undo."""
+        """Runs the undo of every step that was begun, newest first. Each undo does nothing if there is nothing to undo."""
         while self.undo:
             name, undo = self.undo.pop()
             failure = await self._undone_within(undo, UNDO_TRIES)
@@ -146,7 +158,10 @@ class ModeWorkflow(Dialogue):
         self._show()
 
     async def _undone_within(self, undo: Callable[[], Awaitable[object]], tries: int) -> str:
-        """Why it failed to the last; empty: it is undone. What stays behind would stay for ever: nobody comes after us."""
+        """Runs an undo and returns why its last try failed; empty: it succeeded.
+
+        It is retried, as no later step would clean up.
+        """
         while True:
             try:
                 await undo()
@@ -159,16 +174,19 @@ class ModeWorkflow(Dialogue):
             await workflow.sleep(UNDO_PAUSE, summary="before the undo is tried again")
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
-        """The end of the workflow, with what every mode adds to its verdict. A recovery that gave up is a failed workflow, one
-        that was cancelled a cancelled one, so that a list of recoveries shows what needs a look. The `TrainingJob` gets the
-        verdict all the same.
+        """Ends the workflow with the verdict.
+
+        A recovery that gave up is a failed workflow, and a cancelled one is cancelled, so that the list of recoveries shows what
+        needs attention. The `TrainingJob` gets the verdict in each case.
 
         Args:
             cancelled: the workflow was asked to cancel.
         """
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
         left = self.situation.with_(faults=(), unread=(), heard=tuple(self.taken))
-        unread = tuple(report for report in self.inbox if report.results is None)  # which are large, and nobody else's
+        unread = tuple(
+            report for report in self.inbox if report.results is None
+        )  # results are large, and only this mode uses them
         failed_on = tuple(dict.fromkeys(self.failed_on))
         verdict = verdict.with_(
             seconds=seconds,
@@ -188,7 +206,7 @@ class ModeWorkflow(Dialogue):
 
     @staticmethod
     async def is_orphaned() -> bool:
-        """Whether the very workflow that started this mode was lost, with all that it had been told."""
+        """Returns whether the workflow run that started this mode was lost, with everything that it had been told."""
         parent = workflow.info().parent
         assert parent is not None, "a front goes on with nothing"
         try:
@@ -224,11 +242,12 @@ def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], None]) -> T:
-    """Work that a cancellation changes, and does not end: it is told of each one, and the workflow is cancelled behind it. Where
-    it goes on as another run, it has been told.
+    """Runs work that is told of cancellations, and not ended by them.
+
+    The workflow is cancelled afterwards, unless it continues as another run.
 
     Args:
-        cancelled: tells it.
+        cancelled: called for each cancellation.
     """
     task, was_cancelled = asyncio.create_task(work), False
     while not task.done():
@@ -243,7 +262,7 @@ async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], N
 
 
 async def shielded(work: Coroutine[object, object, T]) -> T:
-    """Finishes what must not stop half-way: a cancellation is looked at when it is done."""
+    """Finishes work that must not stop half-way. A cancellation takes effect afterwards."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
@@ -252,7 +271,10 @@ async def shielded(work: Coroutine[object, object, T]) -> T:
 
 
 async def unless_cancelled(making: Coroutine[object, object, T]) -> T:
-    """Of an activity that ends before its cancellation is looked at: one that was done all the same would have hidden it."""
+    """Returns the result of an activity, unless the workflow was cancelled meanwhile.
+
+    An activity that completes in spite of a cancellation would hide it.
+    """
     made = await making
     if (task := asyncio.current_task()) and task.cancelling():
         raise asyncio.CancelledError

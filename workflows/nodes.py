@@ -1,4 +1,7 @@
-"""What a person asks of nodes: a word on some of them, and a look. Started by `rekindle.nodes`, and over within a second."""
+"""Workflow of a person's request about nodes: mark or cordon them, and look at them.
+
+Started by `rekindle.nodes`, and over within a second.
+"""
 
 from temporalio import workflow
 

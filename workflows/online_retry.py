@@ -1,7 +1,7 @@
-"""Repeats the step for faults that may go away by that: of on-chip memory, of the network. No process ends.
+"""Repeats the step after faults that may not recur: of on-chip memory, of the network. No process ends.
 
 Child of `TrainingJob`, or a front of a client. Training stops, the faults are announced, the training side offers `retry` and
-carries it out; recovered means one more completed step.
+carries it out. It has recovered when one more step is completed.
 """
 
 from datetime import timedelta
@@ -17,7 +17,7 @@ from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer
 
 ROUTES_SETTLE = timedelta(seconds=3)
-"""With MindIO, from the offer of a retry for faults of the network until it is ordered. Source: ClusterD."""
+"""Time between the offer of a retry for network faults and its order, with MindIO. Source: ClusterD."""
 
 
 @workflow.defn(name=Workflows.ONLINE_RETRY, failure_exception_types=[Exception])
@@ -39,7 +39,7 @@ class OnlineRetry(ProcessLevel):
             return await self._repeat()
 
     async def await_answer(self, within: timedelta, why: str) -> None:
-        """Nothing has to load: a report that may be lost is not waited for as long as others."""
+        """Waits for the answer. As nothing has to load, a report that may be lost is waited for less long than in other modes."""
         until = workflow.now() + within
         await self.until(lambda: self.is_answered() or self.may_be_lost(), within, why)
         left = min(self.context.job.limits.status_lost, until - workflow.now())

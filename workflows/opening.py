@@ -1,8 +1,8 @@
-"""The opening of fault recovery: training stops, the faults settle and are announced, the training side says what it offers.
+"""Opening of a fault recovery: training stops, the faults settle and are announced, and the training side offers strategies.
 
-It happens once an incident, run by the first mode that repairs processes: online retry, in-place recovery, process rescheduling,
-elastic training or a dump. Each of them begins with `open_recovery`; the ones behind the first skip what is open already. Hot
-switch and job rescheduling need none of it.
+It happens once per incident, in the first mode that repairs processes: online retry, in-place recovery or
+process rescheduling. Each of them begins with `open_recovery`; later modes skip the parts that are done. Hot switch and job
+rescheduling do not need it.
 """
 
 import asyncio
@@ -19,11 +19,12 @@ from workflows.mode import Ends, ModeWorkflow, seconds
 
 
 async def open_recovery(mode: ModeWorkflow, situation: Situation) -> Situation:
-    """Brings the opening from where an earlier mode of the incident left it to the end. What it learns stands in
-    `mode.situation` at any time, so that it travels in the verdict also when the opening ends early.
+    """Completes the opening from where an earlier mode of the incident left it.
+
+    Its results are stored in `mode.situation` at once, so that the verdict contains them also if the opening ends early.
 
     Raises:
-        Ends: only a restart of the job is left: training does not stop, its manager or all pods are lost, or nobody answers.
+        Ends: only a restart of the job is left: training does not stop, its manager or all pods are lost, or no answer comes.
     """
     mode.situation = situation
     here = _Opening(mode)
@@ -48,14 +49,17 @@ class _Opening:
         self.mindio = self.job.training_side is TrainingSide.MINDIO
         self.leave = opening.pods_leave(self.job, in_place=mode.MODE is Mode.IN_PLACE)
         self.ordered_on: Attachment | None = None
-        """The stream on which the last order was tried first: a gateway may have died that had written it, and told nobody."""
+        """Stream on which the last order was first tried.
+
+        A gateway may have written the order and died before it confirmed this.
+        """
 
     @property
     def situation(self) -> Situation:
         return self.mode.situation
 
     def told(self, report: Report | None = None) -> Situation:
-        """The situation with what is broken by now, also by the training side's answer."""
+        """Updates the situation with the current faults, including those of the training side's report, and returns it."""
         here, named = self.mode.delivered_on, report.fault_ranks if report else ()
         situation = opening.updated(self.job, self.situation, self.mode.standing_faults(), named)
         self.mode.situation = situation.with_(told_on=here.session if here else situation.told_on)
@@ -64,7 +68,10 @@ class _Opening:
     # ---- the procedure
 
     def go_on(self) -> None:
-        """What an earlier mode ordered in this attempt is ours too: a stream that comes back lacks it, and answers come here."""
+        """Takes over the orders that an earlier mode gave in this attempt.
+
+        A stream that comes back needs them again, and their answers arrive here.
+        """
         before, here = self.told(), self.mode.attachment
         self.ordered_on = here if here and here.session == before.told_on else None
         if not (before.attempt and before.stopped):
@@ -84,14 +91,14 @@ class _Opening:
         self.mode.situation = self.situation.with_(stopped=True)
 
     async def settle(self) -> None:
-        """Faults that come meanwhile are announced with the others."""
+        """Waits for further faults, which are announced with the others."""
         wait = opening.settling(self.job, self.told())
         if wait > timedelta(0):
             await self.mode.until(lambda: bool(self.mode.lost_manager), wait, "faults settle")
         self._must_be_answered()
 
     async def announce(self) -> None:
-        """Once an attempt: a fault that comes later is told with the strategy."""
+        """Announces the faults, once per attempt. A later fault is sent with the strategy."""
         if not self.situation.attempt:
             self.mode.situation = self.situation.with_(attempt=self.mode.new_attempt())
         retries = opening.may_retry(self.job, self.told())
@@ -114,7 +121,10 @@ class _Opening:
         return orders.normal_fault(self.job.id, situation.attempt, faults, leaving)
 
     async def hear_offers(self) -> None:
-        """A fault that the report names, and that was not announced, came in between: it is recovered with the others."""
+        """Waits for the offered strategies.
+
+        If the report names a fault that was not announced, it is recovered with the others.
+        """
         report = await self._answer(ReportKind.STRATEGIES, self.job.limits.offers)
         self._take(report)
         offers = opening.offers(report.strategies) if report else opening.presumed(self.situation)
@@ -127,7 +137,10 @@ class _Opening:
         return await self._answer(kind, self.job.limits.stop)
 
     async def _give(self, order: Order) -> None:
-        """The training side leaves when it waits too long for an order; when it began to wait is not known after an outage."""
+        """Sends an order.
+
+        The training side exits if it waits too long for one; after an outage it is unknown when its wait began.
+        """
         self._must_be_answered()
         within, answer_by = self.mode.patience, self.situation.answer_by
         if answer_by:
@@ -140,8 +153,10 @@ class _Opening:
         self.mode.situation = self.situation.with_(answer_by=None)
 
     async def _answer(self, kind: ReportKind, within: timedelta) -> Report | None:
-        """The report that answers the last order; None: it was lost in an outage. A MindIO client never repeats one, and waits
-        for the next order. Ours says again what it has to say."""
+        """Returns the report that answers the last order; None: it was lost in an outage.
+
+        A MindIO client never repeats a report, and waits for the next order. Our training side repeats it.
+        """
         deadline, why = workflow.now() + within, f"wait for the report of {kind}"
         await self.mode.until(lambda: self._is_decided(kind) or self._is_cut(), within, why)
         if self._is_cut() and not self._is_decided(kind):
@@ -165,7 +180,7 @@ class _Opening:
         return self.mode.has_report(kind) or bool(self._no_answer())
 
     def _is_cut(self) -> bool:
-        """With MindIO, whose reports are lost then."""
+        """Returns whether the stream was interrupted since the order, with MindIO. Its reports are lost then."""
         return self.mindio and self.mode.attachment != self.ordered_on
 
     def _is_renewed(self) -> bool:
@@ -181,7 +196,7 @@ class _Opening:
             raise _restart(why)
 
     def _take(self, report: Report | None) -> None:
-        """What the training side named, and until when it waits."""
+        """Stores the faulty ranks that the training side named, and the time until which it waits."""
         if strange := [one.rank for one in (report.fault_ranks if report else ()) if one.rank >= self.job.ranks]:
             workflow.logger.warning("ranks that the job has not are left out", extra={"ranks": strange[:10]})
         self.mode.situation = self.told(report).with_(answer_by=self._patience() if report else None)
@@ -193,7 +208,7 @@ class _Opening:
 
 
 async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
-    """Who holds each pod rank now; nobody where the cluster does not say so in time."""
+    """Returns the holder of each pod rank; empty: the cluster did not answer in time."""
     job = mode.context.job
     look = asyncio.create_task(steps.survey(job.id, ()))
     await mode.until(look.done, job.limits.look, "see which pods are there")
@@ -207,5 +222,5 @@ async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
 
 
 def _restart(reason: str) -> Ends:
-    """Nothing of the attempt holds any more: the job starts again from its last checkpoint."""
+    """Returns the end of a mode whose attempt failed: the job is restarted from its last checkpoint."""
     return Ends(Outcome.ESCALATE, f"the recovery cannot be opened: {reason}", training=Training.LOST)

@@ -1,6 +1,6 @@
-"""Operations on a job that trains: training pauses with all that it has, something is done, and it goes on.
+"""Base class of operations on a job that trains: training pauses with its state, something is done, and training goes on.
 
-The base class of their modes. A real fault meanwhile comes first: the operation ends, and what mends it follows.
+A real fault meanwhile comes first: the operation ends, and the mode that repairs the fault follows.
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ CANCELLED = "cancelled by request"
 
 class Operation(Concluding):
     uuid = ""
-    """Of the pause."""
+    """Uuid of the attempt that pauses training."""
 
     async def pause(self, timeout: int = 0) -> None:
-        """All ranks stand behind one step.
+        """Pauses all ranks after the same step.
 
         Args:
-            timeout: seconds after which who is paused may leave; 0: its own.
+            timeout: seconds after which a paused training side may exit; 0: its own limit.
 
         Raises:
-            Ends: they do not.
+            Ends: the ranks do not pause.
         """
         job, self.uuid = self.context.job, self.new_attempt()
         if not await self.order(orders.pause_train(job.id, self.uuid, timeout), job.limits.order):
@@ -51,16 +51,16 @@ class Operation(Concluding):
             raise self.cannot_go_on(f"training could not be paused: {report.code} {report.info}".rstrip())
         if report.code:
             raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {report.info}")
-        self.asked.append(ReportKind.STATUS)  # who is paused for too long says so
+        self.asked.append(ReportKind.STATUS)  # a training side that is paused too long reports it
 
     async def go_on(self) -> str:
-        """What the training side says when it goes on.
+        """Orders training to continue, and returns what the training side reports when it does.
 
         Raises:
-            Ends: it does not.
+            Ends: training does not continue.
         """
         job = self.context.job
-        if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.absence):  # borne at any time of a pause
+        if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.absence):  # accepted at any time in a pause
             self.stop_for_a_fault()
             if not (self._speaks_mindio or self.lost_manager):
                 return "training goes on by itself: the order `continue` could not be delivered in time"
@@ -80,7 +80,10 @@ class Operation(Concluding):
         )
 
     async def _until_unless_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
-        """Waits for an answer, which MindIO never repeats: for a while only, when an outage has come since the order."""
+        """Waits for an answer.
+
+        MindIO never repeats one, so after an outage since the order it is waited for only a short time.
+        """
         until = workflow.now() + within
         await self.until(lambda: condition() or self.may_be_lost(), within, why)
         left = min(self.context.job.limits.status_lost, until - workflow.now())
@@ -94,40 +97,49 @@ class Operation(Concluding):
         return await asked_whether_it_trains(self, lambda fault: fault in self.met)
 
     def is_over(self) -> bool:
-        """There is nothing more to be done in this pause."""
+        """Returns whether nothing more can be done in this pause."""
         return self.has_report(ReportKind.STATUS) or bool(self.felt_faults() or self.lost_manager)
 
     def said_instead(self) -> str:
-        """Why an answer does not come, in words; empty: nobody says."""
+        """Returns why no answer will come; empty: unknown."""
         if self.lost_manager:
             return self.lost_manager
         early = self.next_report(ReportKind.STATUS)
         return f"training does not wait any longer: {early.code} {early.info}".rstrip() if early else ""
 
     def stop_for_a_fault(self) -> None:
-        """Raises Ends where there is one: our training side has given the pause up for it, and stands."""
+        """Raises Ends if there is a fault. Our training side has then given up the pause, and stands."""
         if faults := self.felt_faults():
             reason = f"a fault comes first: {cases.describe(faults[0])}"
             raise Ends(Outcome.CANCELLED, reason, training=Training.FAULTED)
 
     def stop_for_a_cancellation(self, *, done: bool) -> None:
-        """Raises Ends where somebody has cancelled the operation before it was done."""
+        """Raises Ends if the operation was cancelled before it was done."""
         if self.has_been_cancelled() and not done:
             raise Ends(Outcome.CANCELLED, f"{CANCELLED}; training goes on as before")
 
     def stands(self, reason: str) -> Ends:
-        """Training of MindIO is paused, and nobody knows whether it may be told to continue. In a pause it takes the order to
-        stop, and repeats its step then, with all that it has. Source: the states of its controller; the repetition was tried."""
+        """Returns the end of an operation that leaves MindIO paused, if it is unknown whether it may be told to continue.
+
+        In a pause it accepts the order to stop, and then repeats its step with its state. Source: the states of its controller;
+        the repetition was tried.
+        """
         workflow.logger.warning("training stands", extra={"reason": reason})
         return Ends(Outcome.ESCALATE, reason, training=Training.WHOLE)
 
     def cannot_go_on(self, reason: str) -> Ends:
-        """Nobody knows where training stands: what is faulty is mended, and if nothing is, the job starts again."""
+        """Returns the end of an operation after which the state of training is unknown.
+
+        Faults are then recovered by the next mode; if there are none, the job is restarted.
+        """
         workflow.logger.warning("training does not go on", extra={"reason": reason})
         return Ends(Outcome.ESCALATE, reason)
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
-        """Says what it did also where it was cancelled with its job's workflow, and a fault has ended it: nobody else knows."""
+        """Ends the workflow.
+
+        A cancelled operation whose job's workflow was lost reports its result too, as nobody else knows it.
+        """
         return await super().close(verdict, cancelled=cancelled and not verdict.was_interrupted)
 
     def is_no_answer(self, report: Report) -> str:

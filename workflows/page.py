@@ -1,4 +1,4 @@
-"""What people read in the Temporal UI of a job and of a recovery: functions from what is known to text. Pure."""
+"""Text that people read in the Temporal UI about a job and a recovery: functions from state to text. Pure."""
 
 from datetime import datetime
 
@@ -20,7 +20,7 @@ SHOWN_FAULTS = 20
 
 
 def job_phase(state: JobState, running: Mode | None) -> str:
-    """The job in a word or two, for the list of workflows."""
+    """Describes the state of the job in a word or two, for the list of workflows."""
     if running or state.ended:
         return phase(state, running)
     if state.job.observe:
@@ -29,13 +29,13 @@ def job_phase(state: JobState, running: Mode | None) -> str:
 
 
 def job_row(state: JobState, running: Mode | None) -> dict[SearchAttributeKey[str], str]:
-    """Returns what the list of workflows shows of the job."""
+    """Returns the search attributes of the job."""
     row = {Attributes.JOB: state.job.name, Attributes.PHASE: job_phase(state, running)}
     return {**row, Attributes.VERDICT: state.history[-1].verdict} if state.history else row
 
 
 def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
-    """The job's page: what holds now, what is wrong, and its last incidents, newest first. Markdown."""
+    """Returns the job's page in Markdown: its present state, its faults, and its last incidents, newest first."""
     lines = [f"**{state.job.name}**: {job_phase(state, running)}"]
     if recovery:
         lines.append(f"- running: {running} (workflow `{recovery}`)")
@@ -74,12 +74,12 @@ def _moment(moment: datetime) -> str:
 
 
 def recovery_summary(mode: Mode, job: Job, case: Case) -> str:
-    """The one line of a recovery in the list of workflows."""
+    """Returns the summary of a recovery for the list of workflows, in one line."""
     return bounds.summary(f"{mode} of {job.name}: {case.summary}")
 
 
 def recovery_details(mode: Mode, job: Job, incident: int, case: Case) -> str:
-    """What a recovery is about, what is tried, and how long each wait may take. Markdown."""
+    """Describes a recovery: its faults, the modes that are tried, and the limit of each wait. Markdown."""
     faults = "\n".join(_line(fault) for fault in case.faults[:SHOWN_FAULTS])
     ladder = " -> ".join(f"**{m}**" if m is mode else m for m in case.plan.modes)
     limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)

@@ -1,6 +1,6 @@
-"""What the modes share that mend processes: the common opening, one order that says what is to be done, and its answer.
+"""Base class of the modes that repair processes: the common opening, one order that says what is to be done, and its answer.
 
-The base class of their workflows. A mode that fails leads to the next of the ladder, which goes on where training stands.
+A mode that fails leads to the next of the ladder, which goes on where training stands.
 """
 
 from datetime import datetime, timedelta
@@ -16,38 +16,51 @@ from workflows.mode import Ends, seconds
 from workflows.opening import open_recovery
 
 NEWS = timedelta(seconds=1)
-"""A repair that a second fault ended: how long the word of that fault may take. The answer comes straight, the fault by way of
-the job."""
+"""Time limit for the report of a second fault after a repair has failed.
+
+The answer to the order comes directly, the fault through the job.
+"""
 
 CARRIED_OUT = timedelta(seconds=2)
-"""Time for a repair whose order a receipt brought. Later our manager is told again; it carries out an order once."""
+"""Time limit for a repair whose order was sent with a receipt.
+
+Afterwards the order is sent again; our manager carries out an order once.
+"""
 
 TRY_AGAIN = 405
-"""The code with which a MindIO client bears another strategy: the faults are announced anew. Source: tried with the real one."""
+"""Code with which a MindIO client accepts another strategy, after the faults are announced again.
+
+Source: tried with the real one.
+"""
 
 
 class ProcessLevel(Concluding):
-    """One of them. Its `carried_out` is the procedure behind the opening."""
+    """Mode that repairs processes. Its `carry_out` sends the order after the opening and returns the answer."""
 
     known: tuple[Fault, ...] = ()
     """Faults that stood when the last strategy was ordered."""
 
     ordered_at: datetime | None = None
-    """Moment at which it was written; None: it is being delivered."""
+    """Time at which the last strategy was sent; None: it is being sent."""
 
     mended: tuple[Handled, ...] = ()
-    """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""
+    """Faults of other sources than the watcher and the training side that the last strategy repairs.
+
+    Empty unless all of their ranks were announced.
+    """
 
     ASKS_FIRST = False
-    """So much comes between the opening and the order that training has to be known to stand, and to bear the order."""
+    """True if so much time passes between the opening and the order that training must be known to stand, and to accept the
+    order."""
 
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 
     # ---- the procedure's parts
 
     async def open(self, strategy: Strategy) -> None:
-        """Training stands, its faults are announced, and it offers this strategy. What stands by itself is ordered to carry it
-        out without being asked.
+        """Stops training, announces the faults, and waits until the training side offers this strategy.
+
+        Training that already stands gets the order without an offer.
 
         Raises:
             Ends: it does not.
@@ -67,7 +80,7 @@ class ProcessLevel(Concluding):
             raise Ends(Outcome.ESCALATE, f"the training side does not offer {strategy}, it offers {offered}")
 
     async def carry_out(self, order: Order, within: timedelta) -> Report:
-        """The training side's answer to what it is told to do.
+        """Sends the order and returns the training side's answer.
 
         Raises:
             Ends: there is none.
@@ -102,7 +115,10 @@ class ProcessLevel(Concluding):
             await self._until_carried_out()
 
     async def _until_carried_out(self) -> None:
-        """Waits for the answer to an order that a receipt brought. A gateway may have died with it: it is written again then."""
+        """Waits for the answer to an order that was sent with a receipt.
+
+        The gateway may have died with it, so the order is then sent again.
+        """
         self.told_first = None
         if not await self.until(self.is_answered, CARRIED_OUT, "the order of the receipt is carried out"):
             self.delivered_on = None
@@ -114,8 +130,10 @@ class ProcessLevel(Concluding):
         return report
 
     def _reports_another_fault(self) -> bool:
-        """Tells whether MindIO has reported one since its strategy was written: it does so only when training went on. Without an
-        outage its status comes, however late the word of a fault is."""
+        """Returns whether MindIO has reported another fault since its strategy was sent, which shows that training went on.
+
+        Without an outage this is False: then its status arrives, even if the report of a fault is late.
+        """
         since = self.ordered_at
         return self.may_be_lost() and any(
             fault.source == TRAINING_SIDE and fault.accepted_at is not None and since is not None and fault.accepted_at > since
@@ -129,7 +147,10 @@ class ProcessLevel(Concluding):
         return tuple(Handled.of(fault) for fault, of in ranks if of and of <= announced)
 
     def is_no_answer(self, report: Report) -> str:
-        """A status says whose it is; a late one of an earlier strategy would be taken for that of this one."""
+        """Returns why a report does not answer the last order; empty: it does.
+
+        A status names its strategy; a late one of an earlier strategy must not be taken for that of this one.
+        """
         if report.attempt and report.attempt != self.situation.attempt:
             return "it answers an order of an earlier attempt"
         last = next(reversed(self.situation.ordered), "")
@@ -138,36 +159,41 @@ class ProcessLevel(Concluding):
         return f"nobody ordered {report.strategy}: the last strategy is {last or 'none yet'}"
 
     async def await_answer(self, within: timedelta, why: str) -> None:
-        """Returns when the training side has answered, or never will, or has not in time."""
+        """Waits until the training side has answered, can no longer answer, or the time is over."""
         await self.until(self.is_answered, within, why)
 
     def is_answered(self) -> bool:
-        """Or never will be."""
+        """Returns whether the order was answered, or can no longer be."""
         return self.has_report(ReportKind.STATUS) or bool(self.lost_manager) or self._reports_another_fault()
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
         return self.ends_all(self.lost_manager or f"no report of {order} within {seconds(within)}")
 
     async def is_hit_again(self) -> bool:
-        """As `is_hit`, behind an answer that may have come before the word of the fault."""
+        """Returns the same as `is_hit` after an answer, which may arrive before the report of the fault.
+
+        Waits for that report up to `NEWS`.
+        """
         return await self.until(lambda: self.is_hit, NEWS, "a second fault may have ended the repair")
 
     @property
     def is_hit(self) -> bool:
-        """Whether other ranks are faulty than those that were announced."""
+        """True if ranks are faulty that were not announced."""
         known = {one.rank for one in self.situation.announced}
         now = opening.updated(self.context.job, self.situation, self.faults)
         return any(one.rank not in known for one in now.faulty)
 
     def again(self) -> None:
-        """The faults are announced anew, under another uuid, with those that came meanwhile."""
+        """Prepares to announce all faults again with a new uuid, including those that occurred meanwhile."""
         self.situation = opening.again(self.situation)
 
     # ---- ends
 
     def fails(self, reason: str, code: int = 0) -> Ends:
-        """The next mode of the ladder goes on where training stands. One of MindIO's does so behind `TRY_AGAIN`, and where no
-        strategy was ordered yet: what is announced and offered holds then.
+        """Returns the end of a mode after which the next one continues while training stands.
+
+        With MindIO that is possible after `TRY_AGAIN`, or if no strategy was ordered yet: then the announcement and the offers
+        are still valid.
 
         Args:
             code: of the training side's answer; 0: it gave none.
@@ -180,15 +206,18 @@ class ProcessLevel(Concluding):
         return Ends(Outcome.ESCALATE, reason)
 
     def bears_another(self, code: int) -> bool:
-        """Whether the training side bears another announcement behind this answer."""
+        """Returns whether the training side accepts another announcement after this answer."""
         return not self._speaks_mindio or code == TRY_AGAIN
 
     def ends_all(self, reason: str) -> Ends:
-        """Nobody knows where training stands: only a restart of the job is left."""
+        """Returns the end of a mode after which the state of training is unknown. Only a restart of the job is left."""
         return Ends(Outcome.ESCALATE, reason, training=Training.LOST)
 
     def recovered(self, reason: str) -> Verdict:
-        """What the training side had told is over with its word that it goes on."""
+        """Returns the verdict of success.
+
+        The faults that the training side had reported are over when it reports that it goes on.
+        """
         return Verdict(
             mode=self.MODE,
             outcome=Outcome.RECOVERED,
@@ -199,5 +228,5 @@ class ProcessLevel(Concluding):
 
 
 def answer(report: Report) -> str:
-    """What the training side says of a strategy that failed."""
+    """Describes the training side's report about a strategy that failed."""
     return f"the training side reports {report.code} {report.info}".rstrip()

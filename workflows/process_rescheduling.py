@@ -1,8 +1,10 @@
-"""Other pods take over the ranks of faulty ones, on other nodes; all other processes keep their memory, state comes from them.
+"""Starts other pods, on other nodes, that take over the ranks of faulty ones.
 
-Child of `TrainingJob`, or a front of a client. Training stands while the new pods start: they are backup pods as those of a hot
-switch, and take over by the same hand-over. All faulty pods are replaced, not some; a pod that is lost meanwhile with them. Pods
-of MindIO are replaced by others, and `workflows.their_pods` waits for that.
+All other processes keep their memory, and provide the state.
+
+Child of `TrainingJob`, or a front of a client. Training stands while the new pods start. They are backup pods like those of a hot
+switch, and take over by the same hand-over. All faulty pods are replaced, including those that are lost meanwhile. With MindIO
+other components replace the pods, and `workflows.their_pods` waits for that.
 """
 
 from datetime import datetime, timedelta
@@ -29,14 +31,14 @@ from workflows.their_pods import NOBODY, TheirPods
 T = TypeVar("T")
 
 EARLY = timedelta(seconds=1)
-"""Before its limit, at which a wait was not ended by that."""
+"""Margin before a wait's limit. A wait that ended earlier than this was not ended by its limit."""
 
 LOOK_AT_PODS = timedelta(minutes=1)
-"""Between two looks at new pods that are to take over."""
+"""Pause between two looks at new pods that are to take over."""
 
 
 class _PodFails(Exception):
-    """A new pod does not come, or failed; another one may do better."""
+    """A new pod is not created, or failed; another one may succeed."""
 
 
 @workflow.defn(name=Workflows.PROCESS_RESCHEDULING, failure_exception_types=[Exception])
@@ -48,13 +50,13 @@ class ProcessRescheduling(TheirPods):
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.backups: dict[int, Replacement] = {}
-        """By pod rank: the pods that are to take over."""
+        """Pods that are to take over, by pod rank."""
         self.leaves: dict[int | None, tuple[str, ...]] = {}
-        """By pod rank: the node of its pod, where that one lives. The node of one that failed is as good as any."""
+        """Node that a pod must leave, by pod rank, if the pod is still running. The node of a failed pod may be used again."""
         self.leaves_out: list[str] = []
-        """Nodes on which one of them failed."""
+        """Nodes on which a new pod failed."""
         self.vanished: list[str] = []
-        """New pods that a look did not find running."""
+        """UIDs of new pods that were found not running."""
         self.moved: list[Switched] = []
         self.left_behind: tuple[PodRef, ...] = ()
 
@@ -63,7 +65,7 @@ class ProcessRescheduling(TheirPods):
         return await self.conclude(request, self._procedure)
 
     async def _procedure(self) -> str:
-        """With MindIO the pods are its scheduler's."""
+        """Replaces the pods. With MindIO the job's scheduler replaces them."""
         if self._speaks_mindio:
             done = await self.replaced_by_others()
             self.moved = list(self.anew)
@@ -95,8 +97,8 @@ class ProcessRescheduling(TheirPods):
     # ---- new pods take over
 
     async def _replaced(self, pods: tuple[int, ...]) -> Report | None:
-        """The training side's answer, when new pods of these pod ranks run; None: other ranks were lost meanwhile, which need new
-        ones too."""
+        """Returns the training side's answer when new pods of these pod ranks run; None: other ranks were lost meanwhile, and
+        need new pods too."""
         async with self.phase("new pods start"):
             if not self.undo:
                 self.undo.append(("delete the new pods", self._delete_backups))
@@ -111,7 +113,7 @@ class ProcessRescheduling(TheirPods):
             return await self.carry_out(order, job.limits.repair)
 
     async def _start(self, pods: tuple[int, ...]) -> None:
-        """All are made before one is waited for."""
+        """Creates all new pods before it waits for any of them."""
         limits, avoid = self.context.job.limits, self._nodes_to_avoid()
         for pod_rank in pods:
             self.backups[pod_rank] = await self._made(pod_rank, avoid)
@@ -141,7 +143,10 @@ class ProcessRescheduling(TheirPods):
             raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
 
     async def _scheduled(self, pod_rank: int, avoid: tuple[str, ...], until: datetime) -> Replacement:
-        """Not in time: there is no spare. The node of a pod that is lost by itself is as good as any."""
+        """Waits until a new pod has a node, and returns it with that node.
+
+        Raises Ends if there is no spare node in time. The node of a pod that failed by itself may be used again.
+        """
         backup = self.backups[pod_rank]
         found = await self._unless_in_vain(backup, steps.await_scheduled(self.context.job.id, backup.backup, until))
         if not found.node and workflow.now() < until - EARLY:
@@ -178,16 +183,22 @@ class ProcessRescheduling(TheirPods):
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {error.cause}") from error
 
     def _is_on_a_lost_node(self, backup: Replacement) -> bool:
-        """The cluster shows a pod as starting there until it evicts it, and training stands."""
+        """Returns whether a new pod is on a lost node.
+
+        The cluster shows it as starting until it is evicted, while training stands.
+        """
         return any(backup.backup.uid in fault.pod_uids for fault in self.faults if fault.backup and fault.kind is FaultKind.NODE)
 
     @property
     def is_hit(self) -> bool:
-        """Or a new pod died, behind which another one may do better."""
+        """True if unannounced ranks are faulty, or a new pod died. After the latter, another pod may succeed."""
         return super().is_hit or bool(self._dead())
 
     async def await_answer(self, within: timedelta, why: str) -> None:
-        """Nobody tells that a new pod was deleted, since it holds no rank yet: it is looked at."""
+        """Waits for the answer, and looks at the new pods meanwhile.
+
+        The deletion of a new pod is not reported, as it holds no rank yet.
+        """
         until = workflow.now() + within
         while not self.is_answered() and (left := until - workflow.now()) > timedelta(0):
             await self.until(self.is_answered, min(left, LOOK_AT_PODS), why)
@@ -195,7 +206,7 @@ class ProcessRescheduling(TheirPods):
                 await self._look()
 
     async def _look(self) -> None:
-        """Where the cluster does not answer, nobody knows."""
+        """Looks which new pods do not run. A look that the cluster does not answer is ignored."""
         for backup in list(self.backups.values()):
             looking = steps.await_running(self.context.job.id, (backup.backup,), workflow.now())
             await self.until(lambda: looking.done() or self.is_answered(), None, "look at the new pods")  # noqa: B023
@@ -205,7 +216,7 @@ class ProcessRescheduling(TheirPods):
                 self.vanished.append(backup.backup.uid)
 
     def is_answered(self) -> bool:
-        """A new pod that dies is not waited for."""
+        """Returns whether the order was answered, or can no longer be because a new pod died."""
         return super().is_answered() or bool(self._dead())
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
@@ -238,7 +249,7 @@ class ProcessRescheduling(TheirPods):
         return "; ".join((f"pod ranks recovered in other pods: {where}", report.info, *filter(None, notes)))
 
     async def _hand_over(self, pod_rank: int, backup: Replacement) -> str:
-        """The old pod goes, if there is one, and the new one is the pod of the rank."""
+        """Deletes the old pod, if there is one, and makes the new one the pod of the rank."""
         job = self.context.job
         before = backup.old or PodRef(name="", uid=self._held_before(pod_rank), rank=pod_rank)
         self.moved.append(Switched(pod_rank=pod_rank, before=before, after=backup.backup))
@@ -249,13 +260,13 @@ class ProcessRescheduling(TheirPods):
         else:
             if not swap.old_deleted:
                 self.left_behind += (backup.backup,)
-                return f"the new pod died when it had taken over: {swap.message}"  # which is a fault of its own
+                return f"the new pod died when it had taken over: {swap.message}"  # that is a new fault
         note, left_behind = await hand_over.promoted(job, backup.old, backup.backup)
         self.left_behind += left_behind
         return note
 
     def _held_before(self, pod_rank: int) -> str:
-        """Who held a rank of whose pod the cluster shows nothing any more."""
+        """Returns the UID of the last holder of a rank whose pod the cluster no longer shows; empty: unknown."""
         uid = self.context.holders[pod_rank] if self.context.holders else ""
         return "" if uid in NOBODY else uid
 
@@ -267,5 +278,5 @@ class ProcessRescheduling(TheirPods):
 
 
 def _is_gone(error: ActivityError) -> bool:
-    """The rank's pod has gone, and nobody told of it yet."""
+    """Returns whether the error says that the rank's pod is gone, which was not reported yet."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == NotFound.type

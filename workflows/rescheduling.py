@@ -1,7 +1,7 @@
-"""The last mode: all pods of the job stop and start again on healthy nodes; training resumes from its last checkpoint.
+"""Last mode of the ladder: all pods of the job stop and start again on healthy nodes; training resumes from its last checkpoint.
 
-It assumes that no undo ran: deleting all pods sweeps what any mode can have left behind. Once the first deletion was ordered it
-goes to its end, also when it is cancelled. Nothing is below it, so that it does not give up while the cluster does not answer.
+It does not assume that any undo ran, as deleting all pods removes what any mode can have left. After the first deletion was
+ordered it goes to its end, even if it is cancelled. No mode follows it, so it does not give up while the cluster does not answer.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from workflows.mode import NOTHING, Ends, ModeWorkflow, seconds
 T = TypeVar("T")
 
 GRACE = timedelta(seconds=5)
-"""For processes that still write a checkpoint; then they are killed."""
+"""Grace period for processes that are still writing a checkpoint. They are killed afterwards."""
 
 AGAIN = "it is tried again from time to time"
 
 LOOKS_AFTER = timedelta(minutes=1)
-"""While the first step is awaited, in which pods may vanish."""
+"""Pause between two looks at the pods while the first step is awaited. Pods may vanish without a report."""
 
 FIRST_PAUSE = timedelta(seconds=0.2)
 LONGEST_PAUSE = timedelta(minutes=1)
-"""Between two tries while the cluster answers a look at the job and nothing else."""
+"""Range of the pause between two tries while the cluster answers a look at the job and nothing else."""
 
 
 @workflow.defn(name=Workflows.JOB_RESCHEDULING, failure_exception_types=[Exception])
@@ -50,14 +50,14 @@ class JobRescheduling(ModeWorkflow):
         super().__init__(request, context)
         self.restart = Restart(job_id=context.job.id if context else "", generation=workflow.info().run_id)
         self.ordered = False
-        """The first deletion was ordered: pods are missing until all are started again."""
+        """True if the first deletion was ordered: pods are missing until all are started again."""
         self.unanswered = False
-        """The cluster does not answer, and is waited for."""
+        """True while the cluster does not answer and is waited for."""
         self.restarted_at: datetime | None = None
         self.again = ""
-        """Condition under which it is worth trying again."""
+        """Condition under which another restart may succeed; empty: none is known."""
         self.old_sessions: tuple[str, ...] = ()
-        """Of the training side before the restart: what still comes from them is no evidence of the new one."""
+        """Sessions of the training side before the restart. Messages from them say nothing about the new one."""
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -79,8 +79,10 @@ class JobRescheduling(ModeWorkflow):
             return self._verdict(end.outcome, end.reason, None)
 
     async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
-        """A job that was half stopped would stay without pods, and nobody would notice: it is started again first, if it is there
-        and its cluster answers."""
+        """Handles a cancellation.
+
+        A job with some pods deleted would stay so unnoticed, so it is restarted first, if it exists and its cluster answers.
+        """
         if not self.ordered:
             return await self._stopped(work, Outcome.CANCELLED, "cancelled by request; the pods are as they are")
         phase = await self._phase_of_the_job()
@@ -97,7 +99,7 @@ class JobRescheduling(ModeWorkflow):
         return self.restarted_at is not None
 
     async def _phase_of_the_job(self) -> JobPhase | None:
-        """None: there is no such job, or the cluster does not say."""
+        """Returns the phase of the job; None: there is no such job, or the cluster does not answer."""
         try:
             return (await steps.look_at_job(self.context.job.id)).phase
         except ActivityError:
@@ -131,7 +133,7 @@ class JobRescheduling(ModeWorkflow):
         self.restarted_at = workflow.now()
 
     async def _delete(self, grace: timedelta) -> PodCount:
-        """Deletes all pods; answers those that are not gone in time."""
+        """Deletes all pods; returns those that are not gone in time."""
         limits, restart = self.context.job.limits, self.restart
         lost = nodes.lost(self.faults) + self.context.lost_nodes
         self.ordered = True
@@ -145,14 +147,20 @@ class JobRescheduling(ModeWorkflow):
         return await self._answered("the pods could not be stopped", lambda: steps.await_old_gone(restart, limits.pods_stopped))
 
     def _untouched(self, why: str) -> Ends:
-        """The new pods would not be made: those that run are better than none. Where training stands somebody has to look."""
+        """Returns the end of a restart whose new pods would not be admitted.
+
+        The running pods are kept. If training stands, a person has to look.
+        """
         self.ordered, situation = False, self.context.situation
         stands = bool(situation.tried) or any(fault.kind is not FaultKind.SUB_HEALTH for fault in situation.faults)
         words = f"nothing was stopped: {why.removeprefix(f'{Refused.type}: ')}"
         return Ends(Outcome.GIVEN_UP if stands else Outcome.REFUSED, words)
 
     async def _start(self) -> None:
-        """On healthy nodes; on sub-healthy ones too, once the policy is `ignore`."""
+        """Starts all pods on healthy nodes; also on sub-healthy ones if the policy is `ignore`.
+
+        Raises Ends if they do not run in time.
+        """
         limits, restart, failed = self.context.job.limits, self.restart, "the pods could not be started"
         avoid = tuple(dict.fromkeys((*self.context.avoid_nodes, *nodes.lost(self.faults))))[: nodes.MOST_NODES]
         self.again = "that its pods can be made"
@@ -165,8 +173,11 @@ class JobRescheduling(ModeWorkflow):
             raise _give_up(f"the pods do not run within {seconds(limits.pods_running)}: {started.message}")
 
     async def _pods(self, avoid: tuple[str, ...]) -> PodCount:
-        """The new pods. Whoever refuses them may admit them later, such as a quota: what he says is shown, and they are asked
-        for again."""
+        """Creates the new pods.
+
+        Another component, such as a quota, may refuse them now and admit them later: its reason is shown, and the creation is
+        retried.
+        """
         restart, within = self.restart, self.context.job.limits.pods_created
         until, pause, phase, said = workflow.now() + within, FIRST_PAUSE, self.current, ""
         while True:
@@ -189,7 +200,7 @@ class JobRescheduling(ModeWorkflow):
         return ClusterEvent(name=job.name, kind=job.kind, reason="PodsRefused", message=words, type="Warning")
 
     async def _resumes(self) -> str:
-        """Answers what was seen of the new life."""
+        """Waits for the first step after the restart, and describes it."""
         job = self.context.job
         await self._until_unless_a_pod_is_lost(self._trains, job.limits.restart, "wait for the first completed step")
         if not self._trains():
@@ -203,7 +214,10 @@ class JobRescheduling(ModeWorkflow):
         )
 
     def _trains(self) -> bool:
-        """Our training side tells its first step; MindIO's says nothing, so a new stream of its manager has to do."""
+        """Returns whether the job trains again.
+
+        Our training side reports its first step; MindIO does not, so a new stream of its manager is sufficient.
+        """
         if self.context.job.training_side is TrainingSide.MINDIO:
             return self.attachment is not None and self.attachment.session not in self.old_sessions
         return self.progress is not None and self._is_of_the_new_life(self.progress)
@@ -212,8 +226,11 @@ class JobRescheduling(ModeWorkflow):
         return progress.incarnation != self.context.incarnation and progress.session not in self.old_sessions
 
     async def _until_unless_a_pod_is_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
-        """A word of a failed pod may be late, and of an old one: it is looked at, and the wait goes on. A pod that vanishes says
-        nothing: from time to time it is looked at anyway."""
+        """Waits for a condition, unless a pod is lost.
+
+        The report of a failed pod may be late and about an old pod, so the pods are looked at. A pod that vanishes is not
+        reported, so they are also looked at regularly.
+        """
         deadline, known = workflow.now() + within, self._pod_faults()
         while not condition() and (left := deadline - workflow.now()) > timedelta(0):
             await self.until(lambda: condition() or self._pod_faults() != known, min(left, LOOKS_AFTER), why)  # noqa: B023
@@ -231,7 +248,7 @@ class JobRescheduling(ModeWorkflow):
             raise _give_up(f"a pod was lost before the first completed step: {seen.message}")
 
     async def _answered(self, failed: str, call: Callable[[], Awaitable[T]]) -> T:
-        """The cluster's answer, however long it takes. A refusal ends the mode."""
+        """Returns the result of a call when the cluster answers, however long it takes. A refusal ends the mode."""
         pause = FIRST_PAUSE
         while True:
             try:

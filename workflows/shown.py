@@ -1,5 +1,4 @@
-"""Search attributes of a workflow, which the list of workflows shows. Each is told when it changes, as an event of the
-history."""
+"""Search attributes of a workflow for the list of workflows. Each is written when it changes, as an event of the history."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +12,8 @@ Values = Mapping[SearchAttributeKey[Any], Any]
 class Shown:
     def __init__(self, told: Values) -> None:
         """Args:
-        told: what was told before this run, by a rule. The server is not asked what it has: an attribute that somebody removes is
-            gone from the history of the run, too.
+        told: the values that were written before this run, computed by a rule. The server is not asked: an attribute that
+            somebody removes is removed from the history of the run, too.
         """
         self._told = dict(told)
 
@@ -25,6 +24,6 @@ class Shown:
             self._told.update(row)
 
     def again(self) -> None:
-        """All of it: the server has lost some."""
+        """Writes all attributes again, as the server has lost some."""
         if self._told:
             workflow.upsert_search_attributes([key.value_set(value) for key, value in self._told.items()])

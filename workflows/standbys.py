@@ -1,6 +1,6 @@
-"""Keeps up the standbys of a job, beside its recoveries: `TrainingJob` does so while nothing else is to be done.
+"""Maintains the standbys of a job, beside its recoveries: `TrainingJob` does so when it has no other work.
 
-Nothing here may cost a recovery or training: what cannot be done is said once, and tried again ever more rarely.
+A failure here never affects a recovery or training: it is reported once, and retried at increasing intervals.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ class Standbys:
 
     @property
     def due(self) -> datetime | None:
-        """When they are to be seen to; None: they are as wanted, or it is not the time."""
+        """Time at which the standbys are to be ensured again; None: they are as wanted, or no try is planned."""
         return standbys.next_try(self._known.state)
 
     async def keep(self, interrupted: Callable[[], bool]) -> None:
-        """As many as are wanted, on nodes that are well.
+        """Ensures the wanted number of standbys on healthy nodes.
 
         Args:
             interrupted: there is something else to do, which must not wait.
@@ -49,16 +49,16 @@ class Standbys:
             self._renew(self._known.state.upkeep.model_copy(update={"refused": why}))
         else:
             self._renew(self._known.state.upkeep.model_copy(update={"refused": ""}))
-            if self._known.sightings == before:  # otherwise they were seen later than that
+            if self._known.sightings == before:  # otherwise a sighting is newer
                 self._known.state = self._known.state.with_(standbys=trying.result().standbys)
         self.tell()
 
     def tell(self) -> None:
-        """Says what is wrong with them, once for as long as it lasts."""
+        """Reports a problem with the standbys, once for as long as it lasts."""
         state = self._known.state
         reason, words = standbys.trouble(state)
         if not reason and not standbys.are_as_wanted(state):
-            return  # one that was lost is not there again yet
+            return  # a lost standby was not replaced yet
         if reason and reason != state.upkeep.told:
             self._journal.soon(self._journal.record(state, reason, words, warning=True))
         self._renew(state.upkeep.model_copy(update={"told": reason}))
@@ -68,9 +68,12 @@ class Standbys:
             self._known.state = self._known.state.with_(upkeep=upkeep)
 
     async def end(self) -> None:
-        """The job's workflow ends: what is left of its pods belongs to somebody else. What is being made would come behind it."""
+        """Deletes the standbys when the job's workflow ends, as the job then belongs to another party.
+
+        Standbys that are still being created are waited for, so that they are deleted too.
+        """
         state, trying = self._known.state, self._trying
-        if not (state.standbys or standbys.wanted(state.job)) or state.job.observe:  # one may not have been seen yet
+        if not (state.standbys or standbys.wanted(state.job)) or state.job.observe:  # standbys may exist that were not seen yet
             return
         if trying:
             await workflow.wait_condition(trying.done)

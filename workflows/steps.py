@@ -1,7 +1,7 @@
-"""Every call to the world, once, with its time-outs and its line in the Temporal UI. Only modes and `TrainingJob` call it.
+"""All activity calls, each with its time-outs and its summary in the Temporal UI. Only modes and `TrainingJob` use them.
 
-Seven classes of time-outs, and no numbers anywhere else. A business limit is a time that the activity knows, and the
-schedule-to-close time behind it; the heartbeat time-out is what a killed worker costs.
+There are seven classes of time-outs, and no numbers elsewhere. A business limit is known to the activity, and the
+schedule-to-close time is longer. The heartbeat time-out is the delay that a killed worker causes.
 """
 
 from datetime import datetime, timedelta
@@ -69,7 +69,7 @@ from rekindle.model.stress import StressTargets
 
 HEARTBEAT = timedelta(seconds=2)
 MARGIN = timedelta(seconds=30)
-"""Between an activity's own deadline and the server's."""
+"""Time between an activity's own deadline and that of the server."""
 
 READ = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=10),
@@ -95,15 +95,22 @@ WRITE = ActivityConfig(
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
 MAKE: ActivityConfig = {**WRITE, "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED}
-"""Cancelled, it is done when nothing is being made any more: what came behind its undo would stay. It is not tried again then."""
+"""Limits of an activity that creates something.
+
+A cancellation waits until nothing is being created any more, as an object that is created after the undo would stay. The activity
+is not retried then.
+"""
 MARK: ActivityConfig = {**WRITE, "schedule_to_close_timeout": timedelta(minutes=10)}
-"""A backup that took over and keeps its mark looks like a rank that lost its pod: training would be restarted for it."""
+"""Limits of the removal of a backup's marks.
+
+A backup that took over and keeps its mark looks like a rank that lost its pod, and training would be restarted for it.
+"""
 WAIT = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
 HOLD = ActivityConfig(
-    start_to_close_timeout=timedelta(days=365),  # the server wants some limit; a verdict comes by the limits of its mode
+    start_to_close_timeout=timedelta(days=365),  # the server requires a limit; the mode has its own
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
@@ -120,7 +127,10 @@ PATIENT = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1)),
 )
-"""For as long as it takes: the server tries again without an event of the history, however long the outage is."""
+"""Limits of an activity that is retried without end.
+
+The server's retries add no events to the history, however long the outage is.
+"""
 ORDER = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=2),
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=1)),
@@ -134,14 +144,14 @@ JOURNAL = ActivityConfig(
 
 MEMORY = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=5),
-    schedule_to_close_timeout=timedelta(hours=1),  # a note that says too much would have a healthy job swept one day
+    schedule_to_close_timeout=timedelta(hours=1),  # an outdated note could later cause the clean-up of a healthy job
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=30)),
 )
 
 
 def named(config: ActivityConfig, summary: str) -> ActivityConfig:
-    """A class of time-outs with the line that people read in the Temporal UI."""
+    """Returns a class of time-outs with the summary that people read in the Temporal UI."""
     return {**config, "summary": bounds.summary(summary)}
 
 
@@ -158,7 +168,7 @@ def _order(queue: str, within: timedelta) -> ActivityConfig:
 
 
 def deliver(order: Order, queue: str, within: timedelta) -> ActivityHandle[None]:
-    """Puts an order on the job's stream, in the gateway that holds it."""
+    """Sends an order on the job's stream, through the gateway that holds it."""
     return workflow.start_activity_method(
         OrderActivities.deliver_order,
         order,
@@ -167,7 +177,10 @@ def deliver(order: Order, queue: str, within: timedelta) -> ActivityHandle[None]
 
 
 async def end_session(queue: str, request: EndSession) -> None:
-    """Ends a stream that a newer subscription at another gateway replaced; a dead gateway has ended it already."""
+    """Ends a stream that was replaced by a newer subscription at another gateway.
+
+    If that gateway is dead, the stream has ended already.
+    """
     await _journal_write(
         workflow.start_activity_method(
             OrderActivities.end_session,
@@ -178,7 +191,7 @@ async def end_session(queue: str, request: EndSession) -> None:
 
 
 async def tell_trace(order: Order, queue: str) -> None:
-    """Puts what ranks are to measure on the stream that waits for it; who subscribes later hears of it then."""
+    """Sends what ranks are to measure on the stream that waits for it. Later subscribers get it when they subscribe."""
     await _journal_write(deliver(order, queue, MARGIN))
 
 
@@ -241,7 +254,7 @@ def make_anew(job_id: str, held: tuple[Held, ...], lost_nodes: tuple[str, ...], 
 
 
 def _left(until: datetime) -> timedelta:
-    """Activities are told how long, not until when: the worker's clock is not the server's."""
+    """Returns the time that is left. Activities get a duration instead of a time, as the clocks of worker and server differ."""
     return max(timedelta(0), until - workflow.now())
 
 
@@ -310,7 +323,7 @@ async def await_new_running(restart: Restart, pods: int, within: timedelta) -> S
 
 
 async def look_at_new_pods(restart: Restart, pods: int) -> Started:
-    """Whether no rank has lost its pod since the restart."""
+    """Returns whether no rank has lost its pod since the restart."""
     request = NewPodsRequest(restart=restart, pods=pods)
     return await workflow.execute_activity_method(
         PodActivities.look_at_new_pods, request, **named(_whole_job(MARGIN), "look at the new pods")
@@ -318,14 +331,14 @@ async def look_at_new_pods(restart: Restart, pods: int) -> Started:
 
 
 async def look_at_job(job_id: str) -> JobLook:
-    """How the job is now; fails where the cluster does not answer."""
+    """Returns the present state of the job; fails if the cluster does not answer."""
     return await workflow.execute_activity_method(
         PodActivities.look_at_job, JobRequest(job_id=job_id), **named(_whole_job(MARGIN), "look at the job")
     )
 
 
 async def await_answer(job_id: str) -> None:
-    """Until the cluster answers."""
+    """Waits until the cluster answers."""
     await workflow.execute_activity_method(
         PodActivities.look_at_job, JobRequest(job_id=job_id), **named(PATIENT, "wait until the cluster answers")
     )
@@ -353,7 +366,7 @@ async def record_event(job_id: str, event: ClusterEvent) -> None:
 
 
 async def _journal_write(write: ActivityHandle[None]) -> None:
-    """A record that cannot be written must not cost the recovery."""
+    """Waits for a journal write and logs its error, which must not affect the recovery."""
     try:
         await write
     except ActivityError as error:
@@ -387,7 +400,7 @@ async def links_now(job_id: str) -> tuple[OnBackup, ...]:
 
 
 async def hold_request(request: AskRequest) -> Verdict:
-    """For as long as the mode takes: its own limits end it."""
+    """Asks for a mode and returns its verdict. Waits for as long as the mode takes, which has limits of its own."""
     return await workflow.execute_activity_method(
         JobActivities.hold_request, request, **named(HOLD, f"ask for a {request.request.mode} and wait for the verdict")
     )
@@ -404,7 +417,7 @@ def await_recovery_end(workflow_id: str) -> ActivityHandle[RecoveryEnd]:
 
 
 async def terminate(workflow_id: str, reason: str) -> None:
-    """Terminates a recovery, for as long as it takes: what comes next must not join a recovery that lives."""
+    """Terminates a recovery, and retries without limit: what follows must not run beside a live recovery."""
     await workflow.execute_activity_method(
         JobActivities.terminate_recovery,
         TerminateRequest(workflow_id=workflow_id, reason=reason),

@@ -1,8 +1,8 @@
 """Tests the devices of nodes while training pauses. Child of `TrainingJob`, or a front of a client.
 
-Training pauses at a step boundary, every rank on the nodes that are named makes the checks that it is told, and what they find is
-judged. Where nothing is wrong, or something could only not be tested, training goes on. A node with a fault is isolated, and the
-pods on it go elsewhere: the ladder takes over. A real fault meanwhile comes first.
+Training pauses at a step boundary, every rank on the named nodes runs its checks, and the results are judged. If no fault is
+found, or something merely could not be tested, training goes on. A node with a fault is isolated, and its pods move to other
+nodes: the ladder takes over. A real fault meanwhile comes first.
 """
 
 from temporalio import workflow
@@ -18,10 +18,10 @@ from workflows.mode import NOTHING, Ends, seconds
 from workflows.operation import CANCELLED, Operation
 
 PAUSE = 900
-"""Seconds that a paused training side waits. Source: ClusterD."""
+"""Seconds for which a paused training side waits. Source: ClusterD."""
 
 SHOWN = 50
-"""Rows of the table on the page."""
+"""Maximum number of rows of the table on the page."""
 
 
 @workflow.defn(name=Workflows.STRESS_TEST, failure_exception_types=[Exception])
@@ -35,7 +35,7 @@ class StressTest(Operation):
         self.targets: tuple[RankOps, ...] = ()
         self.found = Found()
         self.failed = ""
-        """What is told to who asked, in the contract's words, if it ends now without results."""
+        """Failure, in the contract's words, that the requester is told if the test ends now without results."""
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -60,7 +60,7 @@ class StressTest(Operation):
         return f"{stress.in_words(self.found.tested)}; {info}"
 
     async def _find(self) -> None:
-        """Which ranks are on these nodes. A node that the job has not, or an operation that nobody knows, is refused."""
+        """Finds which ranks are on these nodes. Raises Ends if the job does not use a node, or an operation is unknown."""
         job, wanted = self.context.job, self.request.stress or StressRequest()
         request = TargetsRequest(job_id=job.id, stress=wanted, accepted=stress.accepted(job))
         try:
@@ -74,7 +74,7 @@ class StressTest(Operation):
     # ---- the test
 
     async def _test(self) -> tuple[StressResults | None, str]:
-        """What the ranks say, or why they say nothing."""
+        """Runs the test. Returns its results, or None and why there are none."""
         self.failed, limit = stress.NOT_SENT, self.context.job.limits.stress_test
         if failure := await self._failed_to_begin():
             return None, failure
@@ -92,7 +92,7 @@ class StressTest(Operation):
         return None, self.untested(said or f"no report of the test within {seconds(limit)}")
 
     async def _failed_to_begin(self) -> str:
-        """Orders the test. Returns why no rank tests anything; empty: all are told to."""
+        """Orders the test. Returns why no rank tests anything; empty: all were told to."""
         job, limit = self.context.job, self.context.job.limits.order
         if self.has_been_cancelled():
             return CANCELLED
@@ -109,7 +109,7 @@ class StressTest(Operation):
         return self.has_report(ReportKind.STRESS) or self.is_over() or self.has_been_cancelled()
 
     def untested(self, why: str) -> str:
-        """Ours stands, and says in its next answer whether it can go on."""
+        """Describes a test without results. Our training side stands, and its next answer says whether it can continue."""
         if self._speaks_mindio:
             raise self.stands(f"nothing was tested, and training has stopped: {why}")
         return why
@@ -117,7 +117,7 @@ class StressTest(Operation):
     # ---- what it found
 
     async def _judge(self, results: StressResults) -> None:
-        """Raises Ends where training must not go on as it is: who mends it is told of its faults."""
+        """Judges the results. Raises Ends if training must not go on as it is; the next mode gets the faults."""
         job = self.context.job
         why = f"stress test of job {job.namespace}/{job.name}"
         request = FindingsRequest(job_id=job.id, asked=self.targets, results=results, why=why)
@@ -144,7 +144,10 @@ class StressTest(Operation):
         return info
 
     async def _release_agents(self) -> bool:
-        """Returns whether agents were told to go on, whatever the test found: held agents start no process of a recovery."""
+        """Returns whether agents were told to continue, regardless of the results.
+
+        Held agents would start no process of a recovery.
+        """
         self.undo.clear()
         job = self.context.job
         written = await self.order(orders.release_agents(job.id, self.new_uuid()), job.limits.order)
@@ -153,7 +156,7 @@ class StressTest(Operation):
         return written
 
     def findings(self) -> list[str]:
-        """The table, with what was found first."""
+        """Returns the table of results in Markdown; rows with findings come first."""
         rows = self.found.tested.rows[:SHOWN]
         head = ["", "| node | device | rank | check | code | measured |", "|---|---|---|---|---|---|"] if rows else []
         return [*head, *(f"| {r.node} | {r.device} | {r.rank} | {r.check} | {r.code} | {r.result} |" for r in rows)]
@@ -161,7 +164,7 @@ class StressTest(Operation):
     # ---- ends
 
     def ended(self, verdict: Verdict) -> Verdict:
-        """With what was tested, or why nothing was, if training was touched."""
+        """Adds the results of the test to the verdict, or why there are none. A test that never touched training adds nothing."""
         if verdict.outcome is Outcome.REFUSED or not self.targets:
             return verdict
         failed = self._why_failed()

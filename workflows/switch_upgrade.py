@@ -1,6 +1,6 @@
-"""The upgrade of a switch, leaf by leaf: every job leaves the leaf, a person upgrades it, every job comes back; the next leaf.
+"""Upgrade of a switch, leaf by leaf: every job leaves the leaf, a person upgrades it, every job returns; then the next leaf.
 
-Begun by a person or a platform. Each job is moved by a `LinkFailover` of its own, which goes on whatever becomes of this one.
+Begun by a person or a platform. Each job is moved by a `LinkFailover` of its own, which continues independently of this workflow.
 An upgrade can be stopped and rolled back at any point, lives for days, and moves to newer code between movements.
 """
 
@@ -42,16 +42,16 @@ from workflows.shown import Shown
 EXAMPLE = '{"plan": {"switch": "tor-7", "carries": [...], "leaves": [{"name": "leaf-1", "links": [...]}]}}'
 
 BUSY = timedelta(seconds=15)
-"""Before a job is asked again that is being recovered."""
+"""Pause before a job that is being recovered is asked again."""
 
 PATIENCE = timedelta(hours=1)
-"""How long such a job is waited for."""
+"""Longest time for which a job that is being recovered is waited for."""
 
 LOOK_AGAIN = timedelta(minutes=30)
-"""While a leaf is free: between two looks whether a job has come to it, or has come back with new pods."""
+"""Pause between two looks at a free leaf, which show whether a job has come to it or has come back with new pods."""
 
 SOON = timedelta(minutes=1)
-"""The same, while a job that was moved off the leaf is on it again and cannot leave it."""
+"""Pause between two looks at the leaf while a job that was moved off it is on it again and cannot leave it."""
 
 Thing = TypeVar("Thing")
 
@@ -70,15 +70,18 @@ class SwitchUpgrade:
         self.known = request.known or Upgrade(switch=request.plan.switch)
         self._shown = Shown({Attributes.PHASE: request.known.stage.value} if request.known else {})
         self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
-        """None: it is not known yet."""
+        """Forecast of the upgrade; None: it is not known yet."""
         self._returned = request.known is not None
-        """Devices have that were moved, since somebody looked at the leaf last; an earlier run may have been told in its end."""
+        """True if moved devices may have returned since the last look at the leaf.
+
+        An earlier run may have been told so at its end.
+        """
         self._soon = False
-        """A job that was moved is on the leaf again, and cannot leave it now."""
+        """True if a job that was moved is on the leaf again, and cannot leave it now."""
 
     @workflow.run
     async def run(self, given: object = None) -> Upgrade:
-        """Raises ApplicationError with all reasons where nothing was begun. A cancellation rolls it back."""
+        """Runs the upgrade. Raises ApplicationError with all reasons if nothing was begun. A cancellation rolls it back."""
         return await finished(self._live(), lambda: self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation")))
 
     async def _live(self) -> Upgrade:
@@ -111,7 +114,7 @@ class SwitchUpgrade:
         return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
     async def _continue_as_new(self) -> None:
-        """Nothing is being moved."""
+        """Continues as new, when nothing is being moved."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
             self.request.model_copy(update={"known": self.known, "plan": self.plan.model_copy(update={"carries": ()})}),
@@ -141,7 +144,10 @@ class SwitchUpgrade:
     # ---- one leaf
 
     async def _survey(self) -> LeafView | None:
-        """Who is on the leaf; None: that cannot be seen, and the upgrade is stopped until somebody resumes it."""
+        """Returns the jobs on the current leaf.
+
+        None: the cluster does not show it, and the upgrade is stopped until somebody resumes it.
+        """
         self._returned = False
         try:
             return await steps.survey_leaf(self.plan.leaves[self.known.leaf], self.plan.jobs)
@@ -151,7 +157,7 @@ class SwitchUpgrade:
             return None
 
     async def _fail_over(self) -> None:
-        """Moves every job off the leaf; when a look shows that none is left, the leaf is free."""
+        """Moves every job off the leaf. The leaf is free when a look shows that no job is left on it."""
         if (seen := await self._survey()) is None:
             return
         here = plans.to_move(seen, self.known)
@@ -197,7 +203,10 @@ class SwitchUpgrade:
     # ---- one job
 
     async def _each(self, things: Sequence[Thing], work: Callable[[Thing], Awaitable[None]], stage: Stage) -> None:
-        """Some at once. Where the upgrade is stopped or rolled back no more are begun, and those that run are awaited."""
+        """Runs the work for each of them, several at a time.
+
+        If the upgrade is stopped or rolled back, no more are begun, and running ones are awaited.
+        """
         places = asyncio.Semaphore(self.plan.at_once)
 
         async def one(thing: Thing) -> None:
@@ -231,7 +240,7 @@ class SwitchUpgrade:
             self._put(move, Where.SKIPPED if self.plan.skip_unmovable else Where.NOT_MOVED, moved.problem)
 
     async def _pause(self, stage: Stage) -> None:
-        """Before a job is asked again."""
+        """Waits before a job is asked again."""
         try:
             await workflow.wait_condition(
                 lambda: not self._goes_on(stage), timeout=BUSY, timeout_summary="the job is being recovered"
@@ -260,7 +269,7 @@ class SwitchUpgrade:
 
     @workflow.update(name=PlanUpdates.CHECKED)
     async def checked(self) -> Forecast:
-        """What it does, or would do; an upgrade that is not begun says why."""
+        """Returns what the upgrade does or would do. An upgrade that is not begun is rejected with the reasons."""
         await workflow.wait_condition(lambda: self._forecast is not None)
         assert self._forecast
         if self._forecast.refused and not self.request.dry_run:
@@ -279,7 +288,7 @@ class SwitchUpgrade:
 
     @workflow.signal(name=Signals.CONTROL)
     def controlled(self, control: Control) -> None:
-        """As the update, for who does not wait; what may not be said is noted."""
+        """Controls the upgrade without waiting for an answer. An input that is not allowed now is noted."""
         self._tell(control)
 
     def _tell(self, control: Control) -> None:
@@ -292,7 +301,7 @@ class SwitchUpgrade:
 
     @workflow.signal(name=Signals.RETURNED)
     def returned(self) -> None:
-        """Whoever switched them back, or gave them other pods: they may be on the leaf."""
+        """Records that moved devices have returned, or their pods were replaced, by any party: they may be on the leaf."""
         self._returned = True
 
     @workflow.signal(name=Signals.SHOW_AGAIN)
@@ -301,7 +310,7 @@ class SwitchUpgrade:
 
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:
-        """Wakes it: with its next task the server says whether another version is current."""
+        """Causes a workflow task, by which the server reports whether another version is current."""
 
     @workflow.query(name=Queries.STATUS)
     def status(self) -> Upgrade:
@@ -333,7 +342,7 @@ class SwitchUpgrade:
 
 
 def _read(given: object) -> tuple[UpgradeRequest, str]:
-    """And what is wrong with it."""
+    """Reads the request, and returns it with what is wrong with it; empty: nothing."""
     try:
         return requests.read_as(UpgradeRequest, given, EXAMPLE), ""
     except BadInput as error:

@@ -1,7 +1,8 @@
-"""Process rescheduling with MindIO, whose pods the job's controller makes anew and its scheduler places.
+"""Process rescheduling with MindIO, whose pods the job's controller recreates and its scheduler places.
 
-It waits 30 s for its strategy and ten minutes for its ranks: `recover` is ordered first, and the pods are replaced meanwhile.
-Source: the recorded dialogues. A second fault waits until the training side has answered, which bears no order before that.
+MindIO waits 30 s for its strategy and ten minutes for its ranks. So `recover` is ordered first, and the pods are replaced
+meanwhile. Source: the recorded dialogues. A second fault waits until the training side has answered, as it accepts no order
+before that.
 """
 
 import asyncio
@@ -25,23 +26,23 @@ from workflows.process_level import ProcessLevel, answer
 NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
 
 SEEN = timedelta(seconds=5)
-"""From the training side's word that its new ranks train until their pods have been seen by us, too."""
+"""Time between the training side's report that its new ranks train and the sighting of their pods by us."""
 
 
 class TheirPods(ProcessLevel):
-    """The part of process rescheduling that leaves the pods to others."""
+    """Part of process rescheduling in which other components replace the pods."""
 
     replacing: "asyncio.Task[None] | None" = None
-    """Ends only by its failure."""
+    """Task that replaces the pods. It ends only by an error."""
 
     anew: tuple[Switched, ...] = ()
-    """Those that have come, by pod rank."""
+    """Pods that were replaced, with their successors, by pod rank."""
 
     async def replaced_by_others(self) -> str:
-        """Answers in words what was done.
+        """Replaces the pods and describes what was done.
 
         Raises:
-            Ends: the job starts again; behind `recover` no other mode is borne.
+            Ends: the job is restarted, as no other mode is possible after `recover`.
         """
         await self.open(Strategy.RECOVER)
         self.pods_to_replace()
@@ -55,14 +56,14 @@ class TheirPods(ProcessLevel):
         return f"pod ranks recovered in other pods: {where}; {report.info}"
 
     def pods_to_replace(self) -> tuple[int, ...]:
-        """Pod ranks of what is announced; raises Ends where they are too many by now."""
+        """Returns the pod ranks of the announced faults; raises Ends if they are too many by now."""
         pods = faulty.pods_of(self.context.job, self.situation.announced)
         if len(pods) > MOST_REPLACED:
             raise self.fails(too_many(len(pods)))
         return pods
 
     async def _found_late(self) -> tuple[int, ...]:
-        """The pods that this order tells to leave: their faults were found behind the announcement."""
+        """Returns the pods that only this order tells to leave, as their faults were found after the announcement."""
         job, here = self.context.job, self.situation
         is_late = set(faulty.pods_of(job, here.faulty)) - set(faulty.pods_of(job, here.announced))
         late = opening.leaving(job, here, self.context.holders, await holders_now(self)) if is_late else ()
@@ -86,7 +87,7 @@ class TheirPods(ProcessLevel):
         return report
 
     def is_answered(self) -> bool:
-        """Pods that do not come are not waited for."""
+        """Returns whether the order was answered, or can no longer be because the pods cannot be replaced."""
         return super().is_answered() or self._in_vain
 
     def no_answer(self, order: str, within: timedelta) -> Exception:
@@ -100,14 +101,14 @@ class TheirPods(ProcessLevel):
     # ---- the pods
 
     def _held(self, pods: tuple[int, ...]) -> tuple[Held, ...]:
-        """Who goes, by UID: one that came in its place already stays."""
+        """Returns the pods that must leave, by their UIDs. A pod that already replaced one of them stays."""
         known = {rank: uid for rank, uid in enumerate(self.context.holders) if uid not in NOBODY}
         if unknown := [rank for rank in pods if rank not in known]:
             raise self.ends_all(f"nobody knows who held {numbered('pod rank', unknown)}")
         return tuple(Held(pod_rank=rank, holder=known[rank], told=rank in self.situation.leaving) for rank in pods)
 
     async def _replace(self, held: tuple[Held, ...]) -> None:
-        """What dies before it has taken over is replaced once more."""
+        """Waits for new pods of these ranks. Pods that die before they have taken over are replaced once more."""
         for _ in range(RESCHEDULING_TRIES):
             try:
                 await self._come(held)

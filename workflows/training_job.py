@@ -1,9 +1,8 @@
-"""The entity: one training job, for as long as it lives. It decides, and runs one incident at a time.
+"""Entity workflow of one training job, for as long as the job lives. It decides, and runs one incident at a time.
 
-Started by the registration of a job only (update-with-start). All that happens to the job enters as updates: each has a
+It is started only by the registration of a job (update-with-start). All that happens to the job enters as updates: each has a
 validator, which stores nothing, and one function of `workflows.memory` that changes the state; `run` does the work. It continues
-as new after each incident and never while one runs. It never fails, and a cancellation does nothing to it: the end of a job is
-an update.
+as new after each incident and never while one runs. It never fails, and ignores cancellations: the end of a job is an update.
 """
 
 import asyncio
@@ -38,13 +37,16 @@ from workflows.shown import Shown
 from workflows.standbys import Standbys
 
 LOOKS_AFTER = timedelta(hours=1)
-"""A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
+"""Time without news after which the job is looked at. This backs up the watcher, and finds a job whose end was not seen."""
 
 NOBODY = Job(id=JobId("unreadable"), name="unreadable", pods=1)
 """Placeholder for a job whose state cannot be read, until the workflow ends."""
 
 COMES_BACK = timedelta(seconds=15)
-"""For the stream of a job whose workflow was lost: a gateway with few streams offers each of them every 10 s."""
+"""Time limit for the stream of a job whose workflow was lost to attach.
+
+A gateway with few streams offers each of them every 10 s.
+"""
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
@@ -57,7 +59,7 @@ class TrainingJob:
         self.incident: IncidentRun | None = None
         self._is_resting = False
         self._receipt_to = ""
-        """Session of the stream whose gateway waits for what the faults begin."""
+        """Session of the stream whose gateway waits for the first order that the faults lead to."""
         self.journal = Journal(self._to_remember)
         self._broom = Broom(self.known)
         self._standbys = Standbys(self.known, self.journal)
@@ -76,10 +78,10 @@ class TrainingJob:
     @workflow.run
     async def run(self, given: object) -> str:
         """Args:
-        given: a `JobState`, as this version or an earlier one has written it.
+            given: a `JobState`, as this version or an earlier one has written it.
 
         Raises:
-            ApplicationError: it is none; the watcher registers the job anew.
+            ApplicationError: it cannot be read; the watcher registers the job again.
         """
         if not self._is_readable:
             raise ApplicationError(
@@ -110,8 +112,8 @@ class TrainingJob:
                 await self._handle(case)
             elif self.state.incidents != incidents or self._moves_on():
                 if await self._is_at_rest():
-                    self._show()  # the next run takes it as told
-                    # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
+                    self._show()  # the next run assumes that it was shown
+                    # Only here a job moves to a newer version, so that an incident ends with the code that began it.
                     workflow.continue_as_new(
                         self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
                     )
@@ -134,7 +136,7 @@ class TrainingJob:
             self._show()
 
     async def _is_at_rest(self) -> bool:
-        """Waits until all is written; False: there is something to do before."""
+        """Waits until everything is written; False: there is other work to do first."""
         now = workflow.now()
         due = cases.next_due(self.state, now)
         try:
@@ -159,8 +161,10 @@ class TrainingJob:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
 
     async def _wait(self) -> None:
-        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long. Meanwhile pods
-        that were left behind are deleted, and standbys kept up."""
+        """Waits until there is work, a fault that was given time becomes due, or nothing was heard for long.
+
+        Meanwhile, deletes pods that were left behind, and ensures the standbys.
+        """
         now = workflow.now()
         due, left, standbys = cases.next_due(self.state, now), self.state.left_behind, self._standbys.due
         if standbys and standbys <= now and not due:
@@ -192,7 +196,7 @@ class TrainingJob:
                 self._show()
 
     async def _rest(self, condition: Callable[[], bool], limit: timedelta | None, why: str) -> None:
-        """Waits; whatever ends the rest is dealt with in the same task of the workflow."""
+        """Waits for a condition. The event that ends the wait is handled in the same workflow task."""
         self._is_resting = True
         try:
             await workflow.wait_condition(condition, timeout=limit, timeout_summary=why)
@@ -233,7 +237,10 @@ class TrainingJob:
             self._show()
 
     async def _await_stream(self) -> None:
-        """Without it only a restart of the job is left. Waited for once, and not where nobody is left to come."""
+        """Waits once for the stream of a job whose workflow was lost.
+
+        Without it only a restart of the job is possible. Does not wait if no process of the job is left.
+        """
 
         def is_settled() -> bool:
             lost = faulty.is_nobody_left(self.state.job, cases.counting(self.state, workflow.now()))
@@ -245,12 +252,19 @@ class TrainingJob:
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
-        """What the watcher saw may be over when its turn comes, and what comes next ends processes. A hot switch asks again by
-        itself: it begins with the pod that holds the rank."""
+        """Returns whether the case must be checked before a mode begins.
+
+        A fault of the watcher may be over by then, and modes for it end processes. A hot switch checks by itself: it begins with
+        the pod that holds the rank.
+        """
         return any(fault.source == WATCHER and fault.kind is not FaultKind.SUB_HEALTH for fault in case.faults)
 
     async def _recover(self, case: Case) -> None:
-        """One incident. What was begun goes to its end, also if the job is only observed from now on: it would stay half done."""
+        """Runs one incident.
+
+        A mode that has begun goes to its end even if the job is only observed from now on, as it would otherwise be left half
+        done.
+        """
         incident = self.incident = IncidentRun(case, self.known, self.journal, self._show, self._receipt_to)
         before, telling = self.state, asyncio.create_task(self._tell_what_comes_due())
         try:
@@ -264,7 +278,7 @@ class TrainingJob:
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
-        """A fault that was given time counts in the middle of an incident, too; its time may end together with other news."""
+        """Sends faults that become due during an incident to the running mode. Other news may arrive at the same time."""
         while True:
             now = workflow.now()
             due = cases.next_due(self.state, now)
@@ -282,7 +296,7 @@ class TrainingJob:
             self.known.state = memory.answered(self.state, waiting.id, verdict)
 
     def _show(self) -> None:
-        """The job's row and page in the Temporal UI."""
+        """Renews the job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
         recovery = self._running()
         self._shown.tell(page.job_row(self.state, running))
@@ -337,7 +351,10 @@ class TrainingJob:
 
     @workflow.update(name=Updates.ATTACH)
     def attach(self, attachment: Attachment) -> Receipt:
-        """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
+        """Records that a stream of the job is at a gateway.
+
+        Gateways repeat it at intervals, so that a lost state is completed again.
+        """
         state, before = self.state, self.state.attachment
         self.known.state = memory.attached(state, attachment, workflow.now(), restarting=self._restarts_pods())
         self.journal.lost_manager(self.state, state.manager_lost)
@@ -365,7 +382,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.DETACH)
     def detach(self, session: str) -> Receipt:
-        """The stream of this subscription ended; a newer one stays."""
+        """Records that the stream of this subscription ended; a newer one stays."""
         ended = self.state.attachment
         self.known.state = attachments.detached(self.state, session)
         if ended and ended.session == session:
@@ -404,7 +421,10 @@ class TrainingJob:
 
     @workflow.update(name=Updates.REPORT_FAULTS)
     async def report_faults(self, report: FaultReport) -> Receipt:
-        """The receipt brings the first order where that follows from the faults alone: its gateway writes it at once."""
+        """Records faults.
+
+        The receipt contains the first order if that follows from the faults alone, and its gateway sends it at once.
+        """
         self.known.state = memory.reported(
             self.state, report, workflow.now(), recovering=self.incident is not None, update_id=_update_id()
         )
@@ -429,25 +449,26 @@ class TrainingJob:
             raise _rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream is told before its faults")
 
     def _running(self) -> str:
-        """Workflow id of the recovery that runs, or of one that an earlier workflow of the job had started; empty: none does."""
+        """Returns the workflow id of the running recovery, or of one that an earlier workflow of the job had started; empty:
+        none."""
         return self.incident.recovery if self.incident else self.state.lost_recovery
 
     def _tell_faults(self) -> None:
-        """What is broken now: the running mode hears of it, and of what has healed."""
+        """Sends the current faults to the running mode if they have changed. Faults that are missing from them are over."""
         now = cases.counting(self.state, workflow.now())
         if now != self._told:
             self._told = now
             self._tell(Signals.FAULTS, FaultsNow(faults=now))
 
     def _tell(self, signal: str, payload: Value) -> None:
-        """Lets the running mode hear of it, also one of an earlier workflow of the job: it must not stand for want of a word."""
+        """Sends a signal to the running mode, also to that of an earlier workflow of the job, which may be waiting for it."""
         if self.incident:
             self.incident.tell(signal, payload)
         elif self.state.lost_recovery:
             self.journal.soon(_signalled(self.state.lost_recovery, signal, payload))
 
     def _tell_reset_links(self, before: JobState) -> None:
-        """A maintenance hears that ranks of its have other pods, which began on their first links."""
+        """Informs maintenances that some of their ranks have other pods, which began on their first links."""
         over = links.reset(before, self.state)
         if not over:
             return
@@ -466,7 +487,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.TRACE)
     def trace(self, trace: Trace) -> Receipt:
-        """Sets what ranks measure of themselves from now on. A manager that subscribes later hears of it then."""
+        """Sets what ranks measure from now on. A manager that subscribes later gets it then."""
         self.known.state = self.state.with_(trace=trace)
         if here := self.state.attachment:
             self.journal.soon(steps.tell_trace(orders.trace(self.state.job.id, trace), here.queue))
@@ -479,11 +500,12 @@ class TrainingJob:
 
     @workflow.update(name=Updates.RECOVER)
     async def recover(self, request: object) -> Verdict:
-        """Runs a mode, whatever the policy, and answers with the verdict. The update's id is the request's: repeated, it is
-        answered and never begun again.
+        """Runs a mode, regardless of the policy, and returns its verdict.
+
+        The update's id identifies the request: a repeated request gets the verdict and does not begin the mode again.
 
         Args:
-            request: a `ModeRequest` as the client wrote it: one that means nothing is refused by us, not by the SDK.
+            request: a `ModeRequest` as the client wrote it. An invalid one is refused by this handler, not by the SDK.
         """
         request_id = _update_id()
         if memory.answer_of(self.state, request_id) is None:
@@ -509,7 +531,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.WITHDRAW)
     def withdraw(self, request_id: str) -> Receipt:
-        """Who asked for a mode gives up: it is not begun, or it is cancelled, as far as that mode allows."""
+        """Withdraws a request for a mode. The mode is not begun, or is cancelled as far as it allows that."""
         asked = self.incident.case.request if self.incident else None
         if self.incident and asked and asked.id == request_id:
             self.incident.withdraw(request_id)
@@ -524,7 +546,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.LIFT)
     async def lift(self) -> Receipt:
-        """An operator lifts the downgrade: the owner's policy holds again, and sub-healths are judged again."""
+        """Lifts the downgrade on behalf of an operator: the owner's policy holds again, and sub-healths are judged again."""
         if self.state.downgrade is None:
             return Receipt(info=f"nothing to lift: the policy is {self.state.policy}")
         self.known.state = memory.lifted(self.state)
@@ -560,13 +582,13 @@ class TrainingJob:
 
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:
-        """Wakes a job that nothing happens to: with its next task the server says whether another version is current."""
+        """Causes a workflow task for an idle job, by which the server reports whether another version is current."""
 
     # ---- questions
 
     @workflow.query(name=Queries.CONTACT)
     def contact(self) -> Contact:
-        """What a gateway must know when the job's manager comes; nothing is stored for it."""
+        """Returns what a gateway must know when the job's manager connects. Stores nothing."""
         return Contact(
             ended=self.state.ended,
             recovery_on=eligibility.recovery_is_on(self.state.job),
@@ -579,7 +601,7 @@ class TrainingJob:
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:
         incident = self.incident
-        asked = (incident and incident.case.request) or self.state.request  # which waits behind an incident of faults
+        asked = (incident and incident.case.request) or self.state.request  # a waiting request, while an incident of faults runs
         request, front = (asked.id, asked.request.front) if asked else ("", "")
         mode = incident.mode if incident else None
         return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)

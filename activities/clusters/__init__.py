@@ -1,1 +1,1 @@
-"""The port to a cluster, and its drivers."""
+"""Port to a cluster, and its drivers."""

@@ -1,7 +1,7 @@
-"""One Kubernetes API server, spoken to with the official client: the only module that imports it. Used by the drivers.
+"""Client of one Kubernetes API server, based on the official client: the only module that imports it. Used by the drivers.
 
-Objects are plain mappings, as the server sends them, so that one path serves built-in kinds and custom ones alike. Every answer
-that is not a success becomes an error of our tree; reads and writes are not repeated here, since activities are.
+Objects are plain mappings, as the server sends them, so that the same code serves built-in kinds and custom ones. Every answer
+that is not a success becomes an error of `rekindle.errors`. Reads and writes are not repeated here, since activities are.
 """
 
 import asyncio
@@ -38,20 +38,28 @@ REQUEST_LIMIT = 10.0
 """Seconds for one request; a watch has no such limit."""
 
 ENDED = 1.0
-"""Seconds between two openings of a watch that ends without a word: a proxy, or a server that shuts down, ends each at once."""
+"""Minimum seconds between two openings of a watch that ends without any data.
+
+A proxy, or a server that shuts down, ends each watch at once.
+"""
 
 SILENCE_LIMIT = 90.0
 """Seconds without a byte on a watch; the server sends a bookmark about once a minute."""
 
 PAGED = 600.0
-"""Seconds in which lists come in pages when the stream of one broke: a server may know the word, and send no bookmark."""
+"""Seconds for which lists are read in pages after a streamed list broke.
+
+A server may accept the parameter, and send no bookmark.
+"""
 
 PAGE = 500
 """Objects of one page of a list."""
 
 LARGEST_PAGE = 64 * 1024 * 1024
-"""Bytes of one page, which five times as many of memory are needed for. Tenants may have objects of a megabyte: pages of these
-have fewer."""
+"""Maximum bytes of one page, which need five times as much memory.
+
+Objects of tenants may have a megabyte: pages of such objects have fewer of them.
+"""
 
 OLDEST = (1, 30)
 """The oldest version whose API has all that is used here; 1.36 was tried, and 1.33 as it emulates it."""
@@ -60,10 +68,10 @@ LONGEST_LINE = 64 * 1024 * 1024
 """Bytes of one event of a watch. The server keeps objects of 1.5 MiB, and writes some characters as six."""
 
 BOOKMARK = "BOOKMARK"
-"""A watch's event that only says how far it has come."""
+"""Event of a watch that only says up to which version it has come."""
 
 ALL_THERE = "k8s.io/initial-events-end"
-"""Annotation of the bookmark behind the last object of a streamed list."""
+"""Annotation of the bookmark after the last object of a streamed list."""
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -83,10 +91,13 @@ ERRORS: Mapping[int, type[ClusterError]] = {
 }
 
 DEEPEST = 400
-"""Levels of an answer that are kept. Python's parser gives up at about a thousand, and the API server admits more."""
+"""Maximum nesting of an answer; deeper levels are replaced.
+
+Python's parser gives up at about a thousand levels, and the API server admits more.
+"""
 
 TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-"""Of JSON, as far as they say how deep something lies."""
+"""Matches the tokens of JSON that determine nesting depth: strings and brackets."""
 
 Object = dict[str, Any]
 
@@ -99,12 +110,12 @@ class Listing:
 
     items: list[Object]
     resource_version: str
-    """A watch from here misses nothing."""
+    """Version at which a watch can begin without missing a change."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One event of a watch: ADDED, MODIFIED or DELETED; or a BOOKMARK, where that is said."""
+    """One event of a watch: ADDED, MODIFIED or DELETED; also BOOKMARK, where the method says so."""
 
     type: str
     object: Object
@@ -119,7 +130,7 @@ class Request:
     kind: str = JSON
     limit: float | None = REQUEST_LIMIT
     silence: float = SILENCE_LIMIT
-    """Seconds without a byte, where the whole has no limit."""
+    """Seconds without a byte after which a request without a total limit fails."""
 
     accept: str = JSON
     credentials: bool = True
@@ -130,7 +141,7 @@ READY = Request("GET", "/readyz")
 
 @dataclass
 class Connection:
-    """The connections under one set of credentials; of older ones the last request closes them."""
+    """Connections with one set of credentials. Connections with older credentials are closed by their last request."""
 
     client: ApiClient
     users: int = 0
@@ -147,7 +158,7 @@ class Api:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._streams_from = 0.0
-        """The moment from which lists are asked for as streams."""
+        """Monotonic time from which lists are requested as streams."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,12 +186,12 @@ class Api:
         return Listing(items, page.resource_version)
 
     async def pages(self, path: str, **selectors: str) -> AsyncGenerator[Listing, None]:
-        """The same, so that nobody has to hold all of it."""
+        """Yields the objects of a path in pages, so that not all of them are in memory at once."""
         async for page in self._pages(path, JSON, **selectors):
             yield page
 
     async def metadata(self, path: str, **selectors: str) -> AsyncGenerator[Listing, None]:
-        """Pages of objects of which nothing but the metadata is sent."""
+        """Yields pages of objects with only their metadata."""
         async for page in self._pages(path, METADATA, **selectors):
             yield page
 
@@ -201,9 +212,11 @@ class Api:
             query["continue"] = more
 
     async def everything(self, path: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        """All objects as they are, one by one, and a BOOKMARK from which a watch misses nothing: as a stream, of which neither
-        side holds more than an object at a time, where the server has that (WatchList), otherwise page by page. What changes
-        meanwhile may come again, or as DELETED."""
+        """Yields all objects one by one, then a BOOKMARK at which a watch can begin without missing a change.
+
+        If the server supports streamed lists (WatchList), neither side holds more than one object at a time; otherwise pages are
+        read. An object that changes meanwhile may come again, or as DELETED.
+        """
         if time.monotonic() >= self._streams_from:
             try:
                 async with aclosing(self._streamed(path, **selectors)) as changes:
@@ -220,8 +233,10 @@ class Api:
         yield Change(BOOKMARK, {"metadata": {"resourceVersion": page.resource_version}})
 
     async def _streamed(self, path: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        """Raises:
-        Invalid: the server does not do that; nothing has come.
+        """Yields all objects of a streamed list.
+
+        Raises:
+            Invalid: the server does not support it; nothing was yielded.
         """
         stream = {"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         query = {**selectors, **stream, "allowWatchBookmarks": "true"}
@@ -242,22 +257,25 @@ class Api:
                 raise
 
     async def create(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
-        """Args:
-        dry_run: it passes admission, and nothing is made.
+        """Creates an object.
+
+        Args:
+            dry_run: the object passes admission, and is not created.
         """
         return await self._ask("POST", path, {"dryRun": "All"} if dry_run else {}, body)
 
     async def patch(self, path: str, body: Object) -> Object:
-        """A merge patch: None removes a key."""
+        """Applies a merge patch: None removes a key."""
         return await self._ask("PATCH", path, {}, body, MERGE_PATCH)
 
     async def delete(self, path: str, uid: str, grace_seconds: int | None = None, version: str = "") -> None:
-        """Asks for the end of this very object; None: with its own grace period.
+        """Deletes exactly this object; `grace_seconds` None means its own grace period.
 
         Args:
-            version: what it has to be still; empty: whatever it says by now.
+            version: resource version that the object must still have; empty: any.
 
-        Raises: Conflict when the name belongs to another object.
+        Raises:
+            Conflict when the name belongs to another object.
         """
         same = {"uid": uid, **({"resourceVersion": version} if version else {})}
         options: Object = {"preconditions": same, "propagationPolicy": "Background"}
@@ -266,10 +284,13 @@ class Api:
         await self._ask("DELETE", path, {}, options)
 
     async def watch(self, path: str, resource_version: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        """Changes behind this version, without end; a stream that the server ends in order, or that is silent for long, is opened
-        again where it was: of what never changes some servers send no bookmarks.
+        """Yields changes after this version, without end.
 
-        Raises: WatchExpired when the version is too old, ClusterUnavailable when the stream breaks: list again.
+        A stream that the server ends regularly, or that is silent for long, is opened again at the same position: some servers
+        send no bookmarks for objects that never change.
+
+        Raises:
+            WatchExpired when the version is too old, ClusterUnavailable when the stream breaks: list again.
         """
         while True:
             query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
@@ -285,8 +306,10 @@ class Api:
                 await asyncio.sleep(began + ENDED - time.monotonic())
 
     async def is_ready(self) -> bool:
-        """Whether the server knows all that it needs to say no: one that was started a moment ago, or whose store is away, does
-        not."""
+        """Returns whether the server is ready.
+
+        A server that has just started, or that cannot reach its store, is not: it may refuse valid requests.
+        """
         try:
             return await self._is_ready()
         except (TimeoutError, aiohttp.ClientError, OSError):
@@ -303,7 +326,7 @@ class Api:
 
     @asynccontextmanager
     async def _answer(self, request: Request) -> AsyncIterator[RESTResponse]:
-        """The server's answer, if it is a success. Credentials that ran out are read again, once."""
+        """Yields the server's answer if it is a success. Expired credentials are read again, once."""
         try:
             async with AsyncExitStack() as stack:
                 answer = await stack.enter_async_context(self._sent(request))
@@ -321,8 +344,11 @@ class Api:
             raise ClusterUnavailable(f"{request.method} {request.path}: {error or type(error).__name__}") from error
 
     async def _cannot_tell(self, refused: int) -> bool:
-        """A server that was started a moment ago, or whose store is away, refuses what it will allow. Whom it does not know it
-        tells whether it is ready, if it tells strangers anything."""
+        """Returns whether a refusal may be temporary.
+
+        A server that has just started, or that cannot reach its store, refuses requests that it will allow later. After a
+        403 its readiness is read with our credentials, after a 401 without them.
+        """
         if refused == 403:
             return not await self._is_ready()
         async with self._sent(replace(READY, credentials=False)) as answer:
@@ -334,7 +360,10 @@ class Api:
 
     @asynccontextmanager
     async def _sent(self, request: Request) -> AsyncIterator[RESTResponse]:
-        """Behind a 401 credentials are read again by the next request; what is under way keeps its connections."""
+        """Sends the request and yields the answer.
+
+        After a 401 the next request reads the credentials again; requests in flight keep their connections.
+        """
         async with self._connected() as connection:
             call = await connection.client.param_serialize(
                 request.method,
@@ -383,13 +412,13 @@ class Api:
 
 
 def lean(thing: Object) -> Object:
-    """The same without the record of who wrote which field, which may be most of it."""
+    """Returns the object without the record of field managers, which may be most of it."""
     thing["metadata"].pop("managedFields", None)
     return thing
 
 
 async def _read(answer: RESTResponse, most: int | None) -> bytes | None:
-    """None: it has more bytes than that, and the rest was not read."""
+    """Returns the body of an answer; None: it is larger than `most` bytes, and the rest was not read."""
     parts, size = [], 0
     async for part in answer.response.content.iter_any():
         parts.append(part)
@@ -411,8 +440,10 @@ async def _lines_until_silent(answer: RESTResponse) -> AsyncIterator[bytes]:
 
 
 def _parsed(content: bytes) -> Any:
-    """Raises:
-    ClusterUnavailable: it is not JSON: somebody else answers.
+    """Parses JSON.
+
+    Raises:
+        ClusterUnavailable: it is not JSON, so another service answered.
     """
     try:
         try:
@@ -424,8 +455,10 @@ def _parsed(content: bytes) -> Any:
 
 
 def _shallow(content: bytes) -> bytes:
-    """The same with a text in place of whatever lies too deep: one object must not hide all others of a list, and whoever reads
-    it meets a text where a mapping belongs."""
+    """Returns the JSON with a string in place of everything that is nested too deeply.
+
+    One such object must not make a list unreadable; its reader finds a string where a mapping belongs.
+    """
     kept, level, last = [], 0, 0
     for token in TOKENS.finditer(content):
         if token[0] in (b"{", b"["):
@@ -440,10 +473,10 @@ def _shallow(content: bytes) -> bytes:
 
 
 def _page(answer: Any) -> tuple[Listing, str]:
-    """A page of a list, and where the next one begins; empty: nowhere.
+    """Returns a page of a list, and the token of the next page; empty: there is none.
 
     Raises:
-    ClusterUnavailable: it is none: somebody else answers.
+        ClusterUnavailable: it is not a list, so another service answered.
     """
     try:
         listing = Listing(answer["items"] or [], answer["metadata"]["resourceVersion"])  # of metadata none are null
@@ -453,10 +486,10 @@ def _page(answer: Any) -> tuple[Listing, str]:
 
 
 def _change(line: bytes) -> Change | None:
-    """None: a bookmark that says nothing.
+    """Parses one event of a watch. None: a bookmark without information.
 
     Raises:
-    ClusterUnavailable: it is no event of a watch, so that nobody knows what was to be said.
+        ClusterUnavailable: it is not an event of a watch.
     """
     event = _parsed(line)
     try:
@@ -472,8 +505,11 @@ def _change(line: bytes) -> Change | None:
 
 
 def _refusal(code: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
-    """The server's own words: for 403 they name verb, resource and namespace. To change an object under the UID of another one is
-    `Invalid` to the server; to us its name has passed on."""
+    """Converts a refusal to an error with the server's message: for 403 it names verb, resource and namespace.
+
+    To the server, changing an object under the UID of another one is `Invalid`; here it is a Conflict, as the name belongs to
+    another object.
+    """
     try:
         status = json.loads(body)
         words = str(status["message"])
@@ -492,9 +528,10 @@ def _seconds(text: str) -> float | None:
 
 
 async def check_version(api: Api) -> str:
-    """The server's version.
+    """Returns the server's version.
 
-    Raises: BadInput when it is older than what the drivers need.
+    Raises:
+        BadInput when it is older than what the drivers need.
     """
     found = await api.get("/version")
     minor = int("".join(character for character in found["minor"] if character.isdigit()))

@@ -1,4 +1,4 @@
-"""The driver for the local cluster: the port `Cluster`, spoken over its Unix socket. Made by `workers`."""
+"""Driver for the local cluster: implements the port `Cluster` over the cluster's Unix socket. Created by `workers`."""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
@@ -15,7 +15,7 @@ from rekindle.policy import standbys
 from rekindle.policy.pod_ranks import is_over, is_standby, last_holder, latest_generation
 
 RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
-"""Annotations that a pod has for the sake of its rank."""
+"""Annotations of a pod that are about its rank."""
 
 
 class LocalCluster:
@@ -62,7 +62,7 @@ class LocalCluster:
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         async with aclosing(self._client.watch()) as events:
-            await anext(events)  # the watch is open: what changes from here on is not missed by the list
+            await anext(events)  # the watch is open, so no change after the list is missed
             pods = {pod.metadata.uid: pod for pod in await self.pods(job_id)}
             yield list(pods.values())
             async for event in events:
@@ -91,8 +91,10 @@ class LocalCluster:
         return Replacement(await self._backup_pod(_backup(template, name, avoid_nodes)), old)
 
     async def _backup_pod(self, wanted: Pod) -> Pod:
-        """A standby that has the rank and the marks of the wanted pod from now on, or that pod itself. A repeated call answers
-        the pod of the first."""
+        """Returns a standby that takes the rank and the marks of the wanted pod, or creates that pod.
+
+        A repeated call returns the same pod.
+        """
         pods = [pod for pod in await self.pods(wanted.metadata.owner_uid) if not pod.metadata.deletion_timestamp]
         for pod in pods:
             if pod.metadata.annotations.get(keys.TAKEN_AS) == wanted.metadata.name:
@@ -104,7 +106,7 @@ class LocalCluster:
         return await self._create(wanted, _rank_of)
 
     async def _taken(self, standby: Pod, wanted: Pod) -> Pod | None:
-        """None: it is gone, or about to be."""
+        """Gives a standby the rank and marks of a backup. None: the standby is gone, or about to be."""
         marks = {**wanted.metadata.annotations, keys.TAKEN_AS: wanted.metadata.name}
         try:
             taken = await self._client.patch_pod(standby.metadata.name, standby.metadata.uid, wanted.metadata.labels, marks)
@@ -113,7 +115,7 @@ class LocalCluster:
         return None if taken.metadata.deletion_timestamp else taken
 
     async def _create(self, wanted: Pod, what: Callable[[Pod], object]) -> Pod:
-        """Creates it once: one of its name that is the same `what` is the one."""
+        """Creates a pod once. An existing pod of the same name is accepted if `what` has the same value for both."""
         try:
             return await self._client.create_pod(wanted)
         except Conflict:
@@ -149,7 +151,7 @@ class LocalCluster:
         )
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
-        # Managers last: one that goes while workers train is made anew by the cluster.
+        # Managers last: the cluster recreates a manager that ends while workers run.
         pods = sorted(await self.pods(job_id), key=lambda pod: (not is_standby(pod), _is_manager(pod)))
         return await self._delete(pods, grace_seconds, lost_nodes)
 
@@ -162,14 +164,14 @@ class LocalCluster:
     async def ensure_pods(
         self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
     ) -> list[Pod]:
-        """Its scheduler shuns sub-healthy nodes by itself."""
+        """Creates the pods of a generation. `shun_nodes` is not used: the local scheduler avoids sub-healthy nodes by itself."""
         return await self._client.ensure_generation(job_id, generation, avoid_nodes)
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         await self._client.patch_job(job_id, labels, annotations)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        """Nothing is evicted here."""
+        """Does nothing, as the local cluster has no evictions."""
 
     async def budgets(self) -> Mapping[str, int]:
         return {}
@@ -180,7 +182,7 @@ class LocalCluster:
 
 
 def _apply(pods: dict[str, Pod], job_id: str, event: WatchEvent) -> bool:
-    """Brings `pods` up to date with one event; False when it is about something else, or older than what is known."""
+    """Updates `pods` with one event. Returns False if the event is about another object, or older than the known state."""
     pod = event.object
     if not isinstance(pod, Pod) or pod.metadata.owner_uid != job_id:
         return False
@@ -202,7 +204,7 @@ def _rank_of(pod: Pod) -> tuple[str, str | None]:
 
 
 def _made_again(job: JobObject, pod_rank: int, pods: Sequence[Pod]) -> Pod:
-    """The pod of a rank that nothing is left of, in the life that the others say."""
+    """Returns the pod of a rank of which nothing is left, in the generation of the other pods."""
     if not pods:
         raise NotFound(f"no pod of job {job.metadata.name} is left: it starts anew or not at all")
     template, name = job.spec.template, job.metadata.name
@@ -223,7 +225,8 @@ def _made_again(job: JobObject, pod_rank: int, pods: Sequence[Pod]) -> Pod:
 
 
 def _backup(old: Pod, name: str, avoid_nodes: Collection[str]) -> Pod:
-    """What the Ascend Operator creates: the same template, the same rank, and marks that go when it takes over."""
+    """Returns a backup as the Ascend Operator creates it: the same template, the same rank, and marks that are removed when it
+    takes over."""
     marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: old.metadata.name}
     return _clone(old, name, {**old.metadata.annotations, **marks}, avoid_nodes)
 
@@ -258,7 +261,7 @@ def _standing(pod: Pod) -> tuple[str, bool]:
 
 
 def _may_stand_in(standby: Pod, wanted: Pod) -> bool:
-    """Whether it runs, where the wanted pod may be, in the same life of the job."""
+    """Returns whether a standby can become the wanted pod: it runs on an allowed node, in the same generation."""
     same_life = standby.metadata.labels.get(keys.GENERATION) == wanted.metadata.labels.get(keys.GENERATION)
     runs = is_standby(standby) and standby.status.phase is PodPhase.RUNNING
     return runs and same_life and standby.spec.node_name not in wanted.spec.avoid_nodes

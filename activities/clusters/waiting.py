@@ -1,4 +1,4 @@
-"""Waiting for pods by the cluster's watch, not by polling. Used by `activities/pods.py`."""
+"""Waits for pods by the cluster's watch, without polling. Used by `activities/pods.py`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Done = Callable[[Sequence[Pod]], bool]
 
 
 async def until(cluster: Cluster, job_id: str, wanted: Wanted, within: timedelta, done: Done) -> list[Pod]:
-    """The wanted pods of a job, as soon as they satisfy `done`, or as they are at the end of the time."""
+    """Returns the wanted pods of a job as soon as they satisfy `done`, or in their last state when the time is over."""
     try:
         async with asyncio.timeout(within.total_seconds()):
             while True:

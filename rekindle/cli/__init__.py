@@ -1,1 +1,1 @@
-"""The command `rekindle`: people's way in. It uses names and starts processes; it imports no workflow, activity or worker."""
+"""The command `rekindle`, for people. It uses names and starts processes; it imports no workflow, activity or worker."""

@@ -105,7 +105,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command, to its exit code."""
+    """Runs one command and returns its exit code."""
     try:
         return _run(arguments)
     except exits.OutputLost as error:

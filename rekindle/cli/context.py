@@ -1,4 +1,4 @@
-"""Where the commands find the control plane: the environment, or what a running `rekindle dev` left in its state directory."""
+"""Finds the control plane for the commands: from the environment, or from the state directory of a running `rekindle dev`."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from rekindle.temporal import connect
 
 
 def find_stack() -> str:
-    """Takes the addresses of a running `rekindle dev`, where the environment names none.
+    """Sets the addresses of a running `rekindle dev` in the environment, where they are not set already.
 
     Returns:
         The address of its Temporal server; empty: there is none, or the environment names another one.
@@ -42,11 +42,11 @@ def _running_stack() -> Addresses | None:
 
 
 async def control_plane() -> Rekindle:
-    """A connection to the control plane.
+    """Connects to the control plane.
 
     Raises:
-        BadInput: what the environment says of Temporal cannot be used.
-        Unavailable: the message says where it was looked for, and how to start one.
+        BadInput: what the environment says of Temporal cannot be used. Unavailable: the message says where it was looked for, and
+            how to start one.
     """
     address = find_stack()
     _quiet_core()
@@ -58,17 +58,17 @@ async def control_plane() -> Rekindle:
 
 @cache
 def _quiet_core() -> None:
-    """Keeps the core of Temporal's client from writing to the terminal: what it repeats, a command says once."""
+    """Keeps the core of Temporal's client from writing to the terminal. It repeats messages that a command prints once."""
     logging = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=logging)), error_if_already_set=False)
 
 
 @asynccontextmanager
 async def local_cluster() -> AsyncIterator[ClusterClient]:
-    """A connection to the local cluster.
+    """Yields a connection to the local cluster.
 
     Raises:
-        ClusterUnavailable: as above.
+        ClusterUnavailable: there is none; the message says how to start one.
     """
     find_stack()
     try:
@@ -85,6 +85,6 @@ def _no_local_cluster() -> str:
 
 
 def _hint() -> str:
-    """`rekindle dev` is found by its state directory, which another terminal may not see from where it is."""
+    """Returns a hint on how `rekindle dev` is found: by its state directory, which depends on the directory of the command."""
     looked = read_settings().state_dir.resolve()
     return f"start one with `rekindle dev`, or name the state directory of one that runs in REKINDLE_STATE_DIR (not {looked})"

@@ -29,7 +29,7 @@ from rekindle.model.recovery import Mode
 LOCAL = ClusterKind.LOCAL
 
 LEFT = 5
-"""Steps behind the one at which it happens, at least: training must not end before the incident."""
+"""Minimum number of steps after the one at which the fault happens. Training must not end before the incident."""
 
 demo_app = App(name="demo", help="Watch a recovery of a real training job on this machine.")
 
@@ -41,7 +41,7 @@ def flag(text: str) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every demo takes."""
+    """Options that all demos have."""
 
     seed: Annotated[int, Parameter(help="Of the model and its data.")] = 7
     steps: Annotated[int, Parameter(help="Training steps.")] = 200
@@ -58,7 +58,7 @@ class Common:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Struck:
-    """Which ranks something happens to."""
+    """Options that select the ranks that are struck."""
 
     rank: Annotated[int, Parameter(help="The rank that is struck, 0 to 3.")] = 2
     ranks_at_once: Annotated[int, Parameter(help="1, or 2: another one at the same time, which is in another pod.")] = 1
@@ -208,7 +208,10 @@ async def run_demo(options: Asked, scenario: type[Scenario[Asked]], title: str, 
 
 @contextlib.contextmanager
 def _kept_when_it_fails(directory: Path) -> Iterator[None]:
-    """What failed can be looked into; who interrupts the demo wants nothing of it, and behind bad input nothing was started."""
+    """Keeps the directory of a failed demo, so that its logs can be read.
+
+    Deletes it if the demo was interrupted, or the input was invalid and nothing was started.
+    """
     try:
         yield
     except (BadInput, asyncio.CancelledError):
@@ -220,7 +223,7 @@ def _kept_when_it_fails(directory: Path) -> Iterator[None]:
 
 
 def check(options: Options) -> None:
-    """Bad input is named before anything starts."""
+    """Raises BadInput for invalid options, before anything starts."""
     if options.no_spare and options.standby:
         raise BadInput("--no-spare, --standby: use one of them, a standby is on a spare node")
     if options.pods not in (2, 4):
@@ -247,7 +250,10 @@ def _check_struck(struck: Struck) -> None:
 
 @contextlib.contextmanager
 def _progress(output: Format, steps: int) -> Iterator[Callable[[Step], None]]:
-    """A live line on a terminal, plain lines in a log, nothing but the object for machines (progress goes to stderr)."""
+    """Yields a function that shows progress: a live line on a terminal, plain lines in a log.
+
+    With JSON output it writes to stderr.
+    """
     if output is Format.TEXT and console.is_terminal:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bar:
@@ -316,7 +322,7 @@ def _place(place: dict[str, Any]) -> str:
 
 
 async def _wait_for_a_key(result: dict[str, Any], output: Format) -> None:
-    """The Temporal UI stays up until somebody who can press a key does; Ctrl-C is heard meanwhile."""
+    """Keeps the Temporal UI running until a key is pressed, if there is a terminal. Ctrl-C works meanwhile."""
     if output is Format.JSON:
         print_json(result)
     elif sys.stdin.isatty() and console.is_terminal:

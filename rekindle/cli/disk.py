@@ -1,4 +1,4 @@
-"""Looks whether the state directory of `rekindle dev` can be written: Temporal stores nothing otherwise, and recoveries wait."""
+"""Checks whether the state directory of `rekindle dev` can be written. If not, Temporal stores nothing, and recoveries wait."""
 
 import asyncio
 import shutil
@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 LOOK = 5.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 PROBE = 64 * 1024
-"""Bytes that are written, and removed again."""
+"""Bytes that each check writes and removes again."""
 
 LOW = 256 * 1024 * 1024
-"""Bytes of free space below which is warned."""
+"""Bytes of free space below which a warning is given."""
 
 
 def problem(directory: Path) -> str:
@@ -31,7 +31,7 @@ def problem(directory: Path) -> str:
 
 @asynccontextmanager
 async def watched(directory: Path, warn: Callable[[str], None], look: float = LOOK) -> AsyncIterator[None]:
-    """Warns when that changes, until the block ends."""
+    """Warns each time that the result of the check changes, until the block ends."""
     watch = asyncio.create_task(_watch(directory, warn, look))
     try:
         yield

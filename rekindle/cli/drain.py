@@ -1,4 +1,4 @@
-"""The command that drains a node: the ranks on it leave, each by the policy of its job, and training loses no step."""
+"""Command that drains a node: the ranks on it leave by the policy of their jobs, and training loses no step."""
 
 import asyncio
 import time
@@ -20,10 +20,10 @@ from rekindle.model.draining import SETTLED, Draining, Where
 from rekindle.model.explained import PodThere
 
 LOOK = 0.5
-"""Seconds between two looks at the jobs on a node that is drained."""
+"""Seconds between two looks at the jobs on a node that is being drained."""
 
 PATIENCE = 30.0
-"""Seconds without an answer until the command gives up: processes of the control plane may be replaced meanwhile."""
+"""Seconds without an answer until the command gives up. Processes of the control plane may be replaced meanwhile."""
 
 DryRun = Annotated[bool, Parameter(negative="", help="Only say what becomes of each pod; nothing is touched.")]
 Wait = Annotated[bool, Parameter(negative="", help="Go on until pods that wait for a free node have left, too.")]
@@ -84,7 +84,7 @@ def _forecast(would: Draining, output: Format) -> int:
 
 @contextmanager
 def _asked_for(node: str) -> Iterator[None]:
-    """Who ends the command before it has an answer may be too late."""
+    """Warns that the node may be cordoned if the command is interrupted before it has an answer."""
     try:
         yield
     except asyncio.CancelledError:
@@ -94,7 +94,7 @@ def _asked_for(node: str) -> Iterator[None]:
 
 @contextmanager
 def _going_on(node: str) -> Iterator[None]:
-    """Ctrl-C ends the command alone, as does a control plane that goes away; it says so."""
+    """Prints that the drain continues if the command ends by Ctrl-C or because the control plane does not answer."""
     words = f"{node} stays cordoned, and its ranks go on to leave it. {_look(node)}"
     try:
         yield
@@ -110,7 +110,10 @@ def _look(node: str) -> str:
 
 
 async def _followed(rekindle: Rekindle, drains: Drains, node: str, *, wait: bool) -> Draining:
-    """A line a pod as soon as something becomes of it, and one a phase of what moves it."""
+    """Follows the drain and returns its last state.
+
+    Prints a line for each change of a pod, and one for each phase of a recovery that moves it.
+    """
     said: set[str] = set()
     answered = time.monotonic()
     enough = SETTLED if wait else (*SETTLED, Where.WAITS)
@@ -130,7 +133,7 @@ async def _followed(rekindle: Rekindle, drains: Drains, node: str, *, wait: bool
 
 
 async def _tell_news(rekindle: Rekindle, now: Draining, said: set[str]) -> None:
-    """On the error stream, so that the output is the end alone."""
+    """Writes each new line about the drain to standard error once. Standard output contains only the result."""
     lines = [f"{row.job}: {row.pod.name} {row.where}{f': {row.why}' if row.why else ''}" for row in now.rows]
     for one in now.moving:
         with suppress(RekindleError):  # it has just ended

@@ -1,4 +1,4 @@
-"""The run behind `rekindle demo drain`: a node is drained under a job, or all are in turn, as for an upgrade of the cluster."""
+"""Run of `rekindle demo drain`: one node under a job is drained, or all are in turn, as in an upgrade of the cluster."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -15,26 +15,26 @@ from rekindle.model.keys import RANK_INDEX
 from rekindle.model.recovery import Incident, Mode, Outcome
 
 SETTLES = 2.0
-"""Seconds until a cordon counts, by the rule `plain/cordoned`."""
+"""Seconds until a cordon counts as a fault, by the rule `plain/cordoned`."""
 
 
 class DrainDemo(SubHealth):
-    """What the demo is asked for."""
+    """Options of the drain demo."""
 
     all_nodes: bool = False
 
     @property
     def incidents(self) -> int:
-        """Of the job, all in all: whichever node is drained, a pod of it is there by then."""
+        """Number of incidents of the job. Each node that is drained has a pod of the job by then."""
         return self.pods + self.spare_nodes if self.all_nodes else 1
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
         return ((Mode.HOT_SWITCH, Outcome.IGNORED if self.no_spare else Outcome.RECOVERED),) * self.incidents
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """Without a spare the drain waits; in any case no step is lost."""
+        """Returns whether no step was lost, and all ranks left. Without a spare node the drain must wait."""
         return super().is_met_by(result) and result["steps_lost"] == 0 and result["drained"] is not self.no_spare
 
 
@@ -45,11 +45,14 @@ class DrainScenario(HotSwitchScenario):
     drained: dict[str, bool]
 
     def step_ms(self, loading: float) -> float:
-        """Training must outlast all drains, at its own pace."""
+        """Returns the duration of a step, in milliseconds. Training must outlast all drains at its own pace."""
         return super().step_ms(loading + SETTLES) * self.options.incidents
 
     async def strike(self) -> None:
-        """Each node takes pods again before the next one is drained: it is the spare for that."""
+        """Drains the nodes one after the other.
+
+        Each is uncordoned before the next is drained, as it is the spare node for that.
+        """
         assert self._rekindle is not None
         self.drained, drains = {}, Drains(self._rekindle)
         for node in await self._nodes():
@@ -57,7 +60,10 @@ class DrainScenario(HotSwitchScenario):
             await drains.undo(node)
 
     async def _nodes(self) -> list[str]:
-        """The node of the pod alone, or first those with ranks: the spare one has some by then."""
+        """Returns the names of the nodes to drain: that of the pod, or all.
+
+        Nodes with ranks come first, so that the spare node has some by then.
+        """
         pods = [pod for pod in await self.cluster.pods(self.job_id) if RANK_INDEX in pod.metadata.annotations]
         on = {pod.metadata.annotations[RANK_INDEX]: pod.spec.node_name for pod in pods}
         if not self.options.all_nodes:
@@ -65,7 +71,7 @@ class DrainScenario(HotSwitchScenario):
         return list(dict.fromkeys([*on.values(), *(node.metadata.name for node in await self.cluster.nodes())]))
 
     async def _drain(self, drains: Drains, node: str) -> bool:
-        """Whether all ranks left it; without a spare they wait."""
+        """Drains a node and returns whether all ranks left it. Without a spare node they wait."""
         await drains.begin(node)
         left = False
 
@@ -80,11 +86,11 @@ class DrainScenario(HotSwitchScenario):
         return left
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """Whether all ranks left the nodes that were drained, and which these were."""
+        """Adds whether all ranks left the drained nodes, and the names of these nodes."""
         return {**super().more(incidents), "drained": all(self.drained.values()), "nodes": list(self.drained)}
 
     async def tidy(self) -> None:
-        """Nodes take pods again."""
+        """Uncordons the nodes."""
         for node in await self.cluster.nodes():
             await self.cluster.cordon(node.metadata.name, cordoned=False)
         await super().tidy()

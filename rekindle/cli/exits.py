@@ -29,7 +29,7 @@ class Exit(IntEnum):
 
 
 class OutputLost(Exception):
-    """Standard output takes no more: the disk is full, or its reader has left."""
+    """Raised when standard output cannot be written: the disk is full, or its reader has ended."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -37,8 +37,10 @@ class OutputLost(Exception):
 
 
 class Output(TextIOWrapper):
-    """Standard output that tells its own errors from those of what a command does. Letters that its reader has not become
-    question marks."""
+    """Standard output that raises its own errors as `OutputLost`, so that they differ from errors of a command.
+
+    Unsupported characters are replaced by question marks.
+    """
 
     def write(self, text: str, /) -> int:
         """Raises OutputLost."""
@@ -64,7 +66,7 @@ def own_output() -> None:
 
 
 def lost(error: OutputLost) -> Exit:
-    """Lets what is still buffered go nowhere, and says why it was lost."""
+    """Discards what is still buffered, and returns the exit code for the reason."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if error.exit is Exit.UNWRITTEN:
         print(f"error: the output could not be written: {error}", file=sys.stderr)
@@ -72,7 +74,7 @@ def lost(error: OutputLost) -> Exit:
 
 
 def of(error: RekindleError) -> Exit:
-    """The code that an error ends a command with."""
+    """Returns the exit code for an error."""
     if isinstance(error, BadInput | NotFound | Invalid):
         return Exit.BAD_INPUT
     if isinstance(error, Unavailable | ClusterUnavailable):

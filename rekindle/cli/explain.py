@@ -1,4 +1,4 @@
-"""Commands about detection: why something is a fault, what a node shows, what a person says of it, and files of rules."""
+"""Commands about detection: why something is a fault, what is seen of a node, marks that people set, and files of rules."""
 
 import asyncio
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from rekindle.nodes import Nodes
 from rekindle.policy.explaining import UNUSED, is_used
 
 DOUBTS = 10.0
-"""Seconds that a person waits, behind what is said of a job, to hear which rules are not believed."""
+"""Seconds to wait for the rules that are not believed, after a job was shown."""
 
 Word = Literal["sick", "broken", "well", "none"]
 
@@ -42,11 +42,13 @@ async def explain(name: str, *, output: Output = Format.TEXT) -> None:
         return
     _show_job(status, output)
     if output is Format.TEXT:
-        with suppress(RekindleError, TimeoutError):  # what is said of the job does not depend on it
+        with suppress(RekindleError, TimeoutError):  # the output about the job does not depend on it
             async with asyncio.timeout(DOUBTS):
                 found = await Nodes(rekindle).look()
             say_doubts(found.unbelieved)
-            for node in (node for node in found.nodes if node.name == name):  # whose name a tenant may have given to a job
+            for node in (
+                node for node in found.nodes if node.name == name
+            ):  # a tenant may have given the name of a node to a job
                 _show_node(node, output)
 
 
@@ -100,7 +102,7 @@ async def mark(
 
 
 async def show_all(output: Output) -> None:
-    """The nodes of any cluster, as the control plane sees them."""
+    """Shows the nodes of any cluster, as the control plane sees them."""
     found = await Nodes(await control_plane()).look()
     if output is Format.JSON:
         print_json(found.model_dump(mode="json"))
@@ -113,7 +115,7 @@ async def show_all(output: Output) -> None:
 
 
 def say_doubts(doubted: Iterable[Unbelieved]) -> None:
-    """Which rules are not believed now."""
+    """Prints the rules that are not believed now."""
     for one in doubted:
         _say(f"not believed: {one.words}")
 

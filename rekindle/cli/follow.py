@@ -1,4 +1,4 @@
-"""Shows a recovery that somebody asked for while it runs: its phases as they are ticked off, until there is a verdict."""
+"""Shows the phases of a requested recovery while it runs, until there is a verdict."""
 
 import asyncio
 import re
@@ -27,10 +27,10 @@ Show = Callable[[list[str]], None]
 
 
 async def follow(rekindle: Rekindle, handle: WorkflowHandle[object, Verdict], job: Job, title: str, other: str) -> Verdict:
-    """Waits for the verdict. What was asked for goes on when this is cancelled.
+    """Waits for the verdict. If this is cancelled, the request itself continues.
 
     Args:
-        other: workflow id of the recovery that ran before; its phases are not those of what was asked for.
+        other: workflow id of the recovery that ran before; its phases are not those of the request.
     """
     waiting = asyncio.create_task(rekindle.verdict(handle))
     try:
@@ -44,7 +44,7 @@ async def follow(rekindle: Rekindle, handle: WorkflowHandle[object, Verdict], jo
 
 
 async def _phases(rekindle: Rekindle, job: Job, other: str) -> list[str]:
-    """The phases of the recovery that runs; none between two of them, or while nobody answers."""
+    """Returns the phases of the running recovery; none between two recoveries, or if nobody answers."""
     try:
         recovery = await rekindle.running(job)
         page = await rekindle.details(recovery.workflow_id) if recovery else ""
@@ -56,13 +56,17 @@ async def _phases(rekindle: Rekindle, job: Job, other: str) -> list[str]:
 
 
 def phases(mode: str, page: str) -> list[str]:
-    """A line for each phase on the page of a recovery, with its mark."""
+    """Returns a line for each phase on the page of a recovery, with its mark."""
     return [f"{MARKS.get(line['mark'], '?')} {mode}: {line['words'].replace('**', '')}" for line in PHASE.finditer(page)]
 
 
 @contextmanager
 def _shown(title: str) -> Iterator[Show]:
-    """On a terminal a list, which the post-mortem replaces; in a log a line when a phase begins, and one when it has ended."""
+    """Yields a function that shows the phases.
+
+    On a terminal it updates a list, which the post-mortem replaces. Otherwise it writes a line when a phase begins and one when
+    it has ended.
+    """
     if console.is_terminal:
         with Live(Spinner("dots", title), console=console, transient=True) as live:
             yield lambda lines: live.update(Group(Spinner("dots", title), *(Text(f"  {line}") for line in lines)))

@@ -1,4 +1,4 @@
-"""How somebody ends a command that has started processes: Ctrl-C, SIGTERM, or a terminal that is closed."""
+"""Handles the interruption of a command that has started processes: Ctrl-C, SIGTERM, or a closed terminal."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def on_interrupt(told: Callable[[], object]) -> None:
-    """Calls this at each interrupt from now on. `nohup` keeps its meaning."""
+    """Calls `told` at each interrupt from now on. SIGHUP stays ignored under `nohup`."""
     for number in SIGNALS:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             asyncio.get_running_loop().add_signal_handler(number, told)
@@ -17,7 +17,7 @@ def on_interrupt(told: Callable[[], object]) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """An interrupt cancels the block, so that all it has begun is undone, whichever of the signals it was."""
+    """Cancels the block at any of these signals, so that everything that it has begun is undone."""
     this = asyncio.current_task()
     assert this is not None
     on_interrupt(this.cancel)

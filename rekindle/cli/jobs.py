@@ -34,10 +34,10 @@ fault_app = App(name="fault", help="Make a node sub-healthy or lose it, and make
 
 
 MOST_ASKED = 50
-"""Jobs of a list that are asked how far they are."""
+"""Maximum number of jobs in a list that are asked for their step."""
 
 PATIENCE = 2.0
-"""Seconds for their answers."""
+"""Seconds to wait for their answers."""
 
 
 async def submit(
@@ -86,13 +86,13 @@ async def jobs(
 
 
 class Listed(JobRow):
-    """A job with what is seen of its pods and its training."""
+    """Job of a list, with its pods and the progress of its training."""
 
     pods: str = ""
-    """Returns how many pods run, of how many; empty: they are not seen from here."""
+    """Number of running pods and of all pods, such as `2/2`; empty: they are not visible from here."""
 
     step: int | None = None
-    """The first one that its training completed since it began or came back; None: none was told."""
+    """First step that training completed since it began or came back; None: unknown."""
 
 
 async def _listed(rekindle: Rekindle, *, ended: bool) -> list[Listed]:
@@ -108,7 +108,7 @@ async def _listed(rekindle: Rekindle, *, ended: bool) -> list[Listed]:
 
 
 async def _step(rekindle: Rekindle, row: JobRow) -> int | None:
-    """The last step that is known of a job that lives; None also where nobody answers in time."""
+    """Returns the last known step of a job that has not ended; None also if nobody answers in time."""
     if row.until:
         return None
     try:
@@ -137,13 +137,13 @@ def _cells(row: Listed) -> tuple[str, ...]:
 
 
 def _as_its_pods_are(row: JobRow, pods: list[Pod]) -> JobRow:
-    """A job whose pods wait for nodes does not train, whatever is known of it besides."""
+    """Returns the row with its phase corrected: a job whose pods wait for nodes does not train, whatever its workflow knows."""
     waits = waiting(pods)
     return row.model_copy(update={"phase": waits}) if waits and row.until is None and row.phase != RECOVERING else row
 
 
 async def _visible_pods(job_id: str | None = None) -> list[Pod]:
-    """Pods of the local cluster; of other clusters we see none from here."""
+    """Returns pods of the local cluster; empty for other clusters, whose pods are not visible from here."""
     try:
         async with local_cluster() as cluster:
             return await cluster.pods(job_id)
@@ -248,7 +248,7 @@ def _links(node: Node) -> str:
 
 
 def health(node: Node) -> str:
-    """All that somebody says of it, a person too."""
+    """Describes the health of a node by its conditions and its marks."""
     ready = condition_of(node.status.conditions, "Ready")
     if ready and ready.status != "True":
         return f"not ready: {ready.message}"
@@ -260,7 +260,7 @@ def health(node: Node) -> str:
 
 
 def _isolated(node: Node) -> str:
-    """Why no new pod goes there; empty: they may."""
+    """Returns why no new pod goes to the node; empty: they may."""
     marks = node.metadata.annotations
     if not isolation.is_isolated(marks):
         return ""

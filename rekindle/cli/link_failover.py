@@ -1,7 +1,7 @@
-"""The run behind `rekindle demo link-failover`: what the first links of all nodes are plugged into is maintained under a job.
+"""Run of `rekindle demo link-failover`: the switch of all first links is maintained under a job.
 
-Training runs over the first links, then, with those pulled, over the backup links, where a rank is killed, and then over the
-first ones again.
+Training runs over the first links. With those pulled, it runs over the backup links, where a rank is killed. Then it runs over
+the first links again.
 """
 
 from collections import Counter
@@ -20,61 +20,64 @@ FIRST, BACKUP = "eth1", "eth2"
 """Links of each node of the local cluster."""
 
 CALM = 10
-"""Steps on each side of what happens, in which nothing else does."""
+"""Number of undisturbed steps before and after each event."""
 
 NEEDED = 6 * CALM
-"""Steps behind the first of them, at least: of calm, and while links are moved."""
+"""Minimum number of steps after the first event: undisturbed ones, and those while links are moved."""
 
 OUTLASTED = 6.0
-"""Seconds that they last at least."""
+"""Minimum duration of these steps in seconds."""
 
 IDLE = 0.01
-"""Share of the bytes up to which a link counts as not in use: its ends ask each other for their addresses."""
+"""Share of all bytes up to which a link counts as unused. The ends of a link exchange some packets to resolve addresses."""
 
 SWITCH = "links are switched"
-"""The phase of a link switch in which training side and cluster do what it is about."""
+"""Phase of a link switch in which training side and cluster switch the links."""
 
 Times = Mapping[str, Mapping[str, Any]]
-"""By link: whether it was plugged in on all nodes, and the bytes that all nodes sent over it."""
+"""State of each link, by name: whether it was plugged in on all nodes, and the bytes that all nodes sent over it."""
 
 
 class LinkFailover(ProcessFaults):
-    """What the demo is asked for."""
+    """Options of the link failover demo."""
 
     mode: Mode = Mode.IN_PLACE
     fault: Strike = Strike.KILL
     struck_in_switch: bool = False
-    """The training side loses a rank in the first switch, too."""
+    """True if a rank is killed in the first switch."""
 
     @property
     def links(self) -> bool:
-        """Whether nodes have networks of their own, with two links each."""
+        """True if each node has a network of its own with two links."""
         return True
 
     @property
     def pulls(self) -> bool:
-        """Whether the first links are pulled meanwhile: a new pod would have no other one to begin on."""
+        """True if the first links are pulled during the maintenance.
+
+        They are not if pods are killed: a new pod starts on its first link.
+        """
         return not self.kills_pods
 
     @property
     def incidents(self) -> int:
-        """Of the job, all in all."""
+        """Number of incidents of the job."""
         return 3 + int(self.struck_in_switch)
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
         moved = (Mode.LINK_SWITCH, Outcome.RECOVERED)
         interrupted = (Mode.LINK_SWITCH, Outcome.CANCELLED), (Mode.IN_PLACE, Outcome.RECOVERED)
         return (*(interrupted if self.struck_in_switch else ()), moved, *super().expected, moved)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         return {"REKINDLE_INJECT": '[{"fault": "rank-fails", "when": "switching"}]'} if self.struck_in_switch else {}
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """Traffic must have been where it was to be."""
+        """Returns whether traffic used the expected links."""
         times = [(result["links_before"], FIRST), (result["links_after"], FIRST)]
         times += [(result["links_between"], BACKUP)] if self.pulls else []
         return super().is_met_by(result) and all(used(links) == [link] for links, link in times)
@@ -90,7 +93,7 @@ class LinkFailoverScenario(ProcessFaultScenario):
     _after: Times
 
     def step_ms(self, loading: float) -> float:
-        """Training must not end before its links are moved back."""
+        """Returns the duration of a step, in milliseconds. Training must not end before its links are moved back."""
         return max(STEP_MS, 1000 * OUTLASTED / (self.options.steps - self.options.at_step))
 
     @property
@@ -99,7 +102,7 @@ class LinkFailoverScenario(ProcessFaultScenario):
         return Maintenances(self._rekindle)
 
     async def strike(self) -> None:
-        """The whole maintenance."""
+        """Runs the whole maintenance."""
         self._before = await self._carried(self._calm)
         await self._fail_over()
         self._between = await self._carried(self._maintain)
@@ -109,12 +112,13 @@ class LinkFailoverScenario(ProcessFaultScenario):
         self._after = await self._carried(self._calm)
 
     async def tidy(self) -> None:
-        """Links are plugged in again, however the run ended."""
+        """Plugs the links in again, however the run ended."""
         await self.cluster.set_leaf(FIRST, up=True)
         await super().tidy()
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """How long training paused for each switch, and for how much of that no link was being switched; who carried what."""
+        """Adds the pause of training for each switch, the part of it in which no link was being switched, and the traffic of each
+        link."""
         records = measure.read_steps(self.job_directory)
         pauses = [(measure.pause_of(records, one), switching_seconds(one)) for one in incidents if _is_a_switch(one)]
         return {
@@ -128,7 +132,7 @@ class LinkFailoverScenario(ProcessFaultScenario):
         }
 
     async def _fail_over(self) -> None:
-        """All devices of the job, which are on as many nodes as it has pods."""
+        """Fails over all devices of the job, which are on as many nodes as it has pods."""
         self.tell(Step(text=f"ranks move to {BACKUP}"))
         pods = [pod for pod in await self.cluster.pods(self.job_id) if RANK_INDEX in pod.metadata.annotations]
         links = [NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True) for pod in pods]
@@ -148,7 +152,7 @@ class LinkFailoverScenario(ProcessFaultScenario):
         await self.trains_until(measure.last_step(measure.read_steps(self.job_directory)) + CALM)
 
     async def _carried(self, meanwhile: Callable[[], Awaitable[None]]) -> Times:
-        """What all nodes sent over each link, and whether its cables were in at the end of it."""
+        """Returns the bytes that all nodes sent over each link, and whether the link was plugged in on all nodes at the end."""
         before, _ = await self._links()
         await meanwhile()
         after, up = await self._links()
@@ -163,7 +167,7 @@ class LinkFailoverScenario(ProcessFaultScenario):
 
 
 def used(links: Times) -> list[str]:
-    """The links that were in use."""
+    """Returns the names of the links that were in use."""
     everything = sum(link["bytes"] for link in links.values())
     return [name for name, link in links.items() if link["bytes"] > IDLE * everything]
 
@@ -173,5 +177,5 @@ def _is_a_switch(incident: Incident) -> bool:
 
 
 def switching_seconds(incident: Incident) -> float:
-    """From the order to move links until the training side's answer; 0 in an incident without."""
+    """Returns the seconds from the order to move links to the training side's answer; 0 if the incident has no link switch."""
     return sum(phase.seconds for phase in incident.ladder[-1].phases if phase.name == SWITCH)

@@ -1,4 +1,4 @@
-"""Commands about links: fail devices of jobs over to their backup links, switch them back, and show who is where."""
+"""Commands about links: fail devices over to their backup links, switch them back, and list them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -31,10 +31,13 @@ from rekindle.temporal import Attributes
 Thing = TypeVar("Thing")
 
 LEAVES = {1: "0,8,2,10,4,12,6,14", 2: "1,9,3,11,5,13,7,15"}
-"""Devices of a node of 16 whose first links go to one leaf switch. Source: the batches of MindCluster's link failover."""
+"""Devices of a node with 16 of them whose first links go to the same leaf switch.
+
+Source: the batches of MindCluster's link failover.
+"""
 
 AT_ONCE = 8
-"""Jobs that are moved at the same time."""
+"""Number of jobs that are moved at the same time."""
 
 Nodes = Annotated[list[str], Parameter(name="--node", help="Node of these devices; may be given several times.", negative="")]
 Devices = Annotated[str, Parameter(help="Ids of devices of each node, separated by commas, such as 0,8.")]
@@ -112,7 +115,8 @@ async def switchback(
 
 
 async def _is_on_backup(rekindle: Rekindle, job: str) -> bool:
-    """By a maintenance that somebody has ended, or by a client that moved links and left them there."""
+    """Returns whether links of the job are on their backup without a running maintenance: somebody ended it, or a client moved
+    them and left them there."""
     return bool((await rekindle.status(job)).state.links)
 
 
@@ -174,7 +178,7 @@ def _devices(devices: str, leaf: int | None) -> tuple[str, ...]:
 
 
 async def _jobs(rekindle: Rekindle, job: str, selector: str) -> dict[str, str]:
-    """Ids of the jobs, with how each is shown."""
+    """Returns the ids of the jobs, each with the name under which it is shown."""
     if bool(job) == bool(selector):
         raise BadInput("job: either a job, by its name or id, or --selector")
     if job:
@@ -183,7 +187,7 @@ async def _jobs(rekindle: Rekindle, job: str, selector: str) -> dict[str, str]:
     found: dict[str, str] = {}
 
     async def look(row: JobRow) -> None:
-        """One that cannot be asked does not keep the others from it."""
+        """Adds a job if it matches the selector. A job that cannot be queried does not affect the others."""
         try:
             labels = (await rekindle.status(row.id)).state.job.labels
         except RekindleError as error:
@@ -205,7 +209,7 @@ def _pair(part: str) -> tuple[str, str]:
 
 
 async def _in_turn(things: Iterable[Thing], work: Callable[[Thing], Awaitable[None]]) -> None:
-    """Some at once."""
+    """Runs the work for each of them, `AT_ONCE` at a time."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(thing: Thing) -> None:
@@ -221,7 +225,7 @@ async def _in_turn(things: Iterable[Thing], work: Callable[[Thing], Awaitable[No
 
 
 async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenance]], output: Format) -> int:
-    """A line a job as soon as it is done. One that cannot be moved does not keep the others from it."""
+    """Moves the links of each job, and prints a line as soon as one is done. A job that fails does not affect the others."""
     if len(jobs) == 1 and output is Format.TEXT:
         (job_id,) = jobs
         with _going_on():
@@ -253,13 +257,13 @@ async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenanc
 
 
 def _of_all(codes: set[Exit]) -> Exit:
-    """The exit code of several jobs: where they ended differently, something was done and something was not."""
+    """Returns the exit code for several jobs. If they ended differently, something was done and something was not."""
     return codes.pop() if len(codes) == 1 else Exit.OTHERWISE
 
 
 @contextmanager
 def _going_on() -> Iterator[None]:
-    """Ctrl-C ends the command alone, and it says so."""
+    """Prints that the movement continues if the command is interrupted."""
     try:
         yield
     except asyncio.CancelledError:
@@ -277,7 +281,7 @@ def _say(job: str, known: Maintenance) -> None:
 
 
 async def _judge(rekindle: Rekindle, jobs: dict[str, str], links: tuple[NodeLinks, ...], output: Format) -> int:
-    """What would be answered."""
+    """Shows whether the request would be accepted for each job. Changes nothing."""
     refusals: dict[str, str] = {}
     codes: set[Exit] = set()
 

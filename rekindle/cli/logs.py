@@ -1,4 +1,4 @@
-"""`rekindle logs`: what the pods of a job wrote, also those that a recovery has replaced. Logs stay in the job's directory."""
+"""`rekindle logs`: output of a job's pods, including pods that a recovery has replaced. Logs stay in the job's directory."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def logs(
 
 
 async def _job(cluster: ClusterClient, job: str) -> tuple[Path, list[Pod]]:
-    """Directory and pods of a job; one that has ended has left its directory."""
+    """Returns directory and pods of a job. A job that has ended has only its directory."""
     try:
         found = await cluster.job(job)
     except NotFound:
@@ -57,7 +57,7 @@ async def _job(cluster: ClusterClient, job: str) -> tuple[Path, list[Pod]]:
 
 
 def _left_behind(job: str) -> list[Path]:
-    """Directories of jobs that had this name or id; the newest last."""
+    """Returns the directories of jobs that had this name or id; the newest last."""
     found = []
     for directory in (read_settings().state_dir / "jobs").glob("*-*"):
         name, uid = directory.name.rsplit("-", 1)
@@ -77,7 +77,7 @@ def _file_of(pod: Pod) -> str:
 
 
 async def _log_of(pod: Pod, cluster: ClusterClient, directory: Path, *, follow: bool) -> AsyncIterator[str]:
-    """Of one that has gone since it was listed, what it left."""
+    """Yields the log of a pod. If the pod has been deleted since it was listed, yields the log file that it left."""
     try:
         async for piece in cluster.logs(pod.metadata.name, follow=follow):
             yield piece
@@ -96,7 +96,7 @@ async def _text_of(path: Path) -> AsyncIterator[str]:
 
 
 async def _write(pieces: AsyncIterator[str]) -> None:
-    """The next log begins on a line of its own."""
+    """Writes the pieces, and a final line break, so that the next log begins on a new line."""
     last = "\n"
     async for piece in pieces:
         sys.stdout.write(piece)

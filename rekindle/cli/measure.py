@@ -1,4 +1,4 @@
-"""What a run did, computed from what its ranks wrote: step logs and final parameters. Pure but for reading the files."""
+"""Computes what a run did from the output of its ranks: step logs and final parameters. Pure except for reading the files."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from rekindle.model.recovery import Incident
 
 
 class StepRecord(Value):
-    """One executed step of one rank, as its step log has it."""
+    """One executed step of one rank, from its step log."""
 
     rank: int
     step: int
@@ -38,15 +38,15 @@ class SwitchedRank(Value):
 
 
 BEFORE = 1.0
-"""Seconds before a fault whose steps count as around it: the pause begins behind one of them."""
+"""Seconds before a fault in which steps still count. The pause begins after one of them."""
 
 
 AFTER = 0.5
-"""Seconds behind the end of an incident: the step is written then with which training has gone on."""
+"""Seconds after the end of an incident in which the record of the first new step is written."""
 
 
 def read_steps(directory: Path) -> list[StepRecord]:
-    """All records below `steps/` of a job's directory, by rank and time. A line that is being written is left out."""
+    """Returns all records below `steps/` of a job's directory, by rank and time. A line that is being written is left out."""
     records = []
     for path in sorted((directory / "steps").glob("rank-*.jsonl")):
         for line in path.read_text().splitlines():
@@ -58,12 +58,12 @@ def read_steps(directory: Path) -> list[StepRecord]:
 
 
 def last_step(records: Iterable[StepRecord]) -> int:
-    """The last step that was completed by any rank; 0: none."""
+    """Returns the last step that any rank has completed; 0: none."""
     return max((record.step for record in records), default=0)
 
 
 def gaps(records: Sequence[StepRecord]) -> list[float]:
-    """Seconds between consecutive completed steps. A step is completed when all ranks have."""
+    """Returns the seconds between consecutive completed steps. A step is completed when all ranks have completed it."""
     completed: dict[int, float] = {}
     for record in records:
         completed[record.step] = max(completed.get(record.step, 0.0), record.end)
@@ -72,7 +72,7 @@ def gaps(records: Sequence[StepRecord]) -> list[float]:
 
 
 def pause_seconds(records: Sequence[StepRecord], since: float) -> float:
-    """The largest gap between consecutive completed steps, less the median gap before the fault.
+    """Returns the largest gap between consecutive completed steps, minus the median gap before the fault, in seconds.
 
     Args:
         since: when the fault was seen, seconds since the epoch. What was slow before it (the first checkpoint) is no pause.
@@ -83,13 +83,13 @@ def pause_seconds(records: Sequence[StepRecord], since: float) -> float:
 
 
 def pause_of(records: Sequence[StepRecord], incident: Incident) -> float:
-    """`pause_seconds` of an incident that has ended, whatever happened to the job behind it."""
+    """Returns `pause_seconds` of an incident that has ended, regardless of later events."""
     begun = incident.started_at.timestamp()
     return pause_seconds([record for record in records if record.end <= begun + incident.seconds + AFTER], begun)
 
 
 def steps_lost(records: Sequence[StepRecord]) -> int:
-    """Steps that were executed more than once: the executed steps of a rank less its distinct ones; the most of any rank."""
+    """Returns the number of repeated steps: executed steps of a rank minus its distinct ones, at the rank with the most."""
     by_rank: dict[int, list[int]] = {}
     for record in records:
         by_rank.setdefault(record.rank, []).append(record.step)
@@ -97,7 +97,7 @@ def steps_lost(records: Sequence[StepRecord]) -> int:
 
 
 def first_step_since(records: Iterable[StepRecord], moment: float, ranks: int) -> float:
-    """When all ranks had completed the first step that each of them began behind this moment; seconds since the epoch."""
+    """Returns when all ranks had completed the first step that each of them began after this time, in seconds since the epoch."""
     ends: dict[int, dict[int, float]] = {}
     for record in records:
         if record.start > moment:
@@ -106,7 +106,7 @@ def first_step_since(records: Iterable[StepRecord], moment: float, ranks: int) -
 
 
 def switched(records: Sequence[StepRecord]) -> list[SwitchedRank]:
-    """Ranks whose process changed, with their places at their first and their last step."""
+    """Returns the ranks whose process changed, with their places at their first and their last step."""
     changed = []
     for rank in sorted({record.rank for record in records}):
         own = sorted((record for record in records if record.rank == rank), key=lambda record: record.end)
@@ -120,7 +120,10 @@ def _place(record: StepRecord) -> Place:
 
 
 def parameters_equal(one: Path, other: Path, ranks: int) -> bool:
-    """Whether two runs ended with the same parameters, bit for bit, on every rank. A missing or empty file is a difference."""
+    """Returns whether two runs ended with the same parameters, bit for bit, on every rank.
+
+    A missing or empty file is a difference.
+    """
     return all(_same(one / "final" / name, other / "final" / name) for name in (f"rank-{rank:05d}.bin" for rank in range(ranks)))
 
 

@@ -1,4 +1,4 @@
-"""What people and machines read: tables and colours on a terminal, one JSON object a command for machines."""
+"""Output for people and machines: tables and colours on a terminal, one JSON object per command for machines."""
 
 import json
 import os
@@ -28,25 +28,26 @@ from rekindle.policy.clients import doubts
 from rekindle.policy.phases import phase
 
 NO_STEP = "reports 406 no step was completed"
-"""Of the verdict of a hot switch: our training side was told to go on, rebuilt its communicator, and never completed a step."""
+"""Part of the verdict of a hot switch after which no step was completed: our training side rebuilt its communicator after the
+order to go on, and no more."""
 NOT_REBUILT = (
     "usually the script speaks to other ranks between session() and its loop, where a replacement is alone, or keeps a process "
     "group of its own for which it does not ask again in a function that it gives to training.on_rebuild"
 )
 
 ORDERS = dict.fromkeys((0x1B, *range(0x80, 0xA0)), "?")
-"""Characters with which a text gives orders to a terminal."""
+"""Control characters, which are replaced so that a text cannot control the terminal."""
 
 
 class Terminal(Console):
-    """Much of what is shown was written by a tenant, such as the last words of a pod: it gives the terminal no orders."""
+    """Console that replaces control characters. Much of its text was written by tenants, such as the last words of a pod."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=segment.text.translate(ORDERS))
 
     def on_broken_pipe(self) -> None:
-        """Nobody reads standard error any more: what the command does is not ended by that. Standard output raises by itself."""
+        """Continues silently if nobody reads standard error any more. A closed standard output raises an error by itself."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -83,7 +84,7 @@ Output = Annotated[Format, Parameter(name=["--output", "-o"], help="text for peo
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON on stdout."""
+    """Prints one line of JSON to stdout."""
     sys.stdout.write(json.dumps(value, default=str) + "\n")
     sys.stdout.flush()
 
@@ -93,8 +94,10 @@ def outcome(value: Outcome) -> Text:
 
 
 def print_columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table that cuts nothing, on however narrow a terminal: what it shows is typed in other commands. A row is one line,
-    whatever somebody wrote."""
+    """Prints a table without cutting anything, even on a narrow terminal, as users type its content in other commands.
+
+    Each row is one line, whatever its text contains.
+    """
     table = [tuple(" ".join(cell.splitlines()) for cell in row) for row in (header, *rows)]
     widths = [max(cell_len(row[column]) for row in table) for column in range(len(header))]
     for number, row in enumerate(table):
@@ -103,12 +106,12 @@ def print_columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> N
 
 
 def complain(error: BaseException) -> None:
-    """An error as it is said to people: nothing in it is markup."""
+    """Prints an error for people, without interpreting markup in it."""
     problems.print(Text("error: ", style="red").append(str(error), style="default"), soft_wrap=True)
 
 
 def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Sequence[Pod] = ()) -> None:
-    """A job's page: policy, stream, pods that do not run, and its incidents as post-mortems.
+    """Prints a job's page: policy, stream, pods that do not run, and its incidents as post-mortems.
 
     Args:
         recovery: the one that runs now.
@@ -155,14 +158,14 @@ def _doing(status: JobStatus, pods: Sequence[Pod]) -> str:
 
 
 def show_downgrade(state: JobState) -> None:
-    """Why sub-healths of the job are ignored, and how that ends."""
+    """Prints why sub-healths of the job are ignored, and how that ends."""
     if state.downgrade:
         _line(f"  [yellow]downgraded[/yellow] {when(state.downgrade.since)} to ignore: {escape(state.downgrade.reason)}")
         _line(f"  lift it with: rekindle policy lift {state.job.name}")
 
 
 def show_incident(incident: Incident) -> None:
-    """A post-mortem of all modes that it took."""
+    """Prints an incident as a post-mortem of all modes that were tried."""
     line = Text(f"incident {incident.number}: {incident.summary} -> ").append_text(outcome(incident.verdict))
     console.print(line.append(f" in {incident.seconds:.2f} s"), soft_wrap=True)
     for verdict in incident.ladder:
@@ -170,7 +173,7 @@ def show_incident(incident: Incident) -> None:
 
 
 def show_verdict(verdict: Verdict) -> None:
-    """One recovery as a post-mortem."""
+    """Prints one recovery as a post-mortem."""
     line = Text(f"  {verdict.mode}: ").append_text(outcome(verdict.outcome)).append(f", {verdict.reason}")
     console.print(line, soft_wrap=True)
     if words := hint(verdict):
@@ -185,7 +188,7 @@ def show_verdict(verdict: Verdict) -> None:
 
 
 def show_tested(tested: Tested) -> None:
-    """The table of a stress test, with what was found first."""
+    """Prints the table of a stress test; rows with findings come first."""
     if tested.failed:
         console.print(tested.failed, markup=False, highlight=False, soft_wrap=True)
         return
@@ -202,13 +205,13 @@ def _code(code: str) -> str:
 
 
 def hint(verdict: Verdict) -> str:
-    """What usually causes such an end; empty: nothing in particular."""
+    """Returns the usual cause of such a verdict; empty: there is none."""
     stuck = verdict.mode is Mode.HOT_SWITCH and NO_STEP in verdict.reason
     return NOT_REBUILT if stuck and verdict.outcome is Outcome.ESCALATE else ""
 
 
 def _fault(one: Standing) -> str:
-    """A fault that stands, and what was decided about it."""
+    """Describes a fault of the job, and what was decided about it."""
     return f"{describe(one.fault)} ({one.judged or 'not judged yet'})"
 
 
@@ -217,12 +220,12 @@ def _line(markup: str) -> None:
 
 
 def when(time: datetime) -> str:
-    """A moment in the reader's own time zone."""
+    """Formats a time in the reader's own time zone."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def age(time: timedelta) -> str:
-    """A time as people say it: `40s`, `12m`, `5h`, `3d`."""
+    """Formats a duration as people say it: `40s`, `12m`, `5h`, `3d`."""
     seconds = max(0, int(time.total_seconds()))
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * length:

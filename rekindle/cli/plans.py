@@ -1,4 +1,4 @@
-"""Commands about upgrades of switches: check a plan, start it, look at it, and say how it goes on."""
+"""Commands about upgrades of switches: check a plan, start it, look at it, and control it."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from rekindle.temporal import Attributes
 plan_app = App(name="plan", help="Upgrade a switch leaf by leaf, while the jobs on it train on their backup links.")
 
 LOOK = 0.5
-"""Seconds between two looks at an upgrade that is followed."""
+"""Seconds between two looks at an upgrade that is being followed."""
 
 File = Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")]
 Wait = Annotated[bool, Parameter(negative="", help="Show each job, until somebody has to do something.")]
@@ -214,7 +214,7 @@ def _show(known: Upgrade, output: Format) -> None:
 
 
 async def _follow(plans: Plans, switch: str, command: str, output: Format) -> int:
-    """A line a job as soon as something becomes of it. The upgrade goes on when this is interrupted.
+    """Follows the upgrade, and prints a line for each change of a job. The upgrade continues if this is interrupted.
 
     Returns:
         0 where it has come to its end, or waits for `proceed`; 1 where it was rolled back, waits for a decision or is stopped.
@@ -236,7 +236,7 @@ async def _follow(plans: Plans, switch: str, command: str, output: Format) -> in
 
 @contextmanager
 def _going_on(switch: str) -> Iterator[None]:
-    """Ctrl-C ends the command alone, and it says so."""
+    """Prints that the upgrade continues if the command is interrupted."""
     try:
         yield
     except asyncio.CancelledError:
@@ -245,7 +245,7 @@ def _going_on(switch: str) -> Iterator[None]:
 
 
 def _tell_news(known: Upgrade, said: set[str]) -> None:
-    """On the error stream, so that the output is the end alone."""
+    """Writes each new line about the upgrade to standard error once. Standard output contains only the result."""
     lines = [f"leaf {known.leaves[move.leaf]}: {move.job}: {move.where}" for move in known.moves]
     if known.done:
         lines.append(f"leaf {known.done[-1].name}: done")
@@ -256,7 +256,7 @@ def _tell_news(known: Upgrade, said: set[str]) -> None:
 
 
 async def _run(command: str, known: Upgrade) -> int:
-    """The exit code of a check; it writes where we do."""
+    """Runs a check and returns its exit code. Its output goes to that of this command."""
     environment = {**os.environ, "REKINDLE_SWITCH": known.switch, "REKINDLE_LEAF": known.leaf_name}
     problems.print(Text(f"leaf {known.leaf_name}: runs {command}"), soft_wrap=True)
     process = await asyncio.create_subprocess_shell(command, env=environment, stdout=sys.stderr)

@@ -1,7 +1,9 @@
-"""Who listens at a port of this machine. `rekindle dev` asks before it starts, and again when its own server should be there.
+"""Checks which process listens on a port of this machine.
 
-A connection that is accepted says only that somebody listens. Linux tells which process it is: `/proc/net/tcp` names the socket,
-and the process holds it among its open files.
+`rekindle dev` checks before it starts, and again when its own server should listen.
+
+A connection that is accepted shows only that some process listens. Linux shows which process it is: `/proc/net/tcp` names the
+socket, and the process holds it among its open files.
 """
 
 import socket
@@ -14,7 +16,7 @@ LISTENING = "0A"
 
 
 def ensure_free(port: int, option: str, guess: str) -> None:
-    """Refuses a port that somebody else has.
+    """Refuses a port that another process uses.
 
     Args:
         port: of 127.0.0.1.
@@ -25,7 +27,7 @@ def ensure_free(port: int, option: str, guess: str) -> None:
         Refused: the message names the port, its process where we may see that, and the option.
     """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the connections of one that has ended do not count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores connections of an ended process
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
@@ -36,12 +38,12 @@ def ensure_free(port: int, option: str, guess: str) -> None:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether this very process listens at a port."""
+    """Returns whether exactly this process listens on the port."""
     return bool(_sockets_of(pid) & _listening_at(port))
 
 
 def who_listens(port: int) -> str:
-    """The process that listens at a port, in words; processes of other users cannot be told."""
+    """Describes the process that listens on the port. Processes of other users cannot be identified."""
     listening = _listening_at(port)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _sockets_of(int(entry.name)) & listening:
@@ -50,7 +52,7 @@ def who_listens(port: int) -> str:
 
 
 def _listening_at(port: int) -> set[str]:
-    """Inodes of the sockets that listen at a port, at whatever address."""
+    """Returns the inodes of the sockets that listen on the port, at any address."""
     found = set()
     for table in Path("/proc/net").glob("tcp*"):  # without IPv6 there is no tcp6
         for line in table.read_text().splitlines()[1:]:
@@ -61,7 +63,7 @@ def _listening_at(port: int) -> set[str]:
 
 
 def _sockets_of(pid: int) -> set[str]:
-    """Inodes of the sockets that a process holds; none where we may not look or it is gone."""
+    """Returns the inodes of the sockets that a process holds; none if access is denied or it is gone."""
     try:
         links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:

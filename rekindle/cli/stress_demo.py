@@ -1,4 +1,4 @@
-"""The run behind `rekindle demo stress-test`: a node computes wrongly, a test finds it, and training goes on without it."""
+"""Run of `rekindle demo stress-test`: a node computes wrong results, a test finds it, and training goes on without it."""
 
 import json
 import time
@@ -13,29 +13,29 @@ from rekindle.model.stress import Op, StressRequest
 from rekindle.policy import isolation
 
 OUTLASTED = 12.0
-"""Seconds that training lasts at least behind the test: a pod on another node has to load."""
+"""Minimum seconds for which training lasts after the test, as a pod on another node has to load."""
 
 
 class StressDemo(Options):
-    """What the demo is asked for."""
+    """Options of the stress test demo."""
 
     node: str = "node-1"
-    """The one that computes wrongly; empty: none does."""
+    """Node that computes wrong results; empty: none does."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         return {"REKINDLE_INJECT": json.dumps([{"fault": "wrong-product", "node": self.node}])} if self.node else {}
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
         if not self.node:
             return ((Mode.STRESS_TEST, Outcome.RECOVERED),)
         return (Mode.STRESS_TEST, Outcome.ESCALATE), (Mode.PROCESS_RESCHEDULING, Outcome.RECOVERED)
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """The very node was isolated, no rank is there any more, and no step is lost."""
+        """Returns whether exactly this node was isolated, no rank is on it any more, and no step was lost."""
         isolated = [self.node] if self.node else []
         left = [rank["after"]["node"] for rank in result["switched"]]
         found = result["isolated"] == isolated and self.node not in left
@@ -49,11 +49,11 @@ class StressScenario(Scenario[StressDemo]):
     _verdict: Verdict | None = None
 
     def step_ms(self, loading: float) -> float:
-        """Training must not end before its pods have moved."""
+        """Returns the duration of a step, in milliseconds. Training must not end before its pods have moved."""
         return max(STEP_MS, 1000 * OUTLASTED / (self.options.steps - self.options.at_step))
 
     async def strike(self) -> None:
-        """Somebody asks for the test."""
+        """Requests the test and waits for its verdict."""
         assert self._rekindle is not None
         self.tell(Step(text="all nodes of the job are tested"))
         self._began = time.time()
@@ -63,11 +63,11 @@ class StressScenario(Scenario[StressDemo]):
         self._verdict = await self._rekindle.verdict(handle)
 
     def since(self, incident: Incident) -> float:
-        """When somebody asked."""
+        """Returns when the test was requested, in seconds since the epoch."""
         return self._began
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """What was found, and the node that was isolated."""
+        """Adds the results of the test, and the nodes that were isolated."""
         tested = self._verdict.tested if self._verdict else None
         return {
             "isolated": list(tested.findings.isolate) if tested else [],
@@ -75,7 +75,7 @@ class StressScenario(Scenario[StressDemo]):
         }
 
     async def tidy(self) -> None:
-        """Nodes take pods again."""
+        """Releases isolated nodes."""
         for node in await self.cluster.nodes():
             if change := isolation.release(node.metadata.annotations):
                 await self.cluster.annotate_node(node.metadata.name, change)
@@ -83,7 +83,7 @@ class StressScenario(Scenario[StressDemo]):
 
 
 class ShownScenario(StressScenario):
-    """With its table, for people."""
+    """Stress test demo that also prints the table of results, for people."""
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         if self._verdict and self._verdict.tested:

@@ -1,4 +1,4 @@
-"""The run behind `rekindle demo hot-switch`: a node turns sub-healthy under a job."""
+"""Run of `rekindle demo hot-switch`: a node under a job becomes sub-healthy."""
 
 import json
 import os
@@ -15,31 +15,31 @@ from rekindle.model.keys import SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import Mode, Outcome
 
 MARGIN = 2
-"""Training behind the fault lasts this many times as long as what it must outlast."""
+"""Factor by which training after the fault is longer than what it must outlast."""
 
 
 class SubHealth(Options):
-    """What the demo of a hot switch is asked for."""
+    """Options of the hot switch demo."""
 
     pod_rank: int = 1
     backup_fails: bool = False
     pause_hangs: bool = False
     resume_fails: bool = False
     backup_dies_paused: bool = False
-    """After the pause, before the order to migrate."""
+    """The backup pod dies after the pause, before the order to migrate."""
 
     real_fault: bool = False
-    """A rank is killed while the backup loads."""
+    """True if a rank is killed while the backup loads."""
 
     fault_paused: bool = False
-    """A rank that is not switched is killed behind the pause."""
+    """True if a rank that is not switched is killed after the pause."""
 
     tamper: str = ""
-    """Breaks one thing in the migration, so that the comparison of parameters is seen to fail."""
+    """Part of the migration that is deliberately broken, to check that the comparison of parameters fails; empty: none."""
 
     @property
     def injection(self) -> list[dict[str, str]]:
-        """What goes wrong inside the job."""
+        """Faults that are injected into the job."""
         faults = {
             "pause-hangs": self.pause_hangs,
             "resume-fails": self.resume_fails,
@@ -51,18 +51,18 @@ class SubHealth(Options):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the job."""
+        """Labels of the job."""
         return {SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH.value}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the job's pods get."""
+        """Environment variables of the job's pods."""
         injected = {"REKINDLE_INJECT": json.dumps(self.injection)} if self.injection else {}
         return {**injected, **({"REKINDLE_TAMPER": self.tamper} if self.tamper else {})}
 
     @property
     def limits(self) -> dict[str, float]:
-        """Seconds instead of minutes where the demo waits for a limit."""
+        """Limits of the job: seconds instead of minutes, where the demo waits for a limit."""
         limits = super().limits
         if self.no_spare:
             limits["backupScheduled"] = 3
@@ -72,7 +72,7 @@ class SubHealth(Options):
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
-        """The modes that are tried, and how each ends."""
+        """Modes that are expected to be tried, each with its outcome."""
         if self.no_spare or self.backup_dies_paused:
             return ((Mode.HOT_SWITCH, Outcome.IGNORED),)
         if self.real_fault or self.fault_paused:
@@ -100,7 +100,7 @@ class HotSwitchScenario(Scenario[SubHealth]):
         self._meanwhile = meanwhile
 
     async def strike(self) -> None:
-        """The node of a pod turns sub-healthy; what else is to happen does so while the backup loads."""
+        """Makes the node of a pod sub-healthy. Further faults happen while the backup loads."""
         await self._make_node_sub_healthy()
         if self.options.real_fault or self._meanwhile:
             await self._backup_runs()
@@ -110,7 +110,7 @@ class HotSwitchScenario(Scenario[SubHealth]):
             await self._meanwhile()
 
     def step_ms(self, loading: float) -> float:
-        """Training must outlast the loading of a backup."""
+        """Returns the duration of a step, in milliseconds. Training must outlast the loading of a backup."""
         outlasted = self.options.limits.get("backupScheduled", loading)
         return max(scenario.STEP_MS, 1000 * MARGIN * outlasted / (self.options.steps - self.options.at_step))
 
@@ -132,7 +132,7 @@ class HotSwitchScenario(Scenario[SubHealth]):
         await until(loading, "the backup pod")
 
     def _kill_a_rank(self) -> None:
-        """SIGKILL to rank 0."""
+        """Sends SIGKILL to rank 0."""
         records = [record for record in measure.read_steps(self.job_directory) if record.rank == 0]
         self.tell(Step(text="rank 0 is killed"))
         os.kill(records[-1].pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Links to Temporal's web UI with a filter: its own first page shows every workflow, and not what is wrong."""
+"""Links to Temporal's web UI with a filter. The UI's own first page shows every workflow, not only those that need attention."""
 
 from urllib.parse import quote
 
@@ -11,16 +11,16 @@ ENDS = ", ".join(f'"{outcome}"' for outcome in (Outcome.GIVEN_UP, Outcome.IGNORE
 NOW = (
     f'{LIVING} OR (WorkflowId STARTS_WITH "recovery/" AND (ExecutionStatus = "Running" OR {Attributes.VERDICT.name} IN ({ENDS})))'
 )
-"""Jobs that live, recoveries that run, and those at whose end a person has to look."""
+"""Query for running jobs, running recoveries, and recoveries after which a person has to look."""
 
 
 def of_job(name: str) -> str:
-    """The job itself, and all of its recoveries."""
+    """Returns the query for a job and all of its recoveries."""
     return f'{Attributes.JOB.name} = "{name}" AND ({LIVING} OR WorkflowId STARTS_WITH "recovery/")'
 
 
 def link(ui: str, query: str, namespace: str = "default") -> str:
-    """Address of the list of workflows with this query.
+    """Returns the address of the list of workflows with this query.
 
     Args:
         ui: address of the web UI.

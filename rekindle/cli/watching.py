@@ -1,4 +1,4 @@
-"""Shows something again and again, until Ctrl-C."""
+"""Repeats an output until Ctrl-C."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Loo
 
 
 async def repeated(show: Callable[[], Awaitable[None]], *, watch: bool) -> None:
-    """Shows each look in place of the one before on a terminal, and below it elsewhere."""
+    """Calls `show`, repeatedly with `watch`. On a terminal each output replaces the previous one; otherwise it follows it."""
     await show()
     while watch:
         await asyncio.sleep(EVERY)

@@ -1,1 +1,1 @@
-"""The drivers for Kubernetes: pods of a real API server, created by us (`direct`) or by the Ascend Operator (`operator`)."""
+"""Driver for Kubernetes: pods of a real API server, which are created by us or by the controllers of their jobs."""

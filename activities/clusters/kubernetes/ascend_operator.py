@@ -1,8 +1,9 @@
-"""Pods of an AscendJob, which belong to others: the Ascend Operator makes them, Volcano ends them, and both are asked by marks.
+"""Strategies for the pods of an AscendJob, which other components manage: the Ascend Operator creates them, Volcano deletes them,
+and annotations and labels request both.
 
-Both strategies of that kind. Every call ends in the same state, however often it is repeated and wherever the one before it died.
-Whoever does not answer is not waited for long, and Volcano is asked only for what it would do to this very job: the rest is done
-by our own hand. Nodes are chosen by Volcano, which knows the faulty ones.
+Every call ends in the same state, however often it is repeated and wherever the previous one was interrupted. A component that
+does not answer is not waited for long. Volcano is asked only for what it would do to this job; the rest is done directly. Volcano
+chooses the nodes, as it knows the faulty ones.
 """
 
 import asyncio
@@ -40,64 +41,76 @@ ASK_VOLCANO = "needVolcanoOpe"
 """Annotation of the old pod: `delete`."""
 
 BACKUP_NAME = "backupNewPodName"
-"""Annotation of the old pod, written by the Operator behind its backup: which one it is."""
+"""Annotation of the old pod that names its backup. The Operator writes it after it has created the backup."""
 
 FAULT_TYPE = "fault-type"
-"""Label of a pod: why Volcano should take it for faulty."""
+"""Label of a pod with the reason why Volcano should treat it as faulty."""
 
 FAULT_SCHEDULING = "fault-scheduling"
-"""Label of a job: `force` or `grace`, otherwise Volcano deletes none of its pods."""
+"""Label of a job: `force` or `grace`; with any other value Volcano deletes none of its pods."""
 
 POD_RESCHEDULING = "pod-rescheduling"
-"""Label of a job: `on` keeps pods that are not faulty, at first."""
+"""Label of a job: with `on`, Volcano at first keeps pods that are not faulty."""
 
 PLATFORM_DECIDES = "ProcessRecoverStrategy"
-"""Annotation of a job: where it is, Volcano deletes nothing."""
+"""Annotation of a job: if it is present, Volcano deletes nothing."""
 
 UPPER_LIMIT = "huawei.com/recover_policy_path"
-"""Annotation of a job: `pod` keeps pods that are not faulty, whatever happens."""
+"""Annotation of a job: with `pod`, Volcano always keeps pods that are not faulty."""
 
 MARKS = (IN_HOT_SWITCH, ASK_OPERATOR, ASK_VOLCANO, BACKUP_NAME, BACKUP_SOURCE)
-"""Annotations of a hot switch; the pods of a job that has none carry none of them."""
+"""Annotations of a hot switch. The pods of a job without a hot switch have none of them."""
 
 PROMOTED_MARKS = (POD_TYPE, *MARKS)
 
 BACKUP_MADE = 6.0
-"""Seconds until the Operator has made a backup pod. It reconciles at once; what is longer is a try of its own."""
+"""Seconds to wait for the Operator to create a backup pod. It reconciles at once; if it takes longer, the activity is retried."""
 
 BACKUP_NAMED = 1.0
-"""Seconds until the Operator has named the backup on the old pod. It does both in one go: later than that, its second write
-failed, and would be repeated with a second backup pod."""
+"""Seconds to wait for the Operator to name the backup on the old pod.
+
+It does this right after it has created the backup. Later than that, its second write failed, and would be repeated with a second
+backup pod.
+"""
 
 ASKED_BEFORE = 1.0
-"""Seconds in which a backup may still appear whose request was taken back: the Operator had begun."""
+"""Seconds in which a backup may still appear after its request was withdrawn, because the Operator had already begun."""
 
 DELETED_BY_OTHERS = 5.0
 """Seconds until Volcano or the Operator has deleted what it was asked to. Volcano looks once a second; a training side that waits
 for its order has 30 s in all."""
 
 PROMOTED_BY_OPERATOR = 2.0
-"""Seconds until the Operator has seen the old pod's end. If it missed the event it never will, and takes the rank for empty."""
+"""Seconds to wait for the Operator to notice the end of the old pod.
+
+If it missed the event it never will, and considers the rank empty.
+"""
 
 SWEPT = 9.0
-"""Seconds for the clean-up as a whole; less than the activity's time, so that it says what is left."""
+"""Seconds for the whole clean-up; less than the activity's time, so that the error says what is left."""
 
 RECREATED = 9.0
-"""Seconds until the Operator has made the job's pods anew; as above."""
+"""Seconds to wait for the Operator to recreate the job's pods; less than the activity's time."""
 
 logger = logging.getLogger("cluster")
 
 
 @dataclass(frozen=True)
 class AskedByMarks:
-    """The Operator counts pods, and is asked for a backup and for its end; Volcano is asked for the end of the old one."""
+    """Strategy for pods that the Ascend Operator counts.
+
+    The Operator creates and deletes backups, and Volcano deletes the old pod.
+    """
 
     labels: ClassVar[tuple[str, ...]] = ()
     finalizers: ClassVar[tuple[str, ...]] = ()
     makes_pods: ClassVar[bool] = True
 
     async def ensure_backup(self, hands: Hands, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
-        """The name is the Operator's choice and the node is Volcano's, which refuses nodes that it knows to be bad."""
+        """Returns the backup pod.
+
+        The Operator chooses its name, and Volcano its node, avoiding nodes that it knows to be faulty.
+        """
         pods = await hands.reader.pods(job)
         if not _backups(pods, old):
             await self._ask_for_backup(hands, _now(pods, old))
@@ -108,7 +121,10 @@ class AskedByMarks:
         return await self._keep_one(hands, pods, old)
 
     async def _ask_for_backup(self, hands: Hands, old: Object) -> None:
-        """Once: a request that is repeated behind its answer would make a second backup, so the pod must be as it was read."""
+        """Asks the Operator for a backup, once.
+
+        A repeated request would create a second backup, so the patch requires the resource version that was read.
+        """
         marks = _annotations(old)
         if marks.get(ASK_OPERATOR) == "create" and marks.get(IN_HOT_SWITCH) == "true":
             return
@@ -117,13 +133,13 @@ class AskedByMarks:
         await hands.api.patch(path_of(old), {"metadata": change})
 
     async def _keep_one(self, hands: Hands, pods: Sequence[Object], old: Object) -> Object:
-        """What a failed patch of the Operator leaves is put right: one backup pod, and the old pod names it."""
+        """Repairs the state that a failed patch of the Operator leaves: one backup pod is kept, and the old pod names it."""
         backups = _backups(pods, old)
         if not backups:
             raise Conflict(f"the backup of pod {old['metadata']['name']} is gone")
         kept = _named(pods, old) or _called(backups, _annotations(_now(pods, old)).get(BACKUP_NAME, "")) or backups[0]
         for extra in backups:
-            if extra is not kept:  # at its end the Operator would clear the old pod, if it knew which
+            if extra is not kept:  # at its end the Operator would remove the marks of the old pod, if it knew that pod
                 await _mark(hands, extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
         if _named(pods, old) is None:
             await _mark(hands, old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
@@ -132,8 +148,11 @@ class AskedByMarks:
     async def ensure_replacement(
         self, hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]
     ) -> Object:
-        """The Operator makes a missing pod by itself, as the pod of its rank, when the lost one is gone. A second one beside it,
-        which it would make for a hot switch, would rescue nobody. Volcano may have put it on a node that is to be avoided."""
+        """Waits for the pod that replaces a lost one.
+
+        The Operator creates it by itself, as the pod of its rank, when the lost one is gone. A second pod beside it, as for a hot
+        switch, would not help. Volcano may have placed it on a node that is to be avoided.
+        """
         if lost.old and not await self._may_live(hands, lost.old):
             await hands.delete(lost.old, 0)
 
@@ -153,7 +172,10 @@ class AskedByMarks:
         return node is not None and not is_lost(node_of(node))
 
     async def ensure_promoted(self, hands: Hands, job: Workload, pod: Object) -> None:
-        """Its rank is its own: what else holds it, a second backup or what the Operator made in between, is told to end."""
+        """Promotes a backup pod to the pod of its rank.
+
+        Deletes the other pods of the rank: a second backup, or one that the Operator created meanwhile.
+        """
         uid = pod["metadata"]["uid"]
         pods = await hands.reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
         current = _now(pods, pod)
@@ -165,7 +187,10 @@ class AskedByMarks:
                 await self.ensure_deleted(hands, job, other, 0)
 
     async def ensure_deleted(self, hands: Hands, job: Workload, pod: Object, grace_seconds: int) -> None:
-        """By whom the contract says; by us when they do not answer, or when nobody else is in charge."""
+        """Deletes a pod through the component that the contract names.
+
+        Deletes it directly if that component does not answer or no component is responsible.
+        """
         if _terminating(pod):
             await hands.delete(pod, grace_seconds)
         elif is_backup(pod):
@@ -177,13 +202,16 @@ class AskedByMarks:
             await hands.delete(pod, grace_seconds)
 
     async def _end_backups(self, hands: Hands, job: Workload, backups: Sequence[Object], grace_seconds: int) -> None:
-        """One that was promoted meanwhile is the pod of its rank, and stays."""
+        """Deletes backups. One that was promoted meanwhile is the pod of its rank, and stays."""
         for backup in backups:
             await _mark(hands, backup, {ASK_OPERATOR: "delete"})
         await self._see_deleted(hands, job, backups, "the Operator", grace_seconds)
 
     async def _see_deleted(self, hands: Hands, job: Workload, doomed: Sequence[Object], asked: str, grace_seconds: int) -> None:
-        """Whoever was asked may be away: then it is our hand."""
+        """Waits until another component has deleted the pods.
+
+        Deletes those that are left, as that component may be unavailable.
+        """
         was = {pod["metadata"]["uid"]: is_backup(pod) for pod in doomed}
 
         def left(pods: Iterable[Object]) -> list[Object]:
@@ -194,11 +222,14 @@ class AskedByMarks:
             await hands.delete(pod, grace_seconds)
 
     async def ensure_no_backups(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
-        """Requests are taken back before backups end, so that no new one is made meanwhile; then it looks again."""
+        """Deletes all backups.
+
+        Requests are withdrawn first, so that no new backup is created meanwhile; then the pods are checked again.
+        """
         try:
             async with asyncio.timeout(SWEPT):
                 while any(_needs_sweeping(pod) for pod in pods):
-                    with suppress(Conflict):  # a name has passed to another pod meanwhile
+                    with suppress(Conflict):  # the name belongs to another pod meanwhile
                         await self._sweep(hands, job, pods, grace_seconds)
                     pods = await hands.reader.pods(job)
         except TimeoutError:
@@ -223,9 +254,13 @@ class StoppedByVolcano:
     async def ensure_stopped(
         self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
-        """With grace it is Volcano's work: the first rank is said to be faulty, and while process-level recovery pauses that
-        means all pods. `SubHealth` would not do: the sub-health strategy may be `ignore` by now. Without grace it is ours. A pod
-        of a lost node goes at once, and a mark on it would go with it before Volcano looks."""
+        """Stops all pods of the job.
+
+        With a grace period, Volcano deletes them: the first rank is marked as faulty, which means all pods while
+        process-level recovery is paused. The mark `SubHealth` does not work, as the sub-health strategy may be `ignore` by
+        now. Without a grace period, the pods are deleted directly. A pod on a lost node is deleted at once: its mark would
+        disappear with it before Volcano looks.
+        """
         await _switch_recovery(hands, job, "on", "pause")
         stays = (pod for pod in pods if _holds_rank(pod) and not is_on(pod, lost_nodes))
         first = min(stays, key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
@@ -249,7 +284,7 @@ class StoppedByVolcano:
         await _switch_recovery(hands, job, "pause", "on")
 
     async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
-        """The Operator makes what is missing by itself, with a generation of its own count."""
+        """Waits until the Operator has created the missing pods. It numbers generations by itself."""
         count = sum(template.pods for template in job.templates)
         pods = await hands.reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
         if (there := len(_holders(pods))) < count:
@@ -265,7 +300,7 @@ class StoppedByVolcano:
 
 
 async def _switch_recovery(hands: Hands, job: Workload, before: str, after: str) -> None:
-    """Of the process level; a job that does not have it is left as it is."""
+    """Changes the label of process-level recovery from `before` to `after`. A job without the label is left unchanged."""
     with suppress(NotFound):
         if _labels(await _group(hands, job)).get(PROCESS_RECOVER_ENABLE) != before:
             return
@@ -273,7 +308,7 @@ async def _switch_recovery(hands: Hands, job: Workload, before: str, after: str)
 
 
 async def _group(hands: Hands, job: Workload) -> Object:
-    """The job's PodGroup; an empty one where there is none."""
+    """Returns the job's PodGroup; an empty object if there is none."""
     try:
         return await hands.api.get(pod_group(job))
     except NotFound:
@@ -283,7 +318,10 @@ async def _group(hands: Hands, job: Workload) -> Object:
 async def _mark(
     hands: Hands, pod: Object, annotations: dict[str, str | None], labels: dict[str, str | None] | None = None
 ) -> None:
-    """A pod that is gone needs no marks; a name that has passed to another pod is a Conflict."""
+    """Writes annotations and labels of a pod.
+
+    A pod that is gone is ignored. A pod of the same name with another UID is a Conflict.
+    """
     change = {"uid": pod["metadata"]["uid"], "annotations": annotations, "labels": labels or {}}
     with suppress(NotFound):
         await hands.api.patch(path_of(pod), {"metadata": change})
@@ -301,26 +339,26 @@ def pod_group(job: Workload) -> str:
 
 
 def _acts(group: Object) -> bool:
-    """Whether Volcano deletes pods of this job at all, as things are. Source: Volcano plugin."""
+    """Returns whether Volcano currently deletes pods of this job at all. Source: Volcano plugin."""
     configured = _labels(group).get(FAULT_SCHEDULING) in ("force", "grace") and PLATFORM_DECIDES not in _annotations(group)
     return configured and group.get("status", {}).get("phase") in ("Running", "Unknown")
 
 
 def _would_end_only(group: Object, pod: Object) -> bool:
-    """Whether Volcano would delete a pod of a hot switch, and no other with it."""
+    """Returns whether Volcano would delete this pod of a hot switch and no other pod."""
     alone = _labels(group).get(PROCESS_RECOVER_ENABLE) == "on" and not _leads(pod)
     asked = _labels(group).get(SUB_HEALTHY_STRATEGY) == SubHealthStrategy.HOT_SWITCH
     return _acts(group) and asked and (alone or _annotations(group).get(UPPER_LIMIT) == "pod")
 
 
 def _would_end_all(group: Object, first: Object) -> bool:
-    """Whether Volcano would delete all pods for this one, while process-level recovery pauses."""
+    """Returns whether Volcano would delete all pods because of this one, while process-level recovery is paused."""
     together = _leads(first) or _labels(group).get(POD_RESCHEDULING) != "on"
     return _acts(group) and together and _annotations(group).get(UPPER_LIMIT) != "pod"
 
 
 def _leads(pod: Object) -> bool:
-    """A faulty leader means all pods."""
+    """Returns whether the pod is the leader of the job. If the leader is faulty, Volcano deletes all pods."""
     return _annotations(pod).get(RANK_INDEX) == "0" and _labels(pod).get(REPLICA_TYPE) != "worker"
 
 
@@ -330,7 +368,7 @@ def _labels(thing: Object) -> dict[str, str]:
 
 
 def _place(pod: Object) -> tuple[str | None, str | None]:
-    """What the Operator counts a pod by; a backup has it of its source."""
+    """Returns the replica type and index by which the Operator counts a pod. A backup has those of its source."""
     return _labels(pod).get(REPLICA_TYPE), _labels(pod).get(REPLICA_INDEX)
 
 
@@ -344,7 +382,7 @@ def _terminating(pod: Object) -> bool:
 
 
 def _now(pods: Iterable[Object], pod: Object) -> Object:
-    """The same pod, as it was seen last.
+    """Returns the pod as it was last seen.
 
     Raises:
         NotFound: it is gone.
@@ -356,14 +394,17 @@ def _now(pods: Iterable[Object], pod: Object) -> Object:
 
 
 def _backups(pods: Iterable[Object], old: Object) -> list[Object]:
-    """Live backups of a pod, the oldest first. The place is compared too: marks can leak into other pods of the Operator's."""
+    """Returns the live backups of a pod, the oldest first.
+
+    The place is compared too, as marks can leak into other pods of the Operator.
+    """
     alive = (pod for pod in pods if is_backup(pod) and not _terminating(pod) and _place(pod) == _place(old))
     found = [pod for pod in alive if _annotations(pod).get(BACKUP_SOURCE) == old["metadata"]["name"]]
     return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
 def _named(pods: Sequence[Object], old: Object) -> Object | None:
-    """The backup that the old pod names, once the Operator is done with it."""
+    """Returns the backup that the old pod names, once the Operator has finished; None: there is none yet."""
     marks = _annotations(_now(pods, old))
     if ASK_OPERATOR in marks or marks.get(IN_HOT_SWITCH) != "true":
         return None
@@ -390,5 +431,5 @@ def _holds_rank(pod: Object) -> bool:
 
 
 def _holders(pods: Iterable[Object]) -> list[Object]:
-    """One live pod for each place of the job."""
+    """Returns one live pod for each place of the job."""
     return list({_place(pod): pod for pod in pods if not is_backup(pod) and not _terminating(pod)}.values())

@@ -1,6 +1,6 @@
-"""Reasons why pods of a job are not made: the API server is asked by dry run, and controllers by their events.
+"""Finds out why pods of a job are not created: from the API server by dry run, and from controllers by their events.
 
-Used by the strategies, before what runs is stopped and while a controller is waited for.
+Used by the strategies, before running pods are stopped and while they wait for a controller.
 """
 
 import re
@@ -17,30 +17,30 @@ from rekindle.model.bounds import cut
 from rekindle.model.sizes import LONGEST_TEXT
 
 NO_DRY_RUN = "does not support dry run"
-"""A webhook with side effects; whether it would refuse the pod nobody can ask."""
+"""Message of a webhook with side effects. Whether it would refuse the pod cannot be checked."""
 
 DRY_RUN = "dry-run-"
 """Prefix of the names of pods that are asked about and not made."""
 
 DENIED = ("admission webhook", "denied request")
-"""Words of a webhook, and of a ValidatingAdmissionPolicy, which answer with other codes than 403."""
+"""Parts of the messages of a webhook and of a ValidatingAdmissionPolicy, which answer with other codes than 403."""
 
 NO_RIGHT = re.compile(r"User \S+ cannot ")
-"""Our own account may not do it."""
+"""Matches the message that our own account lacks a right."""
 
 QUOTA = re.compile(r"exceeded quota: .*used: (?P<used>[^ ]+), limited: (?P<limited>[^ ]+)")
 UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 UNITS |= {f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTPE", 1)}
 AMOUNT = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)(?P<unit>[a-zA-Z]*)")
-"""Reads or writes an amount as quotas are written: `4`, `1500m`, `2Ti` or `3e3`."""
+"""Matches an amount as quotas are written: `4`, `1500m`, `2Ti` or `3e3`."""
 
 
 MOST_ASKED = 20
-"""Objects whose events are read."""
+"""Maximum number of objects whose events are read."""
 
 
 def may_pass(error: ClusterError) -> bool:
-    """Tells whether somebody refuses an object who may admit it later, such as a quota, a policy or a webhook."""
+    """Returns whether the refusal may end later: that of a quota, a policy or a webhook."""
     return isinstance(error, Forbidden) and not NO_RIGHT.search(str(error))
 
 
@@ -48,10 +48,10 @@ def may_pass(error: ClusterError) -> bool:
 
 
 async def refuse_what_is_refused(hands: Hands, job: Workload, pods: Sequence[Object]) -> None:
-    """Asks whether the API server would admit the job's pods again, one of each kind. Nothing is made.
+    """Checks whether the API server would admit the job's pods again, one of each kind. Creates nothing.
 
     Args:
-        pods: of the job. They are asked about as they are, but for their names; none of those that are told to end.
+        pods: of the job. They are checked as they are, except for their names and for those that are being deleted.
 
     Raises:
         Refused: it would not.
@@ -65,7 +65,7 @@ async def refuse_what_is_refused(hands: Hands, job: Workload, pods: Sequence[Obj
 
 
 def is_refusal(error: ClusterError) -> bool:
-    """Tells whether a policy or a webhook refuses the pod. What else is wrong is wrong with the question: the pod runs."""
+    """Returns whether a policy or a webhook refuses the pod. Any other error is a fault of the check, as the pod is running."""
     words = str(error)
     return NO_DRY_RUN not in words and (may_pass(error) or any(one in words for one in DENIED))
 
@@ -96,8 +96,10 @@ def _probe(pod: Object) -> Object:
 
 
 def _has_room_later(words: str) -> bool:
-    """Tells whether a quota refuses a pod only because the pod's own model still counts. A quota of which more is used than it
-    allows has no room for all pods of the job."""
+    """Returns whether a quota refuses a pod only because the pod that it is modelled on still counts.
+
+    A quota that is already exceeded has no room for all pods of the job.
+    """
     found = QUOTA.search(words)
     if not found:
         return False
@@ -115,7 +117,7 @@ def _amount(text: str) -> tuple[str, float]:
 
 
 async def words_of_controllers(hands: Hands, job: Workload) -> str:
-    """Returns what controllers of the job said last of why they make no pods, by their events; empty: nothing."""
+    """Returns the last reason that the job's controllers gave in their events for creating no pods; empty: there is none."""
     about = [job, *(await hands.reader.parts(job))][:MOST_ASKED]
     said: list[Object] = []
     for one in about:
@@ -129,7 +131,10 @@ async def words_of_controllers(hands: Hands, job: Workload) -> str:
 
 
 def _is_about_making(event: Object) -> bool:
-    """`FailedCreate` of Jobs, `FailedCreatePod` of the training operator, `JobCreationFailed`, `ResourcesCreationFailed`."""
+    """Returns whether the event is about the creation of pods:
+
+    `FailedCreate` of Jobs, `FailedCreatePod` of the training operator, `JobCreationFailed`, `ResourcesCreationFailed`.
+    """
     reason = str(event.get("reason", ""))
     return "Fail" in reason and "Creat" in reason
 

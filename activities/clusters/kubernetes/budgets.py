@@ -1,5 +1,8 @@
-"""A job's disruption budget: who drains a node asks again, by `kubectl drain` or another client of the eviction API, until a hot
-switch has moved the ranks away. What a recovery replaces is deleted by us, which no budget holds."""
+"""PodDisruptionBudget of a job.
+
+While it exists, `kubectl drain` and other clients of the eviction API retry until a hot switch has moved the ranks away. Pods
+that a recovery replaces are deleted directly, which no budget prevents.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,12 +18,15 @@ PART_OF, OURS = "app.kubernetes.io/part-of", "rekindle"
 """Label of everything that we install or make beside jobs."""
 
 MOST_LEFT = 100
-"""Budgets of jobs that are gone, of which is told at once."""
+"""Maximum number of budgets of unknown jobs that are returned."""
 
 
 async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
-    """By job, for how many pods there is one; -1: nobody knows. Tenants may write the same label: what is not where the job's own
-    would be is nothing, and of jobs that are not known a few are told at a time."""
+    """Returns the number of pods that the PodDisruptionBudget of each job protects, by job id; -1 if it is unknown.
+
+    Tenants may write the same label, so a budget that is not at the expected place of the job is ignored. Of unknown jobs
+    only the first `MOST_LEFT` are returned.
+    """
     found: dict[str, int] = {}
     unknown = 0
     for scope in reader.scopes:
@@ -38,9 +44,10 @@ async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
 
 
 async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> None:
-    """None of its ranks is evicted. It ends with the job; pods that nobody controls have nothing that it could end with. One for
-    another number of pods, as an elastic job had before, or for other pods, is made anew: the server counts that before it lets
-    anybody go.
+    """Ensures a budget that keeps all ranks of the job from being evicted.
+
+    It is deleted with the job, except for pods without controller, which have no owner. A budget for another number of pods, as
+    an elastic job had before, or for other pods, is recreated: the server counts the pods before it allows an eviction.
 
     Args:
         selector: labels that each pod with a rank carries.
@@ -59,7 +66,7 @@ async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> No
 
 
 async def ensure_no_budget(api: Api, job: Workload) -> None:
-    """One of that name that is another's stays."""
+    """Deletes the job's budget. A budget of the same name that belongs to another owner stays."""
     if not job.kind.has_object:
         return
     where = f"{_path(job.namespace)}/{_name(job.name, job.uid)}"
@@ -70,7 +77,7 @@ async def ensure_no_budget(api: Api, job: Workload) -> None:
 
 
 async def ensure_none_left(api: Api, scopes: Sequence[str], job_id: str) -> None:
-    """Of a job that is gone: who deletes it and leaves its pods behind, leaves its budget behind, too."""
+    """Deletes the budgets of a job that no longer exists. A job that is deleted without its pods leaves its budget too."""
     for scope in scopes:
         for budget in (await api.list(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}={job_id}")).items:
             with suppress(NotFound):
@@ -92,11 +99,13 @@ def _name(job: str, uid: str) -> str:
 
 
 def _budget(job: Workload, selector: dict[str, str]) -> Object:
-    """Managers, standbys and what else has no rank are made anew elsewhere, and hold no drain: one that counted would let a rank
-    go. Nor does a pod that is not ready. A backup is none too many while it loads: it is counted from when the rank is its own.
+    """Returns the budget of a job.
 
-    It says how many must be there, and not how many may be missing: the server would ask the pods' controller for their number,
-    which hardly any kind of job can tell it, and would leave `kubectl drain` without an answer for ten seconds and more.
+    Pods without rank (managers, standbys) are recreated elsewhere and do not hold a drain: counting one would let a rank be
+    evicted. A pod that is not ready does not count either. A backup counts from the time at which the rank is its own.
+
+    The budget gives the minimum number of available pods. With a maximum of unavailable ones, the server would ask the pods'
+    controller for their number. Hardly any kind of job supports that, and `kubectl drain` would hang for ten seconds and more.
     """
     return {
         "apiVersion": "policy/v1",

@@ -1,7 +1,9 @@
-"""Claims of installations to recover a job: the job's annotation names its Lease, which says whether that installation lives.
+"""Claims of installations to recover a job.
 
-Used by the watch, which claims jobs, by the driver, which asks before it changes one, and by the control worker, whose life the
-Lease tells.
+The job's annotation names the Lease of its installation, which shows whether the installation is alive.
+
+Used by the watch, which claims jobs; by the driver, which checks the claim before it changes a job; and by the control worker,
+which renews the Lease.
 """
 
 import asyncio
@@ -27,10 +29,10 @@ RENEWED = 10.0
 """Seconds between two renewals."""
 
 TRIES = 3
-"""Number of tries to claim a job that somebody changes meanwhile."""
+"""Number of tries to claim a job that is changed by others meanwhile."""
 
 MOST_HOLDERS = 100
-"""Leases that are looked at in a round: tenants write on their jobs what they like."""
+"""Leases that are read in one round. Tenants may write any name on their jobs."""
 
 HOLDER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/rekindle-[0-9a-f]{12}")
 
@@ -49,9 +51,9 @@ class Claims:
         self._api, self._namespace, self._identify, self._lasts = api, namespace, identify, lasts
         self._identity = ""
         self._renewals: dict[str, tuple[str, float]] = {}
-        """Last renewal of each holder, and when it was seen first by our own clock."""
+        """Last renewal of each holder, and the time at which it was first seen by our own clock."""
         self._looked: dict[str, float] = {}
-        """Moment at which each holder was looked at last, or was named first: who waits longest is next."""
+        """Time at which each holder was last checked, or first named. The one that waits longest is checked next."""
         self._told = ""
 
     async def own(self) -> str:
@@ -65,7 +67,10 @@ class Claims:
         return f"rekindle-{hashlib.sha256(self._identity.encode()).hexdigest()[:12]}"
 
     def others(self, job: Workload) -> str:
-        """Names the other installation that recovers the job; empty: it is ours, or nobody's yet. `own` was called before."""
+        """Returns the other installation that recovers the job; empty: this one does, or none yet.
+
+        `own` must have been called before.
+        """
         holder = job.annotation(keys.RECOVERED_BY)
         return "" if holder.rpartition("/")[2] == self._lease else holder
 
@@ -76,13 +81,13 @@ class Claims:
     # ---- jobs
 
     async def claim(self, job: Workload, *, over: bool = False) -> Workload:
-        """Answers the job as it is then. It stays another installation's if that was first.
+        """Claims the job and returns its current state. A job that another installation has claimed first stays with it.
 
         Args:
             over: the installation that it names is gone.
         """
         own, before = await self.own(), job.annotation(keys.RECOVERED_BY)
-        if not job.kind.has_object:  # its pods are claimed by the control worker, which may change them
+        if not job.kind.has_object:  # the control worker claims its pods, as it may change them
             return job
         for _ in range(TRIES):
             if (holder := job.annotation(keys.RECOVERED_BY)) and not (over and holder == before):
@@ -129,7 +134,7 @@ class Claims:
     # ---- other installations
 
     async def over(self, holders: Collection[str]) -> set[str]:
-        """Tells which of these installations have not renewed their Lease for long, or have none."""
+        """Returns the installations that have not renewed their Lease for long, or have none."""
         self._renewals = {holder: seen for holder, seen in self._renewals.items() if holder in holders}
         self._looked = {holder: since for holder, since in self._looked.items() if holder in holders}
         found = {holder for holder in holders if not HOLDER.fullmatch(holder)}
@@ -142,7 +147,10 @@ class Claims:
         return found
 
     async def _is_over(self, holder: str) -> bool:
-        """Clocks of machines differ: it is not when it was renewed that counts, but for how long that was not seen to change."""
+        """Returns whether a holder is gone.
+
+        As clocks of machines differ, the time without an observed renewal counts, not the time that is written in the Lease.
+        """
         namespace, _, name = holder.partition("/")
         try:
             renewed = str((await self._api.get(_lease(namespace, name)))["spec"].get("renewTime"))
@@ -169,7 +177,7 @@ class Claims:
             await asyncio.sleep(RENEWED)
 
     async def renew(self) -> None:
-        """Makes our Lease, or renews it."""
+        """Creates or renews our Lease."""
         await self.own()
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": cut(self._identity, 200), "leaseDurationSeconds": LASTS, "renewTime": now}
@@ -188,7 +196,7 @@ class Claims:
 
 
 def elsewhere(holder: str) -> str:
-    """Says whose a job is, and what to do about it."""
+    """Describes which installation recovers a job, and what to do about it."""
     return (
         f"metadata.annotations.{keys.RECOVERED_BY}: another installation recovers this job, of which {cut(holder, 80)} is the "
         f"Lease; this one does so when that Lease is not renewed for {LASTS} s, or when the annotation is removed"

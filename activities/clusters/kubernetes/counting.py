@@ -1,4 +1,4 @@
-"""Who counts the pods of a job, and how a backup takes a pod's place: by our own hand, beside whatever controller the job has.
+"""Strategies for how a backup takes the place of a pod, depending on which controller counts the pods of the job.
 
 A controller that counts pods by their labels is told in two patches who holds a rank: the old pod is released and the backup
 takes its place, in the order after which the controller leaves no pod too many.
@@ -28,12 +28,15 @@ from rekindle.model import keys
 from rekindle.settings import Settings
 
 Unseen = Callable[[Workload, LostRank, Settings], Object | None]
-"""The pod of a rank that nothing is left of, as it was made; None: only who made it knows how."""
+"""Returns the pod of a rank of which nothing is left, as it was created; None: only its owner knows how."""
 
 
 @dataclass(frozen=True)
 class ByNobody:
-    """A backup is a pod of the job from its beginning, and the old one until its end."""
+    """Strategy for pods that no controller counts.
+
+    A backup is a pod of the job from its creation, and the old pod until its deletion.
+    """
 
     unseen: Unseen | None = None
     labels: ClassVar[tuple[str, ...]] = ()
@@ -65,15 +68,18 @@ class ByNobody:
 
 @dataclass(frozen=True)
 class ByLabels:
-    """A controller counts pods with these labels, and makes a pod that it misses."""
+    """Strategy for pods that a controller counts by these labels. The controller creates a pod that is missing."""
 
     labels: tuple[str, ...]
     finalizers: tuple[str, ...] = ()
     lets_two_be: bool = False
-    """It leaves a second pod of an index alone, for ever, and fills an empty one at once."""
+    """True if the controller never deletes a second pod of an index, and fills an empty index at once."""
 
     place: tuple[str, ...] = ()
-    """Labels of the pods of one index of one object, where the controller ends one of two by itself, but only a while later."""
+    """Labels that identify the pods of one index of one object.
+
+    Set if the controller deletes one of two such pods by itself, but only after a delay.
+    """
 
     unseen: Unseen | None = None
     makes_pods: ClassVar[bool] = True
@@ -84,8 +90,10 @@ class ByLabels:
     async def ensure_replacement(
         self, hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]
     ) -> Object:
-        """The controller counts the backup at once, so that it makes no other pod: nobody is to be rescued by one. A pod that it
-        had made before goes, and its node is free for the backup."""
+        """Creates a backup that the controller counts at once, so that it creates no other pod.
+
+        Deletes a pod that it had created before, so that its node is free for the backup.
+        """
         backup = _begun(lost, name)
         if not backup:
             template = _shown(lost) or (self.unseen and self.unseen(job, lost, hands.settings))
@@ -102,7 +110,7 @@ class ByLabels:
         await _unmark(hands, pod)
 
     async def ensure_deleted(self, hands: Hands, job: Workload, pod: Object, grace_seconds: int) -> None:
-        """The controller counts the backup from now on, if there is one."""
+        """Deletes a pod. If it has a backup, the controller counts the backup from now on."""
         selector = f"{made.BACKUP_OF}={pod['metadata']['uid']}"
         for backup in (await hands.api.list(pods_path(job.namespace), labelSelector=selector)).items:
             if not is_terminating(backup):
@@ -110,7 +118,10 @@ class ByLabels:
         await hands.delete(pod, grace_seconds)
 
     async def ensure_no_backups(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
-        """One that is counted already is released first: its end is no failure of the job."""
+        """Deletes all backups.
+
+        One that is counted already is released first, so that its end does not count as a failure of the job.
+        """
         backups = [pod for pod in pods if is_backup(pod)]
         await side_by_side(_release(hands, job, pod) for pod in backups if made.controller_of(pod))
         await hands.delete_all(backups, grace_seconds)
@@ -124,8 +135,10 @@ class ByLabels:
             await _join(hands, job, backup)
 
     async def _end_doubles(self, hands: Hands, job: Workload, backup: Object) -> None:
-        """A controller that looked between the two patches of the hand-over made a pod for the empty index. Until it ends one of
-        the two, two pods hold the rank. One that it counts must not fail."""
+        """Deletes the pod that the controller may have created between the two patches of a hand-over, when the index was empty.
+
+        Until one of both is deleted, two pods hold the rank. A pod that the controller counts must not fail.
+        """
         labels = backup["metadata"].get("labels", {})
         if not (self.place and set(self.place) <= labels.keys()):
             return
@@ -170,17 +183,17 @@ async def refusal_of_backup(hands: Hands, job: Workload, old: Object) -> str:
 
 
 def _begun(lost: LostRank, name: str) -> Object | None:
-    """The backup that an earlier call made."""
+    """Returns the backup that an earlier call created; None: there is none."""
     return next((pod for pod in lost.backups if name in (pod["metadata"]["name"], taken_as(pod))), None)
 
 
 def _shown(lost: LostRank) -> Object | None:
-    """What a backup can be made after."""
+    """Returns a pod that a backup can be cloned from: the last one of the rank, or another pod of it; None: there is none."""
     return lost.old or next(iter(lost.more), None)
 
 
 async def _make_replacement(hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
-    """A backup made after a pod that is lost already, or after what it was."""
+    """Creates a backup modelled on a lost pod, or on the last known state of one."""
     template = lost.old
     assert template
     same = await hands.topology(job, lost.neighbour or template)
@@ -192,7 +205,7 @@ async def _make_replacement(hands: Hands, job: Workload, lost: LostRank, name: s
 
 
 async def _filled(hands: Hands, job: Workload, lost: LostRank, lost_nodes: Sequence[str]) -> LostRank:
-    """The rank as soon as its controller has made a pod in the place of one of which nothing is left."""
+    """Waits until the controller has created a pod in place of one of which nothing is left, and returns the rank with it."""
 
     def seen(pods: Sequence[Object]) -> LostRank:
         return lost_rank(lost.rank, [(number(rank_of(job, pod, hands.settings.rank_keys)), pod) for pod in pods], lost_nodes)
@@ -216,7 +229,7 @@ async def _join(hands: Hands, job: Workload, backup: Object) -> None:
 
 
 async def _unmark(hands: Hands, pod: Object) -> None:
-    """It is a backup no more."""
+    """Removes the marks of a backup from a pod that was promoted."""
     marks = (keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
     if any(mark in pod["metadata"].get("annotations", {}) for mark in marks):
         labels = dict.fromkeys((made.BACKUP_OF, keys.STANDBY_OF))

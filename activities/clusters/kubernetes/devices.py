@@ -1,6 +1,6 @@
-"""Which devices of its node a pod was given, as others write it on the pod: Ascend Device Plugin, NVSentinel, kubelet. Pure.
+"""Reads which devices of its node a pod was given, as the Ascend Device Plugin, NVSentinel or the kubelet write it on the pod.
 
-It is a hint beside the pod, so that what cannot be read is the same as nothing: no job waits for it.
+Pure. This is only a hint. Content that cannot be read counts as no content, and no job waits for it.
 """
 
 import json
@@ -18,24 +18,24 @@ CONFIGURATIONS = (
 """`{"server_id": "10.0.0.7", "devices": [{"device_id": "0", "device_ip": "192.168.0.1"}, ...]}`: the source of rank tables."""
 
 MOUNTED = "huawei.com/AscendReal"
-"""`Ascend910-0,Ascend910-1`."""
+"""Annotation with the mounted devices: `Ascend910-0,Ascend910-1`."""
 
 OF_NVSENTINEL = "dgxc.nvidia.com/devices"
-"""`{"devices": {"nvidia.com/gpu": ["GPU-6b2c..."]}}`, by NVSentinel's metadata collector."""
+"""Annotation of NVSentinel's metadata collector: `{"devices": {"nvidia.com/gpu": ["GPU-6b2c..."]}}`."""
 
 GIVEN = (*CONFIGURATIONS, MOUNTED, OF_NVSENTINEL)
-"""Annotations of one pod that no clone of it may have: other devices are its own."""
+"""Annotations that must not be copied to a clone of a pod, as the clone has other devices."""
 
 SHARED = "::"
-"""Before the number of a share of a GPU that several pods have by turns, behind the GPU's UUID."""
+"""Separator in the id of a time-shared GPU: the GPU's UUID stands before it, the number of the share after it."""
 
 NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 MOST = 1024
-"""Devices of one node."""
+"""Maximum number of devices of one node."""
 
 
 def devices_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Their local ids, in the order in which they are written; empty: nobody says so."""
+    """Returns the local ids of the pod's devices, in the order in which they are written; empty: the annotations name none."""
     for key in CONFIGURATIONS:
         if found := _checked(_configured(annotations.get(key, ""))):
             return found
@@ -44,7 +44,7 @@ def devices_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def uuids_of(annotations: Mapping[str, str], containers: Iterable[Object]) -> tuple[str, ...]:
-    """Of its GPUs; empty: nobody says so.
+    """Returns the UUIDs of the pod's GPUs; empty: nothing names them.
 
     Args:
         containers: their statuses, in which a kubelet with `ResourceHealthStatus` names devices of plugins.

@@ -1,4 +1,7 @@
-"""The port `Cluster` over a Kubernetes API server. Made by `workers`; what becomes of pods is for their job's kind."""
+"""Implements the port `Cluster` for a Kubernetes API server.
+
+Created by `workers`. The kind of a job decides how its pods are handled.
+"""
 
 import asyncio
 import logging
@@ -45,7 +48,7 @@ from rekindle.policy.pod_ranks import is_over, rank_of
 from rekindle.settings import Settings
 
 MOST_REFUSED = 10_000
-"""Objects of which is known what was said of them; said again at worst."""
+"""Maximum number of objects whose last refusal is remembered. If it is exceeded, refusals may be recorded again."""
 
 logger = logging.getLogger("cluster")
 
@@ -65,7 +68,7 @@ class KubernetesCluster:
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()
         self._looked = float("-inf")
-        """When the look at all nodes began that was finished last."""
+        """Time (monotonic) at which the last completed list of all nodes was started."""
         self._refused: dict[str, str] = {}
         self._recording: set[asyncio.Task[None]] = set()
         self._saying = asyncio.Semaphore(AT_ONCE)
@@ -88,7 +91,7 @@ class KubernetesCluster:
         return pod
 
     async def _raw(self, job: Workload, name: str, uid: str) -> Object:
-        if not is_name(name):  # it may come from the job's annotation, where a tenant writes
+        if not is_name(name):  # it may come from an annotation, which a tenant can write
             raise NotFound(f"no pod is called {name[:40]!r}")
         pod = await self._api.get(f"/api/v1/namespaces/{job.namespace}/pods/{name}")
         if pod["metadata"]["uid"] != uid or await self._reader.owner_uid(pod) != job.uid:
@@ -100,15 +103,17 @@ class KubernetesCluster:
             return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
 
     async def node(self, name: str) -> Node:
-        """With what others say of it, as far as the rules of the installation ask for that."""
+        """Returns a node with the reports of other components about it, as far as the installation's rules use them."""
         node = node_of(await self._api.get(_node(name)))
         reports = await self._heard.of_node(name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
         return node.model_copy(update={"status": node.status.model_copy(update={"reports": reports})})
 
     async def nodes(self) -> Sequence[Node]:
-        """With what others say of them. Whoever asks at the same time shares one look, which begins behind its question.
+        """Returns all nodes with the reports of other components about them.
 
-        Where our account may not list nodes, or cannot read one, its scheduler's word has to do.
+        Concurrent callers share one list, which begins after each of them has asked.
+
+        If our account may not list nodes, or cannot read one, its scheduler's choice is relied on.
         """
         asked = time.monotonic()
         async with self._looking:
@@ -118,7 +123,10 @@ class KubernetesCluster:
             return self._nodes
 
     async def _all_nodes(self) -> Sequence[Node]:
-        """There are thousands, of 15 kB each, and more events of them: page by page, and others have their turn between them."""
+        """Reads all nodes in pages.
+
+        There are thousands, of 15 kB each, and more events of them, so other tasks run in between.
+        """
         known, found = SaidOfNodes(self.rules), []
         try:
             for where in places(self.rules):
@@ -142,7 +150,7 @@ class KubernetesCluster:
         await self._api.patch(_node(name), {"spec": {"unschedulable": cordoned or None}})
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
-        """One list of the node's pods, whosever they are; what is none of a job costs no further request, and is not shown."""
+        """Returns the pods of jobs on a node. All its pods are read with one list; pods of no job cost no further request."""
         found: list[Pod] = []
         for job, pods in await self._reader.on_node(node):
             with suppress(BadInput):
@@ -161,15 +169,15 @@ class KubernetesCluster:
             yield event
 
     async def locate(self, job_id: str) -> None:
-        """Waits, with whoever else asks, until it is known where the job is.
+        """Waits until the namespace and name of the job are known. Concurrent callers share the wait.
 
         Raises:
-            NotFound: nowhere.
+            NotFound: there is no such job.
         """
         await self._reader.locate(job_id)
 
     async def speakers(self, job_id: str) -> Speakers:
-        """The job's pods that are not over, its managers' too; of those that use their node's network the node's address.
+        """Returns the job's pods that are not over, managers included. Pods on the host network have the address of their node.
 
         Raises:
             NotFound: there is no such job.
@@ -190,28 +198,28 @@ class KubernetesCluster:
         return Speakers(training_side_of(job), frozenset(uids), frozenset(addresses - {""}))
 
     async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
-        """UID of the job that a pod is of, or that it is the manager of.
+        """Returns the UID of the job that a pod belongs to, or that it is the manager of.
 
         Raises:
-            NotFound: there is no such pod. Refused: it is of no job, or nobody can tell of which.
+            NotFound: there is no such pod. Refused: it is of no job, or of which one is unknown.
         """
         return await self._reader.job_of_pod(namespace, name, uid)
 
     async def pod_of_token(self, token: str) -> str:
-        """UID of the pod that the token is bound to.
+        """Returns the UID of the pod that the token is bound to.
 
         Raises:
-            Refused: the token is good for nothing, or not for us.
+            Refused: the token is invalid, or not for us.
         """
         return await pod_of_token(self._api, token)
 
     # ---- writes
 
     async def _to_change(self, job_id: str) -> Workload:
-        """The job, which this installation recovers.
+        """Returns the job, if this installation recovers it.
 
         Raises:
-            Forbidden: another one does.
+            Forbidden: another installation does.
         """
         job = await self._reader.job(job_id)
         if self._claims:
@@ -240,7 +248,7 @@ class KubernetesCluster:
         ranks = [rank_of(pod) for pod in self._read(job, pods)]
         lost = lost_rank(pod_rank, list(zip(ranks, pods, strict=True)), avoid_nodes)
         made = self._read(job, [await job.kind.count.ensure_replacement(self._hands, job, lost, name, avoid_nodes)])
-        unasked = () if job.kind.count.makes_pods else lost.more  # otherwise its controller made them meanwhile
+        unasked = () if job.kind.count.makes_pods else lost.more  # otherwise the controller created them meanwhile
         old = self._read(job, [pod for pod in (lost.old, *unasked) if pod])
         return Replacement(made[0], next(iter(old), None))
 
@@ -280,7 +288,7 @@ class KubernetesCluster:
         return self._read(job, pods)
 
     async def _decided(self, job_id: str) -> tuple[Workload, Sequence[Object]]:
-        """The job and its pods, when its controllers have decided what becomes of it."""
+        """Returns the job and its pods when its controllers have decided what to do about failed pods."""
         job = await self._to_change(job_id)
         return await decided(self._hands, job, await self._reader.pods(job))
 
@@ -299,7 +307,7 @@ class KubernetesCluster:
             job = await self._reader.job(job_id)
             await ensure_budget(self._api, job, await self._reader.selector_of_ranks(job))
         elif seen := await self._reader.seen(job_id):
-            if not (self._claims and await self._claims.are_others(seen)):  # who recovers it keeps its budget
+            if not (self._claims and await self._claims.are_others(seen)):  # the installation that recovers it keeps its budget
                 await ensure_no_budget(self._api, seen)
         elif "." not in job_id:
             await ensure_none_left(self._api, self._reader.scopes, job_id)
@@ -310,7 +318,7 @@ class KubernetesCluster:
     # ---- events
 
     def _refuse(self, about: About, error: BadInput) -> None:
-        """What is wrong with an object is said on the object, once."""
+        """Logs what is wrong with an object and records it as an event of the object, once for each problem."""
         key = f"{about.uid}/{about.word}"
         if self._refused.get(key) == str(error):
             return
@@ -335,7 +343,7 @@ class KubernetesCluster:
         await record(self._api, await self._about(job, event), event)
 
     async def _about(self, job: Workload, event: ClusterEvent) -> About:
-        """The job, or a node or a pod that its event names."""
+        """Returns the object that an event is about: the job, or the node or pod that the event names."""
         paths = {"Node": f"{NODES}/{event.name}", "Pod": f"/api/v1/namespaces/{job.namespace}/pods/{event.name}"}
         if event.kind in paths and is_name(event.name):
             return about_other(event.kind, await self._api.get(paths[event.kind]))
@@ -343,7 +351,7 @@ class KubernetesCluster:
 
 
 def _network(pod: Object) -> Object:
-    """What `shapes.Speaker` looks at."""
+    """Returns the fields of a pod that `shapes.Speaker` checks."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
         "metadata": {key: metadata.get(key) for key in ("name", "namespace", "uid")},
@@ -353,13 +361,19 @@ def _network(pod: Object) -> Object:
 
 
 def _stem_of_standbys(job: Workload) -> str:
-    """What the names of its standbys begin with: a job of another kind may have the same name, and a pod's name is to fit into
-    its host's, of 63 characters."""
+    """Returns the prefix of the names of the job's standbys.
+
+    It contains part of the UID, as a job of another kind may have the same name. It is short, as a pod's name must fit into its
+    host name of 63 characters.
+    """
     return f"{job.name[:40].rstrip('-.')}-{job.uid[:5]}"
 
 
 def _node(name: str) -> str:
-    """Its path. People write names of nodes, and so do training sides in their reports."""
+    """Returns the API path of a node.
+
+    Raises NotFound if the text is not a valid name: people and training sides write names of nodes.
+    """
     if not is_name(name):
         raise NotFound(f"there is no node {cut(name, LONGEST_NAME)!r}")
     return f"{NODES}/{name}"

@@ -12,7 +12,7 @@ from rekindle.model.cluster import ClusterEvent
 REPORTER = "rekindle"
 
 LONGEST_STEM = 236
-"""Characters of an object's name in that of an event, which has 253 in all."""
+"""Maximum length of the object's name in the name of an event, which has 253 characters."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class About:
     name: str
     uid: str
     word: str
-    """What reasons of events call it."""
+    """Prefix of the reasons of events about this object, such as `Job`."""
 
     version: str = ""
-    """Of the object, as it was looked at."""
+    """Resource version of the object when it was read."""
 
 
 def about_job(job: Workload) -> About:
@@ -39,7 +39,7 @@ def about_job(job: Workload) -> About:
 
 
 def about_other(kind: str, thing: Object) -> About:
-    """About a pod, a node or a namespace. Events of objects without a namespace are in `default`."""
+    """Describes a pod, a node or a namespace. Events of objects without a namespace are in `default`."""
     metadata = thing["metadata"]
     return About(kind, "v1", metadata.get("namespace") or "default", metadata["name"], metadata["uid"], kind, _version(metadata))
 
@@ -49,12 +49,15 @@ def _version(metadata: Object) -> str:
 
 
 async def record(api: Api, about: About, event: ClusterEvent) -> None:
-    """Once: the name is that of the same news, so that a repeated call finds it, and so does another process of ours that says
-    the same of the same version of the object."""
+    """Writes an event once.
+
+    Its name is derived from its content, so that a repeated call finds it. So does another process of ours that reports the same
+    for the same version of the object.
+    """
     moment = (event.timestamp or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
     state = moment if event.timestamp else about.version or moment
     key = hashlib.sha256(f"{about.uid}{event.reason}{event.message}{state}".encode()).hexdigest()[:16]
-    of_one_pod = about.word == "Job" and about.kind == "Pod"  # it speaks for its job, whose UID is not its own
+    of_one_pod = about.word == "Job" and about.kind == "Pod"  # this pod represents its job, whose UID differs
     involved = {"apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name}
     body = {
         "metadata": {"name": f"{about.name[:LONGEST_STEM].rstrip('-.')}.{key}", "namespace": about.namespace},

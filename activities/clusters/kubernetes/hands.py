@@ -1,4 +1,4 @@
-"""What a kind's strategies do things with: pods are made, changed and ended, and metadata is written, one request each."""
+"""Requests that the strategies of a kind use: create, change and delete pods, and write metadata, one request each."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -14,14 +14,14 @@ from rekindle.errors import Conflict, Forbidden, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.settings import Settings
 
-if TYPE_CHECKING:  # it knows the table, whose rows do things with this
+if TYPE_CHECKING:  # import cycle: `Reader` needs the table, whose strategies use `Hands`
     from activities.clusters.kubernetes.reader import Reader
 
 AT_ONCE = 20
-"""Requests in flight: the API server's own share for one client is about that."""
+"""Maximum number of requests in flight. It is about the share that the API server gives one client."""
 
 CONTROLLER_LIMIT = 9.0
-"""Seconds to wait for what a controller should do; less than the activity's time, so that it says what it waited for."""
+"""Seconds to wait for an action of a controller; less than the activity's time, so that the error says what was waited for."""
 
 OURS = "rekindle.io/"
 """Prefix of the keys of our own labels and annotations."""
@@ -47,8 +47,11 @@ class Hands:
             return found
 
     async def create_all(self, job: Workload, wanted: Sequence[Object]) -> list[Object]:
-        """Each once. A name that another life of the pod has, or a job of this name that was deleted, is a Conflict. What refuses
-        one of thousands, such as a quota, is not asked for all of them."""
+        """Creates pods, each once.
+
+        A name that is taken by a pod of another generation or by one of a deleted job is a Conflict. If one of thousands is
+        refused, as by a quota, the others are not requested any more.
+        """
 
         def same(body: Object) -> Callable[[Object], bool]:
             return lambda found: (generation_of(found), job_id_of(found)) == (generation_of(body), job_id_of(body))
@@ -80,8 +83,10 @@ class Hands:
         return True
 
     async def as_made(self, job: Workload, pod: Object) -> Object:
-        """The pod without what others have written on it since it was made: a clone is what its owner said. A rank stays,
-        whoever wrote it. Pods that nobody controls say what their owner writes on them."""
+        """Returns the pod without changes that others made since its creation, as a clone must be what its owner specified.
+
+        A rank stays, regardless of who wrote it. Pods without controller keep all labels and annotations.
+        """
         if not job.kind.has_object:
             return pod
         with suppress(NotFound):
@@ -97,7 +102,7 @@ class Hands:
         return key in kept or key.startswith(OURS)
 
     async def topology(self, job: Workload, pod: Object) -> list[tuple[str, str]]:
-        """The label, with its value, of the nodes that the job's pods are to share."""
+        """Returns the node label, and its value, that all pods of the job must share; empty: there is none."""
         key, node = made.topology_of(job, pod), pod["spec"].get("nodeName")
         if not key or not node:
             return []
@@ -109,8 +114,10 @@ class Hands:
     # ---- standbys
 
     async def taken(self, job: Workload, backup: Object, avoid_nodes: Collection[str]) -> Object | None:
-        """A standby that is this backup pod from now on, or was made so before; None: there is none, or the backup pod itself was
-        made before."""
+        """Returns a standby that becomes this backup pod, now or in an earlier call.
+
+        None: there is no standby, or the backup pod itself was created before.
+        """
         pods, name = pods_path(job.namespace), backup["metadata"]["name"]
         listed = (await self.api.list(pods, labelSelector=f"{keys.STANDBY_OF}={job.uid}")).items
         living = [pod for pod in listed if not is_terminating(pod)]
@@ -127,7 +134,7 @@ class Hands:
     async def ensure_standbys(
         self, job: Workload, model: Object | None, names: Sequence[str], avoid_nodes: Sequence[str], surplus: Sequence[Object]
     ) -> list[Object]:
-        """Ends the surplus, and makes standbys of these names after a pod."""
+        """Deletes surplus standbys, and creates standbys of these names from a pod as model."""
         await self.delete_all(surplus, 0)
         if not (model and names):
             return []
@@ -137,7 +144,7 @@ class Hands:
         return await side_by_side(self._create_standby(job, body) for body in bodies)
 
     async def _create_standby(self, job: Workload, body: Object) -> Object:
-        """Where the priority class is not installed, it has its model's."""
+        """Creates a standby. If the priority class of standbys is not installed, the standby has that of its model."""
 
         def same(found: Object) -> bool:
             return job_id_of(found) == job.uid and keys.STANDBY_OF in found["metadata"].get("labels", {})
@@ -154,7 +161,7 @@ class Hands:
     # ---- the job
 
     async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
-        """Wherever the job's words are read."""
+        """Writes labels and annotations on all objects where those of the job are read."""
         change = {"labels": labels, "annotations": annotations}
         *copies, (path, uid) = job.kind.written_to(job)
         for copy, of in copies:
@@ -168,7 +175,7 @@ def _very(uid: str) -> Object:
 
 
 async def delete_pod(api: Api, pod: Object, grace_seconds: int) -> None:
-    """Asks for its end; one that is gone, or that another has taken the name of, has ended."""
+    """Deletes a pod. One that is gone, or whose name belongs to another pod, counts as deleted."""
     try:
         await api.delete(path_of(pod), pod["metadata"]["uid"], grace_seconds)
     except (NotFound, Conflict):
@@ -200,7 +207,10 @@ def job_id_of(pod: Object) -> str:
 
 
 async def side_by_side(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """All of it, some at once; the first error is raised when none is in flight any more."""
+    """Runs the coroutines, `AT_ONCE` at a time, and returns their results.
+
+    The first error is raised when none is in flight any more.
+    """
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(part: Coroutine[object, object, T]) -> T:

@@ -1,7 +1,7 @@
-"""What a kind of training job is on Kubernetes, and one job of it. Which kinds there are says the table, `kinds/__init__.py`.
+"""Describes a kind of training job on Kubernetes, and one job of it. The table of kinds is `kinds/__init__.py`.
 
 A kind is a row: where its objects are, which pods are theirs, what its object says, and its two strategies: how the whole job is
-restarted, and who counts its pods. Whatever serves jobs asks the row; no other place knows a kind by its name.
+restarted, and who counts its pods. Code that serves jobs asks the row; no other module knows a kind by its name.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +17,7 @@ from rekindle.model.job import TrainingSide, Trait
 from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STOPPED, TRAINING_SIDE
 from rekindle.model.sizes import LONGEST_RANK
 
-if TYPE_CHECKING:  # who serves jobs needs the table, and the table needs strategies
+if TYPE_CHECKING:  # import cycle: `Hands` needs the table, which needs the strategies
     from activities.clusters.kubernetes.hands import Hands
 
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
@@ -26,19 +26,19 @@ MANAGER = "manager"
 
 @dataclass(frozen=True)
 class Places:
-    """Where the pods of a restart may go."""
+    """Nodes on which the pods of a restart may be placed."""
 
     avoid: Sequence[str] = ()
     shun: Sequence[str] = ()
-    """Nodes that are better than none."""
+    """Nodes that are used only if no other node is free."""
 
 
 class Restart(Protocol):
-    """How all pods of a job are ended and made anew. Every call may be repeated."""
+    """Strategy that stops all pods of a job and creates them again. Every call may be repeated."""
 
     @property
     def suspend(self) -> tuple[str, ...]:
-        """The field, below spec, that keeps its controller from making pods; empty: there is none."""
+        """Path below `spec` of the field that suspends the job, so that its controller creates no pods; empty: there is none."""
 
     async def ensure_stopped(
         self, hands: "Hands", job: "Workload", pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
@@ -47,23 +47,26 @@ class Restart(Protocol):
     async def ensure_pods(self, hands: "Hands", job: "Workload", generation: str, places: Places) -> list[Object]: ...
 
     async def let_go(self, hands: "Hands", job: "Workload") -> None:
-        """Takes back what a restart has done to the object of a job that is not started again."""
+        """Reverts the changes of a restart to the object of a job that is not started again."""
 
 
 class Count(Protocol):
-    """Who counts a job's pods, and how one of them takes another's place in his eyes. Every call may be repeated."""
+    """Strategy for the controller that counts a job's pods: how one pod takes the place of another for it.
+
+    Every call may be repeated.
+    """
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """By which its controller counts pods: a backup pod gets them when it takes over."""
+        """Labels by which the controller counts pods. A backup pod gets them when it takes over."""
 
     @property
     def finalizers(self) -> tuple[str, ...]:
-        """Of a pod that it counts."""
+        """Finalizers of a pod that the controller counts."""
 
     @property
     def makes_pods(self) -> bool:
-        """Whether a pod that is missing is made by whoever counts."""
+        """True if the controller that counts pods also creates missing ones."""
 
     async def ensure_backup(
         self, hands: "Hands", job: "Workload", old: Object, name: str, avoid_nodes: Sequence[str]
@@ -82,43 +85,43 @@ class Count(Protocol):
 
 @dataclass(frozen=True)
 class Template:
-    """A pod template inside of a job object, and how many pods are made from it."""
+    """Pod template inside a job object, and the number of pods that are created from it."""
 
     body: Object
     pods: int
     replica_type: str = ""
-    """Or the name of a JobSet's replicated job."""
+    """Replica type of the pods, or the name of a JobSet's replicated job."""
 
     each: int = 0
-    """Pods of one of a JobSet's Jobs."""
+    """Number of pods of one Job of a JobSet."""
 
     @property
     def is_manager(self) -> bool:
-        """The training side's manager has no rank."""
+        """True if the template is that of the training side's manager, which has no rank."""
         return bool(self.body.get("metadata", {}).get("labels", {}).get(REPLICA_TYPE) == MANAGER)
 
 
 @dataclass(frozen=True)
 class Indexing:
-    """How the controllers of a kind say on a pod which one it is of those that they make."""
+    """Describes how the controllers of a kind mark on a pod which of their pods it is."""
 
     keys: tuple[str, ...] = ()
-    """Annotations or labels with the pod's number; the first that is there."""
+    """Annotations or labels with the pod's number; the first one that is present counts."""
 
     type_label: str = REPLICA_TYPE
-    """From which template it is made; numbers begin with 0 in each."""
+    """Label that names the template of a pod. Numbers begin with 0 in each template."""
 
     group_label: str = ""
-    """The number of its group, where a template is for several of them; numbers begin with 0 in each."""
+    """Label with the number of the pod's group, if a template is used for several groups. Numbers begin with 0 in each group."""
 
     carries_ranks: str = ""
-    """The only template whose pods have ranks, where nothing is marked; empty: all have."""
+    """Name of the only template whose pods have ranks, if no object is marked; empty: the pods of all templates have."""
 
     mark: tuple[str, str] = ("", "")
-    """Label of the objects that make the pods, and its value where their pods have ranks. `Reader` hands it down to the pods."""
+    """Label of the objects that create the pods, and its value if their pods have ranks. `Reader` copies it to the pods."""
 
     also: tuple[str, ...] = ()
-    """Further labels and annotations that no other pod of the job may have."""
+    """Further labels and annotations that are unique to one pod of the job."""
 
     @property
     def of_one_pod(self) -> tuple[str, ...]:
@@ -127,7 +130,7 @@ class Indexing:
 
 @dataclass(frozen=True)
 class Right:
-    """A rule of access."""
+    """Access rule of RBAC."""
 
     group: str
     resource: str
@@ -156,59 +159,68 @@ class Kind:
     api: str
     plural: str
     pod_label: str
-    """Label that all of its pods carry, with the job's name, unless the installation names another. `rekindle.io/job-id` has its
-    UID instead."""
+    """Label that all pods of the job carry, with the job's name as value, unless the installation names another.
+
+    If it is `rekindle.io/job-id`, the value is the job's UID.
+    """
 
     shape: type[shapes.Shape]
-    """Of the whole object, as far as it is read."""
+    """Shape of the whole object, as far as it is read."""
 
     templates: Callable[[Object], list[Template]]
-    """From the spec of a job object; the bodies are parts of it."""
+    """Returns the templates in the spec of a job object. Their bodies are parts of the spec."""
 
     read: "Callable[[Workload], JobObject]"
-    """What the object says. Raises BadInput where it means nothing."""
+    """Returns the content of the job object. Raises BadInput if it is invalid."""
 
     restart: Restart
     count: Count
 
     fails_with: "Callable[[Workload, Object], str]" = _fails_with_none
-    """Returns why the failure of this pod is that of the whole job, where its controller marks no pod that it has counted; empty:
-    it is not, or the controller is waited for."""
+    """Returns why the failure of this pod is a failure of the whole job; empty: it is not, or the controller decides.
+
+    Needed if the controller does not mark pods that it has counted.
+    """
 
     unmovable: "Callable[[Workload], str]" = _can_be_moved
-    """Returns why no other pod can take the place of one of its pods, in words; empty: one can."""
+    """Returns why no other pod can take the place of one of the job's pods; empty: one can."""
 
     indexing: Indexing = Indexing()
     made_of: "Kind | None" = None
-    """Kind of the objects that make its pods for it, and that it controls, be it by others between them."""
+    """Kind of the objects that create the pods for the job, and that the job controls directly or indirectly."""
 
     usual_side: TrainingSide = TrainingSide.REKINDLE
     said_side: "Callable[[Workload], object]" = _annotated_side
     traits: tuple[Trait, ...] = ()
     is_ours: bool = False
-    """Its jobs are looked after without a word that asks for it."""
+    """True if jobs of this kind are managed without a label that asks for it."""
 
     has_object: bool = True
-    """What is made for a job of it can be owned by the job, and is deleted with it."""
+    """True if the job has an object of its own.
+
+    What is created for the job can be owned by that object and is deleted with it.
+    """
 
     own_manager: str = ""
-    """Value of `managedBy` that says no more than its absence."""
+    """Value of `managedBy` that means the same as its absence."""
 
     is_queued: bool = True
-    """Whether Kueue has eyes for it."""
+    """True if Kueue manages jobs of this kind."""
 
     written_to: "Callable[[Workload], list[tuple[str, str]]]" = _of_the_object
-    """Paths of what carries the job's labels and annotations, each with the UID that it must have, if that is known. The last one
-    is the job itself; of the others some may not be there."""
+    """Paths of the objects that carry the job's labels and annotations, each with the UID that it must have, if that is known.
+
+    The last one is the job itself; others may not exist.
+    """
 
     rights: tuple[Right, ...] = ()
-    """What whoever recovers its jobs has to be allowed beside reading and changing them."""
+    """Rights that a recovery needs for jobs of this kind, besides reading and changing them."""
 
     reading: tuple[Right, ...] = ()
-    """What whoever only looks at its jobs has to be allowed beside reading them."""
+    """Rights that observing jobs of this kind needs, besides reading them."""
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Of the collection or of one object; without a namespace: of all namespaces."""
+        """Returns the API path of the collection or of one object; without a namespace, that of all namespaces."""
         where = f"/namespaces/{namespace}" if namespace else ""
         return f"{self.api}{where}/{self.plural}" + (f"/{name}" if name else "")
 
@@ -218,7 +230,7 @@ class Kind:
 
     @property
     def group(self) -> str:
-        """Of its API; empty: the core's."""
+        """API group of the kind; empty: the core group."""
         return group_of(self.api_version)
 
 
@@ -228,7 +240,7 @@ def group_of(api_version: str) -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """One job object as the API server has it. What its metadata says can be relied on; the rest behind `checked` only."""
+    """Job object as the API server has it. Its metadata is valid; everything else only after `checked`."""
 
     kind: Kind
     object: Object
@@ -256,18 +268,18 @@ class Workload:
 
     @property
     def selector(self) -> dict[str, str]:
-        """The label that its pods carry, as the kind's usual controller writes it."""
+        """Label that the job's pods carry, as the kind's usual controller writes it."""
         label = self.kind.pod_label
         return {label: self.uid if label == JOB_ID else self.name}
 
     @property
     def reference(self) -> Object:
-        """What is made for it is deleted with it."""
+        """Owner reference to the job. An object that has it is deleted with the job."""
         return {"apiVersion": self.kind.api_version, "kind": self.kind.name, "name": self.name, "uid": self.uid}
 
     @property
     def is_suspended(self) -> bool:
-        """By whomever."""
+        """True if the job is suspended, regardless of who suspended it."""
         said: Any = self.object["spec"]
         for part in self.kind.restart.suspend:
             said = said.get(part) or {}
@@ -275,27 +287,30 @@ class Workload:
 
     @property
     def is_held(self) -> bool:
-        """Suspended by its owner or a queue, and not for a moment by a restart of ours."""
+        """True if the job is suspended by its owner or a queue, and not temporarily by a restart of ours."""
         return self.is_suspended and self.annotation(STOPPED) != "yes"
 
     @property
     def was_resumed(self) -> bool:
-        """By somebody else, in the middle of a restart."""
+        """True if another party resumed the job in the middle of a restart."""
         return not self.is_suspended and bool(self.annotation(STOPPED))
 
     @cached_property
     def templates(self) -> list[Template]:
-        """Once: each of thousands of pods asks for them, and a tenant may write ten thousand."""
+        """Templates of the job's pods.
+
+        Computed once: each of thousands of pods needs them, and a tenant may write ten thousand.
+        """
         return self.kind.templates(self.object["spec"])
 
     @property
     def workers(self) -> list[Template]:
-        """Of the pods that carry ranks."""
+        """Templates of the pods that carry ranks."""
         return [template for template in self.templates if not template.is_manager]
 
     @cached_property
     def first_ranks(self) -> dict[str, tuple[int, int]]:
-        """By the replica type of a template of workers: how many ranks come before it, and how many one of its groups has."""
+        """Pod ranks before each template of workers, and pods of one of its groups, by replica type."""
         found: dict[str, tuple[int, int]] = {}
         ranks = 0
         for template in self.workers:
@@ -304,7 +319,7 @@ class Workload:
         return found
 
     def checked(self) -> "Workload":
-        """The same without its nulls, as its kind has it.
+        """Returns the job without nulls, validated by the shape of its kind.
 
         Raises:
             BadInput: a field that is read is wrong.
@@ -316,7 +331,7 @@ class Workload:
 
 
 def of_replicas(field: str, *leaders: str) -> Callable[[Object], list[Template]]:
-    """Templates by replica type, the leader first: pod ranks are counted in this order."""
+    """Returns a function that reads templates by replica type, the leaders first: pod ranks are counted in this order."""
 
     def templates(spec: Object) -> list[Template]:
         replicas: dict[str, Any] = spec.get(field, {})
@@ -330,10 +345,10 @@ def of_replicas(field: str, *leaders: str) -> Callable[[Object], list[Template]]
 
 
 def rank_of(job: Workload, pod: Object, keys: Sequence[str]) -> str:
-    """The pod rank as it is written on the pod; empty: nothing says it.
+    """Returns the pod rank as it is written on the pod; empty: it is not.
 
     Args:
-        keys: annotations or labels, the first one that is there decides; behind them the kind's own.
+        keys: annotations or labels with the rank, of which the first that is present counts. Those of the kind come after them.
     """
     own = job.kind.indexing
     if found := _first(pod, keys):
@@ -358,12 +373,12 @@ def _first(pod: Object, keys: Sequence[str]) -> str:
 
 
 def number(text: str) -> int | None:
-    """A rank or an index that somebody wrote."""
+    """Parses a rank or an index that another party wrote; None: it is not valid."""
     return int(text) if text.isdecimal() and len(text) <= LONGEST_RANK else None
 
 
 def _before(job: Workload, labels: dict[str, str]) -> int:
-    """Ranks of the templates, and of the groups of its own, that come before the pod."""
+    """Returns the number of ranks of the templates, and of groups of the same template, that come before the pod."""
     own, starts = job.kind.indexing, job.first_ranks
     ranks, each = starts.get(labels.get(own.type_label, next(iter(starts), "")).lower(), (0, 0))
     return ranks + (number(labels.get(own.group_label, "")) or 0) * each

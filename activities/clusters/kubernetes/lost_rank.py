@@ -1,4 +1,4 @@
-"""A pod rank that has lost its pod, as the API server shows it. Pure; used by the drivers."""
+"""Pod rank that has lost its pod, as the API server shows it. Pure; used by the drivers."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from rekindle.model.cluster import PodRole
 class LostRank:
     rank: int
     old: Object | None
-    """The pod that held it last: it failed, ends, or is on a lost node."""
+    """Last pod that held the rank: it failed, is being deleted, or is on a lost node. None: nothing is left of it."""
 
     more: Sequence[Object]
-    """Pods of the rank that live elsewhere: somebody made them in its place."""
+    """Running pods of the rank on other nodes, which another party created in its place."""
 
     backups: Sequence[Object]
-    """Those that are to take it over, and are not told to end."""
+    """Backup pods that are to take the rank over, and that are not being deleted."""
 
     others: Sequence[Object]
     """Pods of the job's other ranks, and its managers."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is any pod of it beside its backups."""
+        """True if the rank has a pod other than its backups."""
         return bool(self.old or self.more)
 
     @property
@@ -60,7 +60,7 @@ def is_terminating(pod: Object) -> bool:
 
 
 def is_active(pod: Object) -> bool:
-    """As controllers count pods."""
+    """Returns whether a pod is active in the sense of controllers: not finished and not being deleted."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") and not is_terminating(pod)
 
 

@@ -1,4 +1,4 @@
-"""From the API server's objects to the vocabulary of `rekindle.model.cluster`. Pure."""
+"""Converts objects of the API server to the types of `rekindle.model.cluster`. Pure."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -37,26 +37,31 @@ from rekindle.model.job import TrainingSide, Trait
 from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
-"""Types of conditions, and phases, of a job that is done."""
+"""Condition types and phases of a job that has succeeded."""
 FAILED = ("Failed", "FailureTarget")
-"""`FailureTarget`: a Job whose pods are ended before it says that it failed."""
+"""Condition types and phases of a job that has failed.
+
+A Job has `FailureTarget` while its pods are deleted, before it has `Failed`.
+"""
 
 NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "lastHeartbeatTime")
-"""Fields of nodes and of their conditions."""
+"""Fields of nodes and of their conditions that are never read."""
 
 LONGEST_LABEL = 63
 """Characters of the value of a label."""
 
 LONGEST_LIMITS = 2000
-"""Characters of a job's limits; all that there are take half of it. Its owner may write a hundred times as many, and reading them
-keeps everybody waiting."""
+"""Maximum length of a job's limits.
+
+All existing limits need half of it. An owner may write a hundred times as much, which takes long to read.
+"""
 
 RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 """Variables of a pod that say how many ranks it has."""
 
 
 class Flat(yaml.SafeLoader):
-    """Of values without references: ten lines that refer to each other, merged, say more than any memory holds."""
+    """YAML loader that refuses aliases. Ten lines of merged aliases can expand to more than any memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -69,14 +74,14 @@ class Flat(yaml.SafeLoader):
 
 
 def node_of(raw: Object) -> Node:
-    """Without what others say of it.
+    """Converts a node, without the reports of other components about it.
 
     Raises:
         BadInput: a field that is read is wrong.
     """
     lean = {part: _lean(value) for part, value in raw.items()}
     node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, lean)}
-    amounts = node["status"].get("capacity") or node["status"].get("allocatable", {})  # of what is broken, too
+    amounts = node["status"].get("capacity") or node["status"].get("allocatable", {})  # includes broken ones
     conditions = _conditions(node["status"].get("conditions", ()))
     return Node(
         metadata=metadata_of(node),
@@ -88,7 +93,7 @@ def node_of(raw: Object) -> Node:
 
 
 def shown_by(raw: Object) -> int:
-    """The same for the same node, whenever it was alive last: each of thousands says every few minutes that nothing is new."""
+    """Returns a hash of what the node shows without its heartbeats. Each of thousands of nodes sends one every few minutes."""
     parts = {part: _lean(value) for part, value in raw.items()}
     parts["metadata"].pop("resourceVersion", None)
     status = parts.get("status")
@@ -103,12 +108,15 @@ def _taint(raw: Object) -> Taint:
 
 
 def _lean(part: Any) -> Any:
-    """Without what is large and never read: most of the time that a node costs, of which there are thousands."""
+    """Returns the part without large fields that are never read.
+
+    They would take most of the time of reading thousands of nodes.
+    """
     return {key: value for key, value in part.items() if key not in NEVER_READ} if isinstance(part, dict) else part
 
 
 def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
-    """With its rank, its role and its job where the port expects them, wherever the pod carries them.
+    """Converts a pod. Its rank, role and job are placed where the port expects them, wherever the pod carries them.
 
     Raises:
         BadInput: a field that is read is wrong.
@@ -141,7 +149,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
 
 
 def _avoided(spec: Object) -> tuple[str, ...]:
-    """The nodes that the pod was told to keep off, as `pod_objects.placed` writes it: each term says it."""
+    """Returns the nodes that the pod must avoid, from the affinity that `pod_objects.placed` writes: each term lists them."""
     required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms") or [{}]
     fields = [one for one in terms[0].get("matchFields", ()) if one["operator"] == "NotIn"]
@@ -149,14 +157,14 @@ def _avoided(spec: Object) -> tuple[str, ...]:
 
 
 class PodsOf:
-    """Reads the pods of one job again and again: each is translated once for each of its versions."""
+    """Reads the pods of one job repeatedly. Each version of a pod is converted once."""
 
     def __init__(self, rank_keys: Sequence[str]) -> None:
         self._rank_keys = rank_keys
         self._read: dict[str, tuple[str, Pod]] = {}
 
     def read(self, job: Workload, pods: Iterable[Object]) -> list[Pod]:
-        """Their order is kept."""
+        """Returns the pods in the given order."""
         known, self._read = self._read, {}
         for pod in pods:
             uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
@@ -167,7 +175,7 @@ class PodsOf:
 
 
 def _training(containers: Sequence[Object]) -> frozenset[str]:
-    """Names of those that train: with accelerators, or else the first."""
+    """Returns the names of the containers that train: those with accelerators, or else the first one."""
     with_some = [one.get("name", "") for one in containers if accelerators.count(_limits(one))]
     return frozenset(with_some or [containers[0].get("name", "")])
 
@@ -178,19 +186,19 @@ def _status(status: Object, training: frozenset[str]) -> PodStatus:
     runs: Object = next((state["running"] for state in states if state.get("running")), {})
     phase = status.get("phase", "Pending")
     return PodStatus(
-        phase=PodPhase.RUNNING if phase == "Unknown" else PodPhase(phase),  # its node tells what became of it
+        phase=PodPhase.RUNNING if phase == "Unknown" else PodPhase(phase),  # the state of its node decides
         conditions=_conditions(status.get("conditions", ())),
         reason=status.get("reason") or ended.get("reason") or "",
         message=status.get("message") or ended.get("message") or "",
         waiting=_waiting(status),
         exit_code=ended.get("exitCode"),
-        start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
+        start_time=_time(runs.get("startedAt")),  # of the container, as a restarted container is another process
         containers=tuple(state for one in status.get("containerStatuses", ()) if (state := _container(one, training))),
     )
 
 
 def _container(status: Object, training: frozenset[str]) -> ContainerState | None:
-    """None: it just runs."""
+    """Returns the state of a container; None: it is simply running."""
     now = status.get("state") or {}
     waits, ended = now.get("waiting") or {}, now.get("terminated") or (status.get("lastState") or {}).get("terminated")
     restarts = status.get("restartCount", 0)
@@ -207,7 +215,10 @@ def _container(status: Object, training: frozenset[str]) -> ContainerState | Non
 
 
 def _waiting(status: Object) -> str:
-    """Of the first container that waits; those that prepare come first. Such a message may quote an answer of a megabyte."""
+    """Returns why the first waiting container waits; init containers come first.
+
+    The message is cut, as it may quote an answer of a megabyte.
+    """
     containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
     waits = (container.get("state", {}).get("waiting") for container in containers)
     first: Object = next((one for one in waits if one and one.get("reason") not in (None, "", "PodInitializing")), {})
@@ -247,7 +258,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _command(spec: Object) -> tuple[str, ...]:
-    """Of the first container; an image with a command of its own stands for it."""
+    """Returns the command of the first container. If the image has the command, the image is returned instead."""
     container = spec["containers"][0]
     return (*container.get("command", ()), *container.get("args", ())) or (container.get("image", "?"),)
 
@@ -261,17 +272,17 @@ def _limits(container: Object) -> dict[str, Any]:
 
 
 def is_managed(job: Workload) -> bool:
-    """Whether the job asks for recoveries, by the contract's labels and annotations or by ours."""
+    """Returns whether the job asks for recoveries, by the labels and annotations of the contract or by ours."""
     labels, annotations = job.metadata.get("labels", {}), job.metadata.get("annotations", {})
     asks = labels.get(keys.MANAGED) == "true" or keys.SUB_HEALTHY_STRATEGY in labels or keys.RECOVER_STRATEGY in annotations
     return asks or job.kind.is_ours
 
 
 def job_object_of(job: Workload, *, observe: bool) -> JobObject:
-    """What the watcher registers.
+    """Returns the job as the watcher registers it.
 
     Raises:
-        BadInput: a field, an annotation or a number means nothing.
+        BadInput: a field, an annotation or a number is invalid.
     """
     job = job.checked()
     read = job.kind.read(job)
@@ -284,7 +295,7 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
 
 
 def foreign(job: Workload) -> JobObject:
-    """A job of somebody else's kind, whose pods are found by its name."""
+    """Reads a job of a third-party kind, whose pods are found by the job's name."""
     if len(job.name) > LONGEST_LABEL:
         raise BadInput(
             f"metadata.name: {len(job.name)} characters are too many: its pods are found by a label with this name, "
@@ -294,7 +305,7 @@ def foreign(job: Workload) -> JobObject:
 
 
 def as_its_pods_say(job: Workload) -> JobObject:
-    """Its pods say how many ranks they have, its annotations the rest."""
+    """Returns the job, with the number of ranks from its pods and everything else from its annotations."""
     if not job.workers:
         raise BadInput(f"spec: no pods carry ranks: every template is one of a {MANAGER}")
     template = job.workers[0].body
@@ -313,10 +324,10 @@ def as_its_pods_say(job: Workload) -> JobObject:
 
 
 def training_side_of(job: Workload) -> TrainingSide:
-    """What the job's object says, whatever else is wrong with it.
+    """Returns the training side that the job's object names, even if other parts of the object are invalid.
 
     Raises:
-        BadInput: a word that means nothing.
+        BadInput: the training side is unknown.
     """
     said = job.kind.said_side(job)
     try:
@@ -327,7 +338,8 @@ def training_side_of(job: Workload) -> TrainingSide:
 
 
 def _ranks_per_pod(job: Workload, spec: Object) -> int:
-    """Annotation, environment, accelerators: the first that says something; otherwise one."""
+    """Returns the number of ranks of a pod from its annotation, environment or accelerators: the first that is set; otherwise
+    one."""
     if said := job.annotation(keys.RANKS_PER_POD):
         if not count_of(said):
             raise BadInput(f"metadata.annotations.{keys.RANKS_PER_POD}: {said[:40]!r} is not accepted, use a whole number from 1")
@@ -351,7 +363,10 @@ def _standbys(job: Workload) -> int:
 
 
 def count_of(text: str) -> int:
-    """A number that somebody wrote, 0 where it is none. Of very many digits a few do: it is refused as too large all the same."""
+    """Parses a number that another party wrote; 0 if it is invalid.
+
+    Only some of very many digits are read, as the number is refused as too large anyway.
+    """
     return int(text[:10]) if text.isascii() and text.isdecimal() else 0
 
 
@@ -370,7 +385,7 @@ def _own_limits(job: Workload) -> dict[str, float | str]:
 
 
 def _scheduled_within(job: Workload) -> dict[str, float | str]:
-    """The contract's own word for one of the limits; what it does not accept counts for nothing."""
+    """Reads the contract's own annotation for one of the limits. A value that the contract does not accept is ignored."""
     said = job.annotation(keys.WAIT_RESCHEDULE)
     return {"replacementScheduled": float(said)} if 30 <= count_of(said) <= 270 else {}
 
@@ -385,7 +400,7 @@ def _phase(status: Object) -> JobPhase:
 
 
 def failure_of(job: Workload) -> str:
-    """Why its controller has given the job up, and makes no pods any more; empty: it has not."""
+    """Returns why the job's controller has given up the job and creates no more pods; empty: it has not."""
     failed = (
         one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one.get("status") == "True"
     )
@@ -394,7 +409,9 @@ def failure_of(job: Workload) -> str:
 
 
 def given_up_indexes(job: Workload) -> str:
-    """Indexes of a Job that failed as often as their own limit allows, in words; empty: there is none. The Job lives on, and no
-    restart brings them back."""
+    """Describes the indexes of a Job that failed as often as their own limit allows; empty: there is none.
+
+    The Job continues, and no restart brings these indexes back.
+    """
     indexes = job.object.get("status", {}).get("failedIndexes", "")
     return f"index {cut(indexes, LONGEST_NOTE)} has failed for good (backoffLimitPerIndex)" if indexes else ""

@@ -17,13 +17,13 @@ BACKUP_OF = "rekindle.io/backup-of"
 """Label of a backup pod: the UID of the pod that it replaces."""
 
 TAKES_OVER = "rekindle.io/takes-over"
-"""Annotation of a backup pod: what its job's controller is to find on it, once it counts."""
+"""Annotation of a backup pod: JSON of the labels, owners and finalizers by which its job's controller counts it later."""
 
 STANDBY_CLASS = "rekindle-standby"
-"""PriorityClass of standbys, as `deploy/base/standbys.yaml` has it: any other pod takes their place."""
+"""PriorityClass of standbys, as defined in `deploy/base/standbys.yaml`. Any other pod preempts them."""
 
 OWN_CLASS = "rekindle.io/priority-class"
-"""Annotation of a standby: the PriorityClass that its model had, and that clones of it have again."""
+"""Annotation of a standby with the PriorityClass of its model, which clones of the standby get again."""
 
 SAME_TOPOLOGY = (keys.TOPOLOGY, "kueue.x-k8s.io/podset-required-topology")
 """Annotations of a job, or of its pods, that name the label of nodes which all its pods share."""
@@ -32,14 +32,17 @@ ROLE_FIELDS = {
     keys.ENV_POD_ROLE: f"metadata.annotations['{keys.POD_TYPE}']",
     keys.ENV_POD_RANK: f"metadata.annotations['{keys.RANK_INDEX}']",
 }
-"""By the variable: where a pod finds its role and its rank."""
+"""Field paths of the environment variables that tell a pod its role and its rank, by variable."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_WEIGHT = 100
 MOST_TERMS = 100
-"""Of an affinity. Each is to name all nodes that a pod keeps off, of which there may be 500: a tenant's ten thousand would make
-pods of 60 MiB, many at a time."""
+"""Maximum number of terms of an affinity.
+
+Each term names all nodes that the pod avoids, up to 500. Ten thousand terms of a tenant would make pods of 60 MiB, many at a
+time.
+"""
 
 LIVING = (
     "uid",
@@ -50,14 +53,14 @@ LIVING = (
     "generation",
     "managedFields",
 )
-"""What the API server writes into metadata."""
+"""Fields of metadata that the API server writes."""
 
 
 # ---- the backup of a pod
 
 
 def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object) -> Object:
-    """A clone under another name, with its rank and marks; its job's controller does not count it yet.
+    """Returns a clone with another name, and with the rank and marks of a backup. The job's controller does not count it yet.
 
     Args:
         old: a pod, or what one was made of: then it has no UID.
@@ -91,8 +94,8 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
 
 
 def written_since(metadata: Object) -> set[str]:
-    """Labels and annotations that others than the pod's maker have written on it, by the API server's record of field managers.
-    What admission adds while the pod is made counts as its maker's: the spec that belongs to it is cloned too."""
+    """Returns labels and annotations that others than the pod's creator have written on it, by the API server's record of field
+    managers. Those that admission adds at creation count as its creator's, as the spec that belongs to them is cloned too."""
     records = [one for one in metadata.get("managedFields", ()) if not one.get("subresource")]
     makers = {one.get("manager") for one in records if "f:containers" in one.get("fieldsV1", {}).get("f:spec", {})}
     if not makers:
@@ -110,7 +113,7 @@ def _written(record: Object) -> Iterable[str]:
 
 
 def without(pod: Object, keys: Collection[str]) -> Object:
-    """The same pod without these labels and annotations."""
+    """Returns the pod without these labels and annotations."""
     kept = {
         part: {key: value for key, value in pod["metadata"].get(part, {}).items() if key not in keys}
         for part in ("labels", "annotations")
@@ -119,7 +122,7 @@ def without(pod: Object, keys: Collection[str]) -> Object:
 
 
 def _as_worker(spec: Object, metadata: Object) -> Object:
-    """What a pod that was a standby has for the sake of that is not cloned. Its role and its rank are its annotations again."""
+    """Returns the spec without the parts that only standbys have. The role and the rank are read from annotations again."""
     waits = {"name": keys.ENV_POD_ROLE, "value": PodRole.STANDBY.value}
     for container in spec["containers"]:
         own = container.get("env", [])
@@ -136,7 +139,7 @@ def _as_worker(spec: Object, metadata: Object) -> Object:
 
 
 def standby_of(model: Object, job: Workload, name: str, affinity: Object, rank_keys: Sequence[str]) -> Object:
-    """A clone of a worker's pod with everything but what says its rank; its job's controller does not count it."""
+    """Returns a clone of a worker's pod without its rank. The job's controller does not count it."""
     body = backup_of(model, job, name, "", affinity)
     ranks = {
         *job.kind.indexing.of_one_pod,
@@ -164,7 +167,8 @@ def standby_of(model: Object, job: Workload, name: str, affinity: Object, rank_k
 
 
 def may_stand_in(standby: Object, backup: Object, job: Workload, avoid_nodes: Collection[str]) -> bool:
-    """Whether a standby runs where a backup pod may be, in the same life of the job, made after a pod of the same kind."""
+    """Returns whether a standby can become this backup pod: it runs on an allowed node, in the same generation, and was cloned
+    from a pod of the same type."""
     metadata, spec = standby["metadata"], standby["spec"]
     labels, wanted = metadata.get("labels", {}), backup["metadata"]["labels"]
     runs = standby.get("status", {}).get("phase") == "Running" and spec.get("nodeName") not in avoid_nodes
@@ -174,7 +178,10 @@ def may_stand_in(standby: Object, backup: Object, job: Workload, avoid_nodes: Co
 
 
 def taken(standby: Object, backup: Object) -> Object:
-    """The patch after which a standby is this backup pod, which then need not be made. Refused when somebody else was faster."""
+    """Returns the patch that makes a standby this backup pod, so that none need be created.
+
+    It is refused if the standby has changed meanwhile.
+    """
     own, wanted = standby["metadata"], backup["metadata"]
     return {
         "metadata": {
@@ -188,7 +195,7 @@ def taken(standby: Object, backup: Object) -> Object:
 
 
 def startable(spec: Object, labels: dict[str, str], withheld: Sequence[str]) -> Object:
-    """The same pod before it was scheduled. Fields that refer to withheld labels become what they were."""
+    """Returns the spec as it was before the pod was scheduled. Fields that refer to withheld labels get their values."""
     gone = ("nodeName", "priority", "preemptionPolicy", "ephemeralContainers", "affinity")
     clone = deepcopy({key: value for key, value in spec.items() if key not in gone})
     literal = {f"metadata.labels['{label}']": labels.get(label, "") for label in withheld}
@@ -202,36 +209,40 @@ def startable(spec: Object, labels: dict[str, str], withheld: Sequence[str]) -> 
 
 
 def shared_claim(pod: Object) -> str:
-    """A claim of devices that pods share by its name; empty: the pod has none. Its devices are on the pod's node, and a pod
-    beside it could be nowhere else."""
+    """Returns the device claim that the pod shares with others by name; empty: it has none.
+
+    Such devices are on the pod's node, so another pod with the claim cannot run elsewhere.
+    """
     claims = pod["spec"].get("resourceClaims", ())
     return next((str(claim["resourceClaimName"]) for claim in claims if claim.get("resourceClaimName")), "")
 
 
 def _place(metadata: Object, job: Workload) -> Object:
-    """All by which the controller counts a pod."""
+    """Returns everything by which the controller counts a pod."""
     labels, counts = metadata.get("labels", {}), job.kind.count
     return {
         "labels": {label: labels[label] for label in counts.labels if label in labels},
         "ownerReferences": _unblocked(metadata),
-        "finalizers": list(counts.finalizers),  # a pod whose failure was counted has them no more
+        "finalizers": list(counts.finalizers),  # a pod whose failure was counted has lost them
     }
 
 
 def _uncontrolled(metadata: Object, job: Workload) -> list[Object]:
-    """Deleted with its job's object, and counted by no controller."""
+    """Returns owner references by which the pod is deleted with its job's object, and counted by no controller."""
     return [{**owner, "controller": False} for owner in _unblocked(metadata)] or [job.reference]
 
 
 def _unblocked(metadata: Object) -> list[Object]:
-    """The same owners, whose deletion waits for nobody: where OwnerReferencesPermissionEnforcement is on, as on OpenShift,
-    another word is for those who may change an owner's finalizers."""
+    """Returns the owner references without blocking the owner's deletion.
+
+    With OwnerReferencesPermissionEnforcement, as on OpenShift, blocking requires the right to change the owner's finalizers.
+    """
     owners = metadata.get("ownerReferences", ())
     return [{key: value for key, value in owner.items() if key != "blockOwnerDeletion"} for owner in owners]
 
 
 def released(old: Object, job: Workload) -> Object:
-    """The patch after which its controller does not count a pod any more."""
+    """Returns the patch after which the job's controller does not count a pod any more."""
     labels: dict[str, str | None] = dict.fromkeys(job.kind.count.labels)
     return {
         "metadata": {
@@ -243,8 +254,10 @@ def released(old: Object, job: Workload) -> Object:
 
 
 def joined(backup: Object, job: Workload) -> Object | None:
-    """The patch after which the controller counts the backup in the old pod's place; None: it does so already. A tenant writes
-    annotations, and we may write more than he: nothing but a place is taken from this one."""
+    """Returns the patch after which the controller counts the backup in the old pod's place; None: it does so already.
+
+    The annotation is written by a tenant, whose rights are less than ours: only the place is read from it.
+    """
     metadata = backup["metadata"]
     if not (place := metadata.get("annotations", {}).get(TAKES_OVER)):
         return None
@@ -262,7 +275,7 @@ def joined(backup: Object, job: Workload) -> Object | None:
 
 
 def controller_of(pod: Object) -> Object | None:
-    """The owner that counts the pod."""
+    """Returns the owner that counts the pod; None: there is none."""
     return next((owner for owner in pod["metadata"].get("ownerReferences", ()) if owner.get("controller")), None)
 
 
@@ -272,12 +285,13 @@ def controller_of(pod: Object) -> Object | None:
 def placed(
     affinity: Object, avoid_nodes: Iterable[str], same: Iterable[tuple[str, str]] = (), *, shun_nodes: Iterable[str] = ()
 ) -> Object:
-    """An affinity that also keeps off these nodes, by their names, and to nodes that share these labels. What an earlier call
-    said of nodes' names is forgotten.
+    """Returns an affinity that also avoids these nodes by name, and requires nodes with these labels.
+
+    Node names that an earlier call added are removed.
 
     Args:
         affinity: the pod's own.
-        shun_nodes: taken where there is no other.
+        shun_nodes: used only if no other node is free.
 
     Raises:
         BadInput: it has too many terms.
@@ -290,7 +304,7 @@ def placed(
     said = required.get("nodeSelectorTerms") or [{}]
     if len(said) > MOST_TERMS:
         raise BadInput(f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms: {len(said)} are too many, use {MOST_TERMS} at most")
-    for term in said:  # any one of them suffices, so each says it
+    for term in said:  # terms are alternatives, so each needs it
         own = [one for one in term.get("matchFields", ()) if one["operator"] != "NotIn"]
         more = {**term, "matchFields": own + fields, "matchExpressions": [*term.get("matchExpressions", ()), *labels]}
         terms.append({key: value for key, value in more.items() if value})
@@ -315,7 +329,7 @@ def _not(nodes: Iterable[str]) -> list[Object]:
 
 
 def avoided_by(pod: Object) -> set[str]:
-    """Nodes that it keeps off, by their names, or takes where there is no other."""
+    """Returns the names of nodes that the pod avoids, or uses only if no other node is free."""
     of_nodes = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
     terms = [
         *of_nodes.get(REQUIRED, {}).get("nodeSelectorTerms", ()),
@@ -326,13 +340,13 @@ def avoided_by(pod: Object) -> set[str]:
 
 
 def topology_of(job: Workload, pod: Object) -> str:
-    """The label of nodes that all pods of the job share; empty: they may be anywhere."""
+    """Returns the node label whose value all pods of the job share; empty: they may be anywhere."""
     annotations = pod["metadata"].get("annotations", {})
     return next((found for key in SAME_TOPOLOGY if (found := job.annotation(key) or annotations.get(key, ""))), "")
 
 
 def fields(paths: Mapping[str, str], own: Collection[str] = ()) -> list[Object]:
-    """What a pod knows of itself."""
+    """Returns environment variables that are filled from fields of the pod, without those in `own`."""
     return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items() if name not in own]
 
 

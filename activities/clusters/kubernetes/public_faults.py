@@ -1,6 +1,7 @@
-"""Public faults that the gateway was told: a ConfigMap for each in `cluster-system`, which the watch reads as it reads others'.
+"""Stores public faults that were reported to the gateway: one ConfigMap each in `cluster-system`, which the watch reads like
+those of others.
 
-So they outlive every process of ours, and whoever looks at a node before acting finds them again. Used by the gateway.
+The faults thus survive a restart of our processes, and are found again before any action on a node. Used by the gateway.
 """
 
 import asyncio
@@ -24,16 +25,16 @@ OURS = {"app.kubernetes.io/managed-by": "rekindle-gateway"}
 KEY = "PublicFault"
 
 MOST = 5_000
-"""Faults that stand at a time."""
+"""Maximum number of faults at a time."""
 
 SWEEP = 60.0
-"""Seconds between two looks for what is over."""
+"""Seconds between two sweeps of expired faults."""
 
 MOST_SWEPT = 200
-"""That are taken away by one look: a fault waits for it that is told."""
+"""Maximum number of ConfigMaps that one sweep deletes. A fault that is being reported waits for the sweep."""
 
 TRIES = 5
-"""Of a change that another gateway's change overtook."""
+"""Tries of a change that conflicts with the change of another gateway."""
 
 
 class PublicFaults:
@@ -44,11 +45,10 @@ class PublicFaults:
         self._count = 0
 
     async def tell(self, envelope: Envelope, fault: PublicFault) -> None:
-        """Keeps it, or what it says of one that is kept.
+        """Stores a fault, or updates one that is stored.
 
         Raises:
-            BadInput: too many stand.
-            ClusterError: it was not kept; told again, it is the same.
+            BadInput: too many faults are stored. ClusterError: it was not stored; the report may be repeated.
         """
         async with self._changing:
             await self._sweep()
@@ -73,7 +73,7 @@ class PublicFaults:
             return
         if len(found) > MOST_INFLUENCES:
             raise BadInput(f"influence: fault {fault.fault_id} concerns {len(found)} nodes, accepted are {MOST_INFLUENCES}")
-        said = json.loads(thing["data"][KEY]) if is_shown(known, now) else _said(envelope, fault)  # as it was told first
+        said = json.loads(thing["data"][KEY]) if is_shown(known, now) else _said(envelope, fault)  # as it was reported first
         metadata = {"resourceVersion": thing["metadata"]["resourceVersion"]}
         await self._api.patch(f"{self._path}/{name}", {"metadata": metadata, "data": {KEY: _written(said, found)}})
 
@@ -85,7 +85,7 @@ class PublicFaults:
         self._count += 1
 
     async def _sweep(self) -> None:
-        """Takes away what is over for every node, and counts the rest."""
+        """Deletes faults that are over for every node, and counts the rest."""
         if time.monotonic() < self._swept + SWEEP:
             return
         listed = await self._api.list(self._path, labelSelector=",".join(f"{key}={value}" for key, value in OURS.items()))
@@ -103,7 +103,7 @@ class PublicFaults:
 
 
 def concerns(thing: Object) -> Concerns:
-    """What is kept in a ConfigMap; nothing, where somebody else wrote into it what means nothing."""
+    """Returns the nodes and devices that a ConfigMap lists; empty if its content is invalid because another party wrote it."""
     try:
         (fault,) = json.loads(thing["data"][KEY])["faults"]
         return {one["node"]: Concerned.model_validate(one) for one in fault["concerned"]}
@@ -117,13 +117,13 @@ def _name(sender: str, fault_id: str) -> str:
 
 
 def _said(envelope: Envelope, fault: PublicFault) -> Mapping[str, Any]:
-    """As the contract's ConfigMap has it."""
+    """Returns the fault in the format of the contract's ConfigMap."""
     known = fault.model_dump(by_alias=True, exclude={"influence"})
     return {**envelope.model_dump(by_alias=True), "faults": [{**known, "assertion": "occur"}]}
 
 
 def _written(said: Mapping[str, Any], found: Concerns) -> str:
-    """With our own list of nodes beside."""
+    """Returns the JSON of a fault, with our own list of affected nodes added."""
     concerned: list[Mapping[str, Any]] = [{"node": node, **one.model_dump()} for node, one in sorted(found.items())]
     (fault,) = said["faults"]
     return json.dumps({**said, "faults": [{**fault, "concerned": concerned}]})

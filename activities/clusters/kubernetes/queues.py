@@ -1,4 +1,6 @@
-"""Who else decides when the pods of a job run, and what such a controller writes on pods. Pure; for the readers and the drivers.
+"""Detects other controllers that decide when the pods of a job run, and what they write on pods.
+
+Pure; used by readers and drivers.
 
 A queueing controller resumes what a restart suspends, at once and with the nodes that it has assigned: until a restart goes
 through its own objects, no job of one is restarted.
@@ -10,27 +12,27 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.kind import Workload
 
 KUEUE = "kueue.x-k8s.io/"
-"""What the keys of all its labels and annotations begin with."""
+"""Prefix of the keys of all labels and annotations of Kueue."""
 
 QUEUE_NAME = f"{KUEUE}queue-name"
 
 ASKED_OF_KUEUE = f"{KUEUE}podset-"
-"""Prefixes of the keys of an owner's wishes, such as the topology that all pods share."""
+"""Prefix of the annotations by which an owner requests something of Kueue, such as the topology that all pods share."""
 
 HOSTNAME = "kubernetes.io/hostname"
 
 STAYS: Mapping[str, str] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
-"""Annotations of a pod that takes a rank over: whoever makes clusters smaller leaves its node alone."""
+"""Annotations of a pod that takes over a rank: autoscalers must not remove its node."""
 
 GIVES_WAY: Mapping[str, str] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
-"""Of a standby: no node is kept for its sake."""
+"""Annotations of a standby: the autoscaler keeps no node for it."""
 
 LONGEST = 120
-"""Characters of what is quoted."""
+"""Maximum length of quoted text."""
 
 
 def queue_of(job: Workload) -> str:
-    """Who decides when the job's pods run, in words; empty: its own controller, which does what we ask."""
+    """Describes in words who decides when the job's pods run; empty: the job's own controller, which follows our requests."""
     spec = job.object["spec"]
     manager = str(spec.get("managedBy") or spec.get("runPolicy", {}).get("managedBy") or "")
     if manager and manager != job.kind.own_manager:
@@ -43,18 +45,21 @@ def queue_of(job: Workload) -> str:
 
 
 def _queue_name(job: Workload) -> str:
-    """On the object."""
+    """Returns the queue name on the job's object; empty: it has none."""
     labels = job.metadata.get("labels", {})
     return str(labels.get(QUEUE_NAME) or job.annotation(QUEUE_NAME))
 
 
 def is_queues_own(key: str) -> bool:
-    """Tells whether Kueue writes this label or annotation on a pod. What an owner asks of it in a template is another thing."""
+    """Returns whether Kueue itself writes this label or annotation on a pod.
+
+    What an owner requests in a template is different.
+    """
     return key.startswith(KUEUE) and not key.startswith(ASKED_OF_KUEUE)
 
 
 def unassigned(spec: Object, metadata: Object) -> Object:
-    """The spec of a pod without the very node that Kueue's topology-aware scheduling has written into it."""
+    """Returns the spec of a pod without the node that Kueue's topology-aware scheduling has assigned."""
     keys = {*metadata.get("labels", {}), *metadata.get("annotations", {})}
     if HOSTNAME not in spec.get("nodeSelector", {}) or not any(key.startswith(KUEUE) for key in keys):
         return spec

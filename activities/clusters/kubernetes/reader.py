@@ -1,4 +1,4 @@
-"""What is read of Kubernetes: a job by its UID, the pods of a job, and the job of a pod. Used by the drivers and the watch."""
+"""Reads from Kubernetes: a job by its UID, the pods of a job, and the job of a pod. Used by the drivers and the watch."""
 
 import asyncio
 import re
@@ -19,26 +19,32 @@ from rekindle.model.sizes import LONGEST_NAME
 from rekindle.settings import Settings
 
 LOOK_GAP = 1.0
-"""Seconds between two lists of all jobs: anybody may name a job that there is not."""
+"""Minimum seconds between two lists of all jobs. Anybody may name a job that does not exist."""
 
 LOOK_REST = 5.0
-"""For strangers, how many times as long as the last list took: those of a large cluster are many megabytes."""
+"""Minimum time between two lists on behalf of unknown callers, as a multiple of the duration of the last list.
+
+Lists of a large cluster have many megabytes.
+"""
 
 LEVELS = 3
-"""Controllers above a pod: a Job, its JobSet, and the TrainJob of that. Tenants can write owners that own each other."""
+"""Maximum levels of controllers above a pod: a Job, its JobSet, and the TrainJob of that.
+
+Tenants can write owners that own each other.
+"""
 
 MOST_OWNERS = 5
-"""Owners of a pod that are looked at. Real ones have one; tenants can write very many."""
+"""Owners of a pod that are checked. Usually there is one; tenants can write very many."""
 
 MOST_TOPS = 100_000
-"""Jobs of which is remembered what they are parts of; asked again at worst."""
+"""Maximum number of jobs whose top-level job is cached. If it is exceeded, jobs are read again."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-"""Of an object, as far as the API server admits it."""
+"""Pattern of the names of objects that the API server accepts."""
 
 
 def is_name(text: str) -> bool:
-    """Whether an object may be called so; whatever else somebody wrote must not become a part of a path."""
+    """Returns whether the text is a valid name of an object. Other text must not become part of a path."""
     return len(text) <= LONGEST_NAME and bool(NAME.fullmatch(text))
 
 
@@ -56,21 +62,21 @@ class Reader:
         self.scopes = settings.namespaces or ("",)
         self._job_keys = _job_keys(settings, kinds)
         self._where: dict[str, tuple[Kind, str, str]] = {}
-        """Kind, namespace and name of the jobs that were seen, by UID."""
+        """Kind, namespace and name of the known jobs, by UID."""
         self._above_of: dict[str, Object] = {}
-        """Who controls those of them that are parts of others."""
+        """Owner reference of the controller of a job that is part of another job, by the job's UID."""
         self._looking = asyncio.Lock()
         self._looked = float("-inf")
-        """When all jobs were listed last."""
+        """Time at which all jobs were last listed."""
         self._look_took = 0.0
         self._look_failed: ClusterError | None = None
         self._tops: dict[str, str] = {}
-        """UID of the job that a batch Job is a part of, by the Job's UID; of Jobs that were not seen themselves."""
+        """UID of the top-level job of a batch Job, by the UID of a Job that was not seen itself."""
         self._marks = {kind.indexing.mark[0] for kind in kinds if kind.indexing.mark[0]}
         self._marked: dict[str, dict[str, str]] = {}
-        """The marks of the objects that make pods, by UID."""
+        """Marks of the objects that create pods, by UID."""
         self._strange: set[tuple[str, ...]] = set()
-        """Namespace, kind, name and UID of owners that are not there, and never will be."""
+        """Namespace, kind, name and UID of owners that do not exist and never will."""
 
     # ---- jobs
 
@@ -96,10 +102,10 @@ class Reader:
         return await self.seen(job_id)
 
     async def locate(self, job_id: str) -> None:
-        """Returns when it is known where the job is: who waits for that with all others costs no request.
+        """Waits until the namespace and name of the job are known. Concurrent callers share the requests.
 
         Raises:
-            NotFound: nowhere.
+            NotFound: there is no such job.
         """
         if "." in job_id or job_id in self._where:
             return
@@ -108,15 +114,15 @@ class Reader:
             raise NotFound(f"no job has the UID {job_id}")
 
     async def _look_around(self, gap: float) -> None:
-        """Lists all jobs. Whoever asks at the same time shares one list, and nobody can make us list more often.
+        """Lists all jobs. Concurrent callers share one list, and no caller can cause more frequent lists.
 
         Args:
-            gap: seconds since the last time.
+            gap: minimum seconds since the last list.
         """
         asked = _now()
         async with self._looking:
             if self._looked > asked:
-                if self._look_failed:  # who shares a look shares its failure: nobody knows that there is no such job
+                if self._look_failed:  # callers share a failed list too: it does not show that there is no such job
                     raise self._look_failed
                 return
             await asyncio.sleep(self._looked + gap - _now())
@@ -142,7 +148,10 @@ class Reader:
             self.forget(job_id)
 
     def remember(self, job: Workload) -> None:
-        """Where a job is, so that it is found by its UID, and what it is a part of, which is not asked for each of its pods."""
+        """Stores where a job is, so that it is found by its UID.
+
+        Also stores what it is part of, so that this is not read for each of its pods.
+        """
         self._where[job.uid] = (job.kind, job.namespace, job.name)
         self._above_of.pop(job.uid, None)
         self._note_marks(job)
@@ -155,19 +164,18 @@ class Reader:
             self._marked[part.uid] = marks
 
     def forget(self, job_id: str) -> None:
-        """Nothing is left of the job."""
+        """Removes everything that is cached about the job."""
         self._where.pop(job_id, None)
         self._above_of.pop(job_id, None)
         self._tops.pop(job_id, None)
         self._marked.pop(job_id, None)
 
     def where(self, job_id: str) -> tuple[str, str] | None:
-        """Namespace and name of a job that was seen; None: it is gone, or was not."""
+        """Returns namespace and name of a known job; None: it is gone, or was never seen."""
         return found[1:] if (found := self._where.get(job_id)) else None
 
     async def seen(self, job_id: str) -> Workload | None:
-        """A job with an object, where one was seen before; None: it is not there any more, or was never seen. Nothing of it is
-        checked."""
+        """Returns the object of a known job, unchecked; None: it is gone, or was never seen."""
         if (where := self._where.get(job_id)) is None:
             return None
         kind, namespace, name = where
@@ -182,7 +190,10 @@ class Reader:
         return job
 
     async def _bare(self, job_id: str) -> Workload | None:
-        """Pods that nobody controls, or what a restart remembers of them. Their job's id says in which namespace they are."""
+        """Returns the job of pods without controller, from the pods or from the templates that a restart left.
+
+        Its id contains their namespace.
+        """
         namespace = job_id.partition(".")[0]
         if not BARE_ID.fullmatch(job_id) or not {"", namespace} & set(self.scopes):
             return None
@@ -195,15 +206,18 @@ class Reader:
     # ---- pods
 
     async def pods(self, job: Workload, keep: Callable[[Object], Object] = lean) -> list[Object]:
-        """All pods of a job, terminating ones too.
+        """Returns all pods of a job, terminating ones too.
 
         Args:
-            keep: what is looked at of one; it may have 100 KiB, and the job thousands.
+            keep: reduces a pod to what is needed; a pod may have 100 KiB, and a job thousands of pods.
         """
         return (await self._listing(job, keep)).items
 
     async def on_node(self, node: str) -> list[tuple[Workload, list[Object]]]:
-        """The pods of jobs on a node. Tenants write on pods what they like: all that are of nothing known cost one look."""
+        """Returns the pods of jobs on a node, by job.
+
+        Tenants may write any owner on a pod: all pods of unknown jobs together cost one list of jobs.
+        """
         if not is_name(node):
             return []
         by_job: dict[str, list[Object]] = {}
@@ -222,7 +236,7 @@ class Reader:
         return found
 
     async def parts(self, job: Workload) -> list[Workload]:
-        """The objects that make the pods of a job, where it does not do so itself."""
+        """Returns the objects that create the pods of a job; empty if the job does so itself."""
         if (kind := job.kind.made_of) is None:
             return []
         parts = [
@@ -232,14 +246,14 @@ class Reader:
         return [part.checked() for part in parts if await self._top(job.namespace, part.reference) == job.uid]
 
     async def managers(self, job: Workload) -> list[Object]:
-        """Pods of the training side's manager that a controller of their own looks after."""
+        """Returns the pods of the training side's manager that have a controller of their own."""
         return (await self._api.list(_pods_path(job), labelSelector=f"{MANAGER_OF}={job.name}")).items
 
     async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:
-        """UID of the job that a pod is of, or that it says to be the manager of.
+        """Returns the UID of the job that a pod belongs to, or that it says it is the manager of.
 
         Raises:
-            NotFound: there is no such pod. Refused: it is of no job, or nobody can tell of which.
+            NotFound: there is no such pod. Refused: it is of no job, or of which one is unknown.
         """
         if not (is_name(namespace) and is_name(name)) or not {"", namespace} & set(self.scopes):
             raise NotFound(f"the token's pod {namespace[:40]}/{name[:40]} is in no namespace that is looked after")
@@ -257,7 +271,10 @@ class Reader:
         return job.uid
 
     async def _of_pod(self, namespace: str, pod: Object) -> Workload | None:
-        """The job that a pod is of, in its namespace: tenants write owners of others."""
+        """Returns the job that a pod belongs to, if that is in the pod's namespace.
+
+        Tenants can name owners of other namespaces.
+        """
         found = await self.owner_uid(pod)
         if "." in found:
             job = await self._bare(found)
@@ -268,7 +285,7 @@ class Reader:
         return job if job and job.namespace == namespace else None
 
     async def _named(self, namespace: str, name: str) -> Workload:
-        """The job with this name that asks for recoveries."""
+        """Returns the job with this name that asks for recoveries."""
         found = []
         for kind in self.kinds if is_name(name) else ():
             with suppress(NotFound):  # or the kind is not installed
@@ -290,7 +307,7 @@ class Reader:
         return Listing(found, page.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
-        """All pods of a job, and again after each change. Whoever is still busy with the last one sees several at once."""
+        """Yields all pods of a job, and again after each change. A slow consumer gets several changes at once."""
         listing = await self._listing(job)
         pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
         yield list(pods.values())
@@ -309,7 +326,7 @@ class Reader:
             await asyncio.gather(taking, return_exceptions=True)
 
     async def _take(self, job: Workload, since: str, pods: dict[str, Object], changed: asyncio.Event) -> None:
-        """Keeps the pods up to date; ends with the watch, by an error."""
+        """Keeps `pods` up to date with the watch. Ends with an error when the watch does."""
         async with aclosing(self._api.watch(_pods_path(job), since, labelSelector=self._selector(job))) as changes:
             async for change in changes:
                 if await self.owner_uid(change.object) != job.uid:
@@ -321,8 +338,10 @@ class Reader:
                 changed.set()
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
-        """The job's pods as soon as `done`, or as they were seen last within `limit` seconds. They are looked at in any case:
-        while an API server has not answered nobody knows that they are gone."""
+        """Returns the job's pods as soon as `done` is true, or as they were last seen within `limit` seconds.
+
+        They are always read once: without an answer of the API server it is not known that they are gone.
+        """
         pods: list[Object] | None = None
         try:
             async with asyncio.timeout(limit), aclosing(self.follow(job)) as states:
@@ -337,7 +356,7 @@ class Reader:
 
     @property
     def pod_labels(self) -> Sequence[str]:
-        """Every pod of a job carries one of them; those of a job that is made of others are pods of these."""
+        """Labels of which every pod of a job carries one. The pods of a job with parts carry those of the parts."""
         own = (kind.pod_label for kind in self.kinds if kind.made_of not in self.kinds)
         return list(dict.fromkeys((JOB_ID, *own, *self._job_keys.values())))
 
@@ -346,13 +365,15 @@ class Reader:
         return f"{label}={value}"
 
     def selector(self, job: Workload) -> dict[str, str]:
-        """The label that every pod of the job carries."""
+        """Returns the label that every pod of the job carries."""
         named = self._job_keys.get(job.kind.name)
         return {named: job.name} if named else job.selector
 
     async def selector_of_ranks(self, job: Workload) -> dict[str, str]:
-        """Labels that every pod of the job with a rank carries. Which of its parts make them say their marks; a usual name says
-        it where none is marked."""
+        """Returns labels that every pod with a rank carries.
+
+        They are the marks of the parts with ranks, or a usual name if no part is marked.
+        """
         own = job.kind.indexing
         if not own.carries_ranks:
             return self.selector(job)
@@ -363,9 +384,12 @@ class Reader:
         return {**self.selector(job), own.type_label: name or own.carries_ranks}
 
     async def owner_uid(self, pod: Object) -> str:
-        """UID of the job that a pod is of; empty: of none that we know. Who controls it says so. What nobody controls is a pod of
-        its own, by its label, or was made or released by a recovery: then the mark of a recovery and an owner say the same. That
-        this job is in the pod's namespace is for the caller to see. The pod gets the marks of who controls it."""
+        """Returns the UID of the job that a pod belongs to; empty: no known one.
+
+        The pod's controller decides. A pod without controller is a job's own by its label, or was created or released by a
+        recovery: then the mark of the recovery and an owner must agree. The caller must check that the job is in the pod's
+        namespace. The marks of the controller are copied to the pod.
+        """
         metadata = pod["metadata"]
         if controller := controller_of(pod):
             above = await self._above(metadata["namespace"], controller)
@@ -381,15 +405,18 @@ class Reader:
         return ""
 
     async def _above(self, namespace: str, owner: Object) -> str:
-        """UID of the job that an owner of a pod is, or is a part of."""
+        """Returns the UID of the job that is the owner of a pod, or that the owner is part of."""
         return await self._top(namespace, owner) if self._kind_of(owner) in self._parts else str(owner["uid"])
 
     def _kind_of(self, owner: Object) -> Kind | None:
-        """Others may have a kind of the same name: Volcano has a Job too."""
+        """Returns the kind of an owner; None: it is unknown.
+
+        Kinds of other groups may have the same name: Volcano has a Job too.
+        """
         return self._owners.get((group_of(owner.get("apiVersion", "")), owner["kind"]))
 
     async def _top(self, namespace: str, owner: Object, levels: int = LEVELS) -> str:
-        """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
+        """Returns the UID of the topmost controlling job: a TrainJob creates a JobSet, and a JobSet creates Jobs."""
         uid, kind = str(owner["uid"]), self._kind_of(owner)
         known = self._where.get(uid)
         if known and known[0] is kind and known[1:] == (namespace, owner["name"]):
@@ -407,14 +434,14 @@ class Reader:
         return self._tops.get(uid, uid)
 
     def is_part(self, job: Workload) -> bool:
-        """Whether a job of a kind that we know controls it."""
+        """Returns whether a job of a known kind controls this job."""
         above = controller_of(job.object)
         return above is not None and self._kind_of(above) is not None
 
     async def _found(self, kind: Kind, namespace: str, owner: Object) -> Workload | None:
-        """None: it is gone, or a tenant made it up. Nobody is made to ask for such a one twice."""
+        """Returns the owner object; None: it is gone, or a tenant invented it. An invented owner is requested only once."""
         name, uid = str(owner["name"]), str(owner["uid"])
-        if not (is_name(name) and is_name(uid)):  # they become a part of a path, and are kept
+        if not (is_name(name) and is_name(uid)):  # they become part of a path, and are stored
             return None
         place = (kind.path(namespace, name), uid)
         if place in self._strange:
@@ -430,7 +457,7 @@ class Reader:
 
 
 def _job_keys(settings: Settings, kinds: Sequence[Kind]) -> dict[str, str]:
-    """Labels that the installation names, by the kind. Our own pods are not found by a name."""
+    """Returns the labels that the installation configures, by kind. Pods of our own kind are not found by name."""
     named = [kind.name for kind in kinds if kind.pod_label != JOB_ID]
     if wrong := [name for name in settings.job_keys if name not in named]:
         raise BadInput(f"REKINDLE_JOB_KEYS: kind {wrong[0]!r} is not accepted, use {', '.join(sorted(named))}")
@@ -438,7 +465,7 @@ def _job_keys(settings: Settings, kinds: Sequence[Kind]) -> dict[str, str]:
 
 
 def in_scope(plural: str, scope: str) -> str:
-    """The path of all things of a kind of the core, in a namespace or, without one, in all."""
+    """Returns the path of all objects of a core kind, in a namespace or, without one, in all."""
     return f"/api/v1/namespaces/{scope}/{plural}" if scope else f"/api/v1/{plural}"
 
 

@@ -1,8 +1,8 @@
-"""What others say of nodes in objects of their own: events, MindCluster's ConfigMaps, public faults.
+"""Reads reports of other components about nodes: events, MindCluster's ConfigMaps, public faults.
 
-Read by the watch for all nodes, and by the driver for one. Each object is understood by itself, and so is each of its parts; one
-that cannot be read says nothing. Public faults, which anybody may send who may write a ConfigMap, are taken from the components'
-namespaces only.
+The watch reads them for all nodes, and the driver for one. Each object, and each part of it, is parsed independently; one that
+cannot be read is ignored. Public faults may come from anybody who can write a ConfigMap, so they are read only in the namespaces
+of the components.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT
 from rekindle.policy.rules import over_at
 
 DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
-"""What the names of ConfigMaps begin with; the node's name follows. Source: the Kubernetes contract."""
+"""Prefixes of the names of ConfigMaps; the node's name follows. Source: the Kubernetes contract."""
 
 COMPONENTS = ("cluster-system", "mindx-dl", "kube-system")
-"""Namespaces in which no tenant writes."""
+"""Namespaces in which tenants cannot write."""
 
 OF_CLUSTERD = "mx-consumer-cim=true"
 PUBLIC = "mc-consumer-publicfault=true"
@@ -39,22 +39,22 @@ MANUAL = "ManuallySeparateNPU"
 MANUAL_INFO = "clusterd-manual-info-cm"
 
 HALVES = re.compile(r"\\u[dD][89a-fA-F]")
-"""In JSON, of a character that is written as two."""
+"""Matches half of a surrogate pair: JSON escapes a character outside of the basic plane as two halves."""
 
 END_OF_TIME = 10**13
-"""In milliseconds; the contract has 13 digits."""
+"""Upper limit of timestamps, in milliseconds since the epoch. Those of the contract have 13 digits."""
 
 MOST = 256
-"""Reports of one object."""
+"""Maximum number of reports of one object."""
 
 OVER = ("recover",)
-"""Assertions of a public fault that is no more."""
+"""Assertions of a public fault that has ended."""
 
 Reports = Mapping[str, tuple[NodeReport, ...]]
-"""By the name of the node, or by `SERIAL` and its serial number."""
+"""Reports by the name of the node, or by `SERIAL` and its serial number."""
 
 Wrong = Callable[[str], None]
-"""Hears why a part of an object cannot be read: nobody knows what it says."""
+"""Receives the reason why a part of an object cannot be read."""
 
 Part = TypeVar("Part")
 Found = TypeVar("Found")
@@ -65,7 +65,10 @@ def ignored(_: str) -> None:
 
 
 def _each(what: str, parts: Iterable[Part], understood: Callable[[Part], Iterable[Found]], wrong: Wrong) -> Iterator[Found]:
-    """What is found in each of them. One that cannot be read hides no other."""
+    """Yields what `understood` finds in each part.
+
+    A part that cannot be read is passed to `wrong` and does not affect the others.
+    """
     for number, part in enumerate(parts):
         try:
             found = list(understood(part))
@@ -78,22 +81,22 @@ def _each(what: str, parts: Iterable[Part], understood: Callable[[Part], Iterabl
 
 @dataclass(frozen=True)
 class Where:
-    """Objects that say something of nodes."""
+    """Place of objects that contain reports about nodes."""
 
     path: str
     query: tuple[tuple[str, str], ...]
     read: Callable[[Object, Wrong], Reports]
     prefix: str = ""
-    """What their names begin with, where a node's name follows."""
+    """Prefix of the names of the objects, which a node's name follows; empty: names do not contain a node."""
 
     @property
     def is_by_node(self) -> bool:
-        """Whether those of one node can be asked for."""
+        """True if the objects of a single node can be requested."""
         return bool(self.prefix) or self.read is of_event
 
 
 def places(rules: Rules) -> Iterator[Where]:
-    """What has to be read for these rules."""
+    """Yields the places of objects that have to be read for these rules."""
     if "event" in rules.reporters:
         yield Where(in_scope("events", "default"), (("fieldSelector", "involvedObject.kind=Node"),), of_event)
     if rules.reporters & {"device-plugin", "switch"}:
@@ -110,15 +113,18 @@ def places(rules: Rules) -> Iterator[Where]:
 
 
 class Heard:
-    """What is said of single nodes now. Who asks at the same time for objects that are about any node shares one look at them,
-    which begins behind the question: there may be thousands, and a job asks for a hundred nodes."""
+    """Current reports about single nodes.
+
+    Concurrent callers share one list of objects that may be about any node. The list begins after they asked: there may be
+    thousands of objects, and a job asks about a hundred nodes.
+    """
 
     def __init__(self, api: Api, rules: Rules) -> None:
         self._api, self._rules = api, rules
         self._looks = {where: _Look() for where in places(rules)}
 
     async def of_node(self, node: str, serial: str = "") -> tuple[NodeReport, ...]:
-        """By its name or its serial number."""
+        """Returns the reports about a node, by its name or its serial number."""
         found: list[NodeReport] = []
         for where, look in self._looks.items():
             said = await self._alone(where, node) if where.is_by_node else await self._shared(where, look)
@@ -147,7 +153,7 @@ class Heard:
 
 
 class _Look:
-    """At all objects of a place, that was finished last."""
+    """Result of the last completed list of all objects of one place."""
 
     def __init__(self) -> None:
         self.looking = asyncio.Lock()
@@ -164,7 +170,7 @@ def _joined(where: Where, things: Iterable[Object]) -> Reports:
 
 
 def read(where: Where, thing: Object, wrong: Wrong = ignored) -> Reports:
-    """What it says, as far as it can be read."""
+    """Returns the reports in an object, as far as it can be read."""
     try:
         return where.read(thing, wrong)
     except (*MALFORMED, BadInput) as error:
@@ -173,12 +179,12 @@ def read(where: Where, thing: Object, wrong: Wrong = ignored) -> Reports:
 
 
 def in_order(reports: Iterable[NodeReport]) -> tuple[NodeReport, ...]:
-    """The same for the same reports, in whatever order they came."""
+    """Returns the reports sorted, so that their order does not depend on that of their arrival."""
     return tuple(sorted(reports, key=lambda one: (one.source, one.id)))
 
 
 def in_force(reports: Iterable[NodeReport], rules: Rules, now: datetime) -> tuple[NodeReport, ...]:
-    """Those that are not over by themselves, each with the moment at which it will be."""
+    """Returns the reports that have not expired, each with the time at which it will."""
     dated = (one.model_copy(update={"until": over_at(one, rules)}) for one in reports)
     return tuple(one for one in dated if one.until is None or one.until > now)
 
@@ -187,7 +193,7 @@ def in_force(reports: Iterable[NodeReport], rules: Rules, now: datetime) -> tupl
 
 
 def of_event(raw: Object, _: Wrong = ignored) -> Reports:
-    """Node Problem Detector's, NVSentinel's, the kubelet's."""
+    """Reads an event of Node Problem Detector, NVSentinel or the kubelet."""
     event = checked(shapes.Event, raw)
     about, written = event["involvedObject"], event.get("source", {}).get("component", "")
     report = NodeReport(
@@ -249,7 +255,7 @@ def _switches(info: Any, where: str) -> Iterator[NodeReport]:
 
 
 def of_node_info(raw: Object, wrong: Wrong = ignored) -> Reports:
-    """NodeD's; it is deleted when the node is well."""
+    """Reads NodeD's ConfigMap of a node. It is deleted when the node is healthy."""
     name, data, where = _config_map(raw, NODE_INFO)
     info = _json(data, "NodeInfo")
 
@@ -265,7 +271,8 @@ def of_node_info(raw: Object, wrong: Wrong = ignored) -> Reports:
 
 
 def of_public_fault(raw: Object, wrong: Wrong = ignored) -> Reports:
-    """Faults of the wire contract's `PublicFaultRequest`, as one ConfigMap says them now: somebody's, or the gateway's own."""
+    """Reads the faults of the wire contract's `PublicFaultRequest` that one ConfigMap contains: another sender's, or the
+    gateway's own."""
     thing = checked(shapes.ConfigMap, raw)
     told = _json(thing.get("data") or {}, "PublicFault")
     metadata, found = thing["metadata"], dict[str, list[NodeReport]]()
@@ -290,7 +297,7 @@ class _At(NamedTuple):
     """A node that has a public fault."""
 
     node: str
-    """Its name, or `SERIAL` and its serial number."""
+    """Name of the node, or `SERIAL` and its serial number."""
 
     devices: tuple[str, ...]
     until: datetime | None = None
@@ -312,7 +319,10 @@ def _concerned(fault: Any, written: datetime | None) -> Iterator[_At]:
 
 
 def of_manual_info(raw: Object, wrong: Wrong = ignored) -> Reports:
-    """ClusterD's list of cards that it has separated, or a person, until somebody takes them out: one key for each node."""
+    """Reads ClusterD's list of cards that it, or a person, has separated until somebody removes them.
+
+    It has one key for each node.
+    """
     thing = checked(shapes.ConfigMap, raw)
     uid, data = thing["metadata"]["uid"], thing.get("data") or {}
 
@@ -333,7 +343,7 @@ def _separated(uid: str, info: Any) -> Iterator[NodeReport]:
 
 
 def _config_map(raw: Object, prefix: str) -> tuple[str, dict[str, str], str]:
-    """The node's name (empty: it is another ConfigMap), the data, and what ids begin with."""
+    """Returns the node's name (empty: it is another ConfigMap), the data, and the prefix of ids."""
     thing = checked(Named, raw)
     name = str(thing["metadata"]["name"])
     return name.removeprefix(prefix) if name.startswith(prefix) else "", thing.get("data") or {}, str(thing["metadata"]["uid"])
@@ -343,12 +353,12 @@ def _json(data: Mapping[str, str], key: str) -> Any:
     text = data.get(key) or "{}"
     found = json.loads(text)
     if HALVES.search(text):
-        json.dumps(found, ensure_ascii=False).encode()  # half of a character could be told to nobody
+        json.dumps(found, ensure_ascii=False).encode()  # half of a character cannot be encoded
     return found
 
 
 def _report(name: str, source: str, devices: Iterable[str] = (), **told: str) -> NodeReport:
-    """Devices may be cards, `Ascend910-2`, of which the number is the local id."""
+    """Returns a report. Devices may be named as cards, `Ascend910-2`, of which the number is the local id."""
     ids = tuple(number for one in devices if (number := one.rpartition("-")[2]).isdecimal())
     words = cut(told.pop("message"), LONGEST_TEXT)
     return NodeReport(id=name, source=source, devices=ids, message=words, code=told["code"], level=told.get("level", ""))
@@ -359,13 +369,13 @@ def _milliseconds(moment: object) -> datetime | None:
 
 
 def _last_told(event: Object) -> str | None:
-    """By whoever wrote it, on a node whose clock may be wrong."""
+    """Returns when the event was last reported, according to its reporter. The clock of the reporter's node may be wrong."""
     series: str | None = event.get("series", {}).get("lastObservedTime")
     return series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
 
 
 def _written(metadata: Object) -> datetime | None:
-    """When it was changed last, by the clock of the API server."""
+    """Returns when the object was last changed, by the clock of the API server; None: unknown."""
     times = [one["time"] for one in metadata.get("managedFields", ()) if one.get("time")]
     return max(map(datetime.fromisoformat, times), default=None)
 

@@ -1,5 +1,7 @@
-"""How all pods of a job are ended and made anew by our own hand, and with a controller that makes them: suspend, change the
-template, resume, as queueing systems do it."""
+"""Strategies that stop all pods of a job and create them again, directly or through the controller that creates the job's pods.
+
+A controller is handled as queueing systems do it: suspend, change the template, resume.
+"""
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
@@ -16,12 +18,15 @@ from rekindle.errors import Conflict, Forbidden, Invalid, Withheld
 from rekindle.model import keys
 
 SAYS_WHY = 2.0
-"""Seconds after which a controller that has not made all pods is asked why. It tries at once."""
+"""Seconds after which a controller that has not created all pods is asked why. It tries at once."""
 
 
 @dataclass(frozen=True)
 class ByOurHand:
-    """Pods are ended by us. What comes before that, and who makes them anew, says a kind's own strategy."""
+    """Base strategy, in which we delete the pods.
+
+    A kind's own strategy says what comes before that, and who creates the pods again.
+    """
 
     @property
     def suspend(self) -> tuple[str, ...]:
@@ -34,7 +39,7 @@ class ByOurHand:
             await refuse_what_is_refused(hands, job, pods)
         await hands.delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
         await self.prepare(hands, job, pods, grace_seconds)
-        # Managers last: one that goes while workers train is made anew by the controller of our own jobs.
+        # Managers last: our controller recreates a manager that ends while workers run.
         for group in ([pod for pod in pods if not made.is_manager(pod)], [pod for pod in pods if made.is_manager(pod)]):
             await side_by_side(hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
 
@@ -43,7 +48,7 @@ class ByOurHand:
         if job.was_resumed:
             await hands.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
         late = [pod for pod in there if is_standby(pod) and not _is_new(pod, job, generation)]
-        await hands.delete_all(late, 0)  # somebody made them while the job was stopped
+        await hands.delete_all(late, 0)  # created by another party while the job was stopped
         if left := [pod for pod in there if not _is_new(pod, job, generation) and self.is_in_the_way(pod)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         try:
@@ -54,31 +59,35 @@ class ByOurHand:
             raise
 
     def is_in_the_way(self, old: Object) -> bool:
-        """Tells whether new pods have to wait until this one is gone, be it for its name."""
+        """Returns whether new pods must wait until this one is gone, for example because of its name."""
         return True
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
-        """What has to be before its pods end."""
+        """Prepares the job before its pods are deleted. The default does nothing."""
 
     async def let_go(self, hands: Hands, job: Workload) -> None:
-        """Gives the job's object back to its owner, as it was written."""
+        """Restores the job's object as its owner wrote it."""
 
     @abstractmethod
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
-        """Its pods of this life. Those that are there are of it."""
+        """Returns the job's pods of this generation. The pods in `there` already belong to it."""
 
 
 @dataclass(frozen=True)
 class Suspending(ByOurHand):
-    """Its controller ends its pods while it is suspended, and makes them from what its templates say then."""
+    """Strategy for a controller that deletes the pods of a suspended job, and creates them from the current templates when it is
+    resumed."""
 
     field: tuple[str, ...] = ("suspend",)
     forgets_its_start: bool = False
-    """Before Kubernetes 1.36 the template of a suspended Job can be changed only if it seems never to have started, so its start
-    is forgotten; from then on its controller does so itself. Source: KEP-2926, and how JobSet resumes its Jobs."""
+    """True if the start of a suspended Job must be cleared before its template is changed.
+
+    Before Kubernetes 1.36 the template can be changed only if the Job seems never to have started. The Job's controller sets
+    the start again. Source: KEP-2926, and how JobSet resumes its Jobs.
+    """
 
     generates_names: bool = False
-    """New pods have other names, so that nothing waits for the object of one that has ended: a finalizer may keep it."""
+    """True if new pods have other names, so that they need not wait for the objects of ended pods, which a finalizer may keep."""
 
     @property
     def suspend(self) -> tuple[str, ...]:
@@ -99,8 +108,11 @@ class Suspending(ByOurHand):
             await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, False)})
 
     async def _suspend(self, hands: Hands, job: Workload) -> None:
-        """Of this very spec: an attempt that was overtaken, and wakes when the job was resumed, would leave it suspended for
-        ever. Its status changes all the time while pods fail."""
+        """Suspends the job, unless its spec has changed since it was read.
+
+        An outdated attempt that continues after the job was resumed would leave it suspended forever. Changes of its status are
+        ignored, as it changes constantly while pods fail.
+        """
         seen = job
         while True:
             metadata = {"uid": job.uid, **_as_read(seen), "annotations": {keys.STOPPED: "yes"}}
@@ -126,7 +138,7 @@ class Suspending(ByOurHand):
         await self.change(hands, job, {**spec, **_nested_in(spec, self.field)})
 
     async def change(self, hands: Hands, job: Workload, spec: Object) -> None:
-        """Only as it was read; that it was we who stopped it is over with that."""
+        """Changes the job's spec, only if the job is unchanged since it was read. Removes the mark that we suspended it."""
         if self.forgets_its_start:
             job = await _never_started(hands, job)
         metadata = {**_as_read(job), "annotations": {keys.STOPPED: None}}
@@ -135,10 +147,11 @@ class Suspending(ByOurHand):
 
 @dataclass(frozen=True, kw_only=True)
 class SuspendingParts(Suspending):
-    """The same for pods that are made from the templates of other objects: the job's own are a runtime's, or immutable."""
+    """Strategy for pods that are created from the templates of other objects, because the job's own templates belong to a runtime
+    or are immutable."""
 
     parts: Suspending
-    """How one of these objects is changed while it is suspended. The job's controller resumes it."""
+    """Strategy that changes one of these objects while it is suspended. The job's controller resumes it."""
 
     async def resume(self, hands: Hands, job: Workload, generation: str, places: Places) -> None:
         async def renew(part: Workload) -> None:
@@ -151,7 +164,10 @@ class SuspendingParts(Suspending):
 
 
 async def _given_up(hands: Hands, job: Workload) -> None:
-    """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""
+    """Waits until the job's controller has deleted its pods.
+
+    A pod that is deleted by us first may count as failed, and fail the job permanently.
+    """
 
     def kept(pods: Sequence[Object]) -> list[Object]:
         return [pod for pod in pods if made.controller_of(pod) and is_active(pod)]
@@ -190,24 +206,30 @@ async def _made_by_the_controller(hands: Hands, job: Workload, generation: str) 
 
 
 def _as_read(job: Workload) -> Object:
-    """Metadata of a change that is refused when somebody else was faster."""
+    """Returns metadata that makes the API server refuse a change if the object was changed meanwhile."""
     return {"resourceVersion": job.metadata["resourceVersion"]}
 
 
 def _refuse_held(job: Workload) -> None:
-    """Raises: Invalid when somebody else keeps the job from running: its owner, or a queue that has given its place away."""
+    """Raises Invalid if another party suspended the job: its owner, or a queue that has given its place away."""
     if job.is_held:
         raise Invalid(f"{job.kind.name} {job.name} is suspended, and not by a restart: who suspended it resumes it")
 
 
 def _is_new(pod: Object, job: Workload, generation: str) -> bool:
-    """Whether it lives and is of this life of the job. Who resumes a job himself says no generation; its old pods are gone."""
+    """Returns whether the pod is not being deleted and belongs to this generation.
+
+    If another party resumed the job, any generation counts: its old pods are gone.
+    """
     said = job.was_resumed or generation_of(pod) == generation
     return said and not is_terminating(pod)
 
 
 def change_template(body: Object, generation: str, places: Places) -> None:
-    """In place: the label of the generation, and the nodes to avoid. None removes what an earlier restart wrote."""
+    """Changes a template in place: sets the label of the generation and the nodes to avoid.
+
+    None removes what an earlier restart wrote.
+    """
     body.setdefault("metadata", {}).setdefault("labels", {})[keys.GENERATION] = generation
     affinity = made.placed(body["spec"].get("affinity") or {}, places.avoid, shun_nodes=places.shun)
     of_nodes = affinity.get("nodeAffinity", {})
@@ -223,6 +245,6 @@ def _nested(path: Sequence[str], value: object) -> Object:
 
 
 def _nested_in(spec: Object, path: Sequence[str]) -> Object:
-    """The field set to False, with what is beside it."""
+    """Returns the field set to False, together with its siblings."""
     head, *rest = path
     return {head: {**spec.get(head, {}), **_nested(rest, False)} if rest else False}

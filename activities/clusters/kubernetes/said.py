@@ -1,4 +1,4 @@
-"""Nodes as the watch knows them, each with what others say of it now."""
+"""Nodes as the watch knows them, each with the current reports of others about it."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from rekindle.model.rules import Rules
 from rekindle.policy.rules import is_of_matter
 
 MOST_PROBLEMS = 3
-"""Of one object, that are named."""
+"""Maximum number of problems of one object that are named."""
 
 
 def _utc() -> datetime:
@@ -21,23 +21,26 @@ def _utc() -> datetime:
 
 
 class SaidOfNodes:
-    """There are thousands of nodes, and tens of thousands of events of them: what no rule looks at is not kept."""
+    """Nodes and the reports about them.
+
+    There are thousands of nodes and tens of thousands of events, so reports that no rule uses are not kept.
+    """
 
     def __init__(self, rules: Rules, now: Callable[[], datetime] = _utc) -> None:
         self._rules, self._now = rules, now
         self._annotations = {*rules.annotations, DEVICES, HEALTH, ISOLATED, NODE_HEALTHY, SERIAL_NUMBER}
         self._nodes: dict[str, Node] = {}
         self._serials: dict[str, set[str]] = {}
-        """Names of nodes by `SERIAL` and their serial numbers, of which not all vendors give each machine its own."""
+        """Names of nodes, by `SERIAL` and their serial number. Not all vendors give each machine its own number."""
         self._reports: dict[str, dict[str, tuple[NodeReport, ...]]] = {}
-        """By node, or its serial number, and by the UID of the object that says it."""
+        """Reports by node or its serial number, and by the UID of the object that contains them."""
         self._about: dict[str, tuple[str, ...]] = {}
-        """Nodes that an object is about, by its UID."""
+        """Names of the nodes that an object is about, by the object's UID."""
         self._ends: list[tuple[datetime, str]] = []
-        """When something that is said of a node is over by itself; a heap."""
+        """Heap of the times at which reports expire, each with the node or its serial number."""
 
     def put(self, node: Node) -> Node:
-        """A node as its own object is now."""
+        """Stores a node, and returns it with its reports."""
         metadata = node.metadata
         kept = {
             "labels": {key: value for key, value in metadata.labels.items() if key in self._rules.labels},
@@ -55,11 +58,12 @@ class SaidOfNodes:
         return node
 
     def take(self, where: Where, thing: Object, *, gone: bool, wrong: Wrong = ignored) -> list[Node]:
-        """An object that says something of nodes; answers the nodes that it concerns, as they are now. Of one that cannot be read
-        as a whole holds what it said before.
+        """Stores the reports of an object, and returns the nodes that it concerns, as they are now.
+
+        If the object as a whole cannot be read, its previous reports stay.
 
         Args:
-            wrong: hears what cannot be read of it.
+            wrong: receives the reason for each part that cannot be read.
         """
         uid = str(thing["metadata"]["uid"])
         problems: list[str] = []
@@ -83,7 +87,7 @@ class SaidOfNodes:
         return self._known(dict.fromkeys((*before, *said)))
 
     def _unsaid(self, name: str, uid: str, now: Iterable[NodeReport]) -> Iterable[NodeReport]:
-        """What an object said of a node, and says no more."""
+        """Returns the reports that the object made about a node before, and does not make any more."""
         ids = {one.id for one in now}
         return [one for one in self._reports[name][uid] if one.id not in ids][:MOST]
 
@@ -94,11 +98,11 @@ class SaidOfNodes:
 
     @property
     def next_end(self) -> float | None:
-        """Seconds until something is over by itself; None: nothing ever is."""
+        """Returns the seconds until the next report expires; None: none does."""
         return max(0.0, (self._ends[0][0] - self._now()).total_seconds()) if self._ends else None
 
     def ended(self) -> list[Node]:
-        """The nodes of which something that was said is over by now, as they are now."""
+        """Removes expired reports, and returns their nodes as they are now."""
         names: dict[str, None] = {}
         while self._ends and self._ends[0][0] <= self._now():
             names[heapq.heappop(self._ends)[1]] = None
@@ -117,6 +121,6 @@ class SaidOfNodes:
 
 
 def _serial(node: Node) -> str:
-    """Empty: nobody says it."""
+    """Returns the serial number of a node; empty: unknown."""
     number = node.metadata.annotations.get(SERIAL_NUMBER, "")
     return f"{SERIAL}{number}" if number else ""

@@ -1,8 +1,8 @@
-"""What an object of Kubernetes looks like where it is read. Used by the readers, before they look into an object.
+"""Shapes of Kubernetes objects, as far as they are read. Readers validate an object with them before they use it.
 
-Tenants write these objects, and the schemas of other people's kinds may be lax: `affinity:` without a value, a JobSet without
-replicated jobs, a number in quotes. What is wrong is said by its field, as BadInput, which is the affair of the object's owner.
-Only what is read is looked at, and a null is an absent field, as everywhere in Kubernetes.
+Tenants write these objects, and the schemas of third-party kinds may be lax: `affinity:` without a value, a JobSet without
+replicated jobs, a number in quotes. An error is raised as BadInput that names the field, and is reported to the object's owner.
+Only fields that are read are checked, and a null is an absent field, as everywhere in Kubernetes.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,14 @@ from rekindle.model.problems import problems
 from rekindle.model.sizes import DEEPEST
 
 SAYING_NULLS = ("manager",)
-"""Fields of which a null is not an absence: a TrainingJob with `manager: null` has none, and one that is silent has ours."""
+"""Fields in which a null differs from absence: a TrainingJob with `manager: null` has no manager, and one without the field has
+ours."""
 
 MOST_LINES = 10
-"""Wrong fields that are named; the first ones."""
+"""Maximum number of wrong fields that an error names."""
 
 MOST_CHARACTERS = 1000
-"""Of what is said of one object: it becomes an event, which takes 1,024."""
+"""Maximum length of the text about one object. It becomes an event, which takes 1,024 characters."""
 
 
 class Shape(BaseModel):
@@ -38,10 +39,10 @@ def _moment(text: str) -> str:
 
 
 Count = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
-"""As Kubernetes' own kinds have them: int32."""
+"""Count as an int32, as in Kubernetes' own kinds."""
 
 Amount = Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] | StrictFloat | Annotated[str, Field(max_length=40)]
-"""Of a resource."""
+"""Amount of a resource."""
 
 Moment = Annotated[str, AfterValidator(_moment)]
 
@@ -227,13 +228,16 @@ class Pod(Shape):
 
 
 class Network(Shape):
-    """Of a pod's spec."""
+    """Network settings of a pod's spec."""
 
     host_network: StrictBool = False
 
 
 class Speaker(Shape):
-    """A pod, as far as is asked who may speak for its job: the rest of thousands of pods would take a second to look at."""
+    """Pod, with the fields that decide whether it may speak for its job.
+
+    Validating the rest of thousands of pods would take a second.
+    """
 
     metadata: Namespaced
     spec: Network = Network()
@@ -278,7 +282,7 @@ class ManagedField(Shape):
 
 
 class Dated(Metadata):
-    """With the moments at which the API server took its changes."""
+    """Metadata with the times at which the API server accepted changes."""
 
     managed_fields: list[ManagedField] = []
 
@@ -302,7 +306,7 @@ class Event(Shape):
 
 
 class Named(Shape):
-    """Of which only the metadata is read."""
+    """Object of which only the metadata is read."""
 
     metadata: Metadata
 
@@ -321,14 +325,14 @@ class Template(Shape):
 
 
 class PodTemplate(Shape):
-    """An object of its own, which a restart leaves of a pod that nobody controls."""
+    """PodTemplate object, which a restart leaves of a pod without controller."""
 
     metadata: Namespaced
     template: Template
 
 
 class Loose(Shape):
-    """Of pods that nobody controls; written by us."""
+    """Spec of a job of pods that have no controller. We write it."""
 
     pods: Count
     template: Template
@@ -406,7 +410,7 @@ class OnKubernetes(Shape):
 
 
 class TrainingJob(Shape):
-    """The rest of it is judged as a manifest."""
+    """Spec of our own kind, of which the rest is validated as a manifest."""
 
     pods: Count
     kubernetes: OnKubernetes = OnKubernetes()
@@ -432,10 +436,10 @@ class Job(Shape, Generic[Spec]):
 
 
 def checked(shape: type[Shape], thing: dict[str, Any]) -> dict[str, Any]:
-    """The object without nulls that say nothing, of this shape as far as it is read.
+    """Returns the object without meaningless nulls, validated by this shape as far as it is read.
 
     Raises:
-        BadInput: it is not; the first wrong fields are named.
+        BadInput: it is invalid; the first wrong fields are named.
     """
     found: dict[str, Any] = _without_nulls(thing, DEEPEST)
     try:
@@ -458,7 +462,7 @@ def _without_nulls(value: Any, levels: int) -> Any:
 
 @contextmanager
 def reading(what: str = "it") -> Iterator[None]:
-    """Whatever an object makes Python raise is BadInput: the net below the shapes, for what nobody thought of."""
+    """Converts any exception that the reading of an object causes to BadInput. It catches what the shapes do not cover."""
     try:
         yield
     except MALFORMED as error:

@@ -1,7 +1,7 @@
-"""Decisions of a job's controllers about pods that failed. Asked by the driver before it touches pods of a job.
+"""Waits for the decisions of a job's controllers about failed pods. The driver does so before it changes pods of a job.
 
-An owner's policy (`podFailurePolicy`, `backoffLimit`, a `restartPolicy`) must not depend on who is faster, a recovery or the
-controller: the controller is waited for, where it says that it has counted a pod.
+The outcome of an owner's policy (`podFailurePolicy`, `backoffLimit`, a `restartPolicy`) must not depend on a race between a
+recovery and the controller. So the controller is waited for, if it marks pods that it has counted.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,10 @@ from rekindle.errors import Conflict, Invalid
 
 
 async def decided(hands: Hands, job: Workload, pods: Sequence[Object]) -> tuple[Workload, Sequence[Object]]:
-    """Returns the job and its pods as they are when each failed pod was counted. A job that failed is not left suspended.
+    """Returns the job and its pods when each failed pod was counted. A job that failed is not left suspended.
 
     Raises:
-        Invalid: the job has failed for good, or a pod of it is never made again.
-        Conflict: its controllers have not decided yet.
+        Invalid: the job has failed for good, or a pod of it is never made again. Conflict: its controllers have not decided yet.
     """
     if any(_is_uncounted(job, pod) for pod in pods):
         pods = await hands.reader.until(job, lambda now: not any(_is_uncounted(job, pod) for pod in now), CONTROLLER_LIMIT)
@@ -48,6 +47,6 @@ def _failed(pod: Object) -> bool:
 
 
 def _is_uncounted(job: Workload, pod: Object) -> bool:
-    """Tells whether its controller counts it, and will act on its failure."""
+    """Returns whether the controller counts this pod and has yet to react to its failure."""
     finalizers = pod["metadata"].get("finalizers", ())
     return _failed(pod) and controller_of(pod) is not None and any(one in finalizers for one in job.kind.count.finalizers)

@@ -1,4 +1,4 @@
-"""Which pod a token is of, as the API server says it. Used by the gateway, by way of the driver."""
+"""Identifies the pod that a token is bound to, by asking the API server. The gateway uses it through the driver."""
 
 from activities.clusters.api_server import Api
 from rekindle.errors import ClusterUnavailable, Refused
@@ -8,14 +8,14 @@ TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 POD_UID = "authentication.kubernetes.io/pod-uid"
 
 LONGEST_REASON = 200
-"""Characters of the server's words."""
+"""Maximum length of the server's message."""
 
 
 async def pod_of_token(api: Api, token: str) -> str:
-    """UID of the pod that the token is bound to, and that is there.
+    """Returns the UID of the existing pod that the token is bound to.
 
     Raises:
-        Refused: the token is good for nothing, or not for us. ClusterUnavailable: nobody can tell.
+        Refused: the token is invalid, or not for us. ClusterUnavailable: the server cannot tell.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -28,6 +28,6 @@ async def pod_of_token(api: Api, token: str) -> str:
             raise ClusterUnavailable("the API server is not ready, and confirms no token")
         raise Refused(f"the API server does not confirm the token: {str(status.get('error'))[:LONGEST_REASON]}")
     uids = (status["user"].get("extra") or {}).get(POD_UID, [])
-    if TOKEN_AUDIENCE not in status.get("audiences", ()) or len(uids) != 1:  # a server that knows no audiences says none
+    if TOKEN_AUDIENCE not in status.get("audiences", ()) or len(uids) != 1:  # a server without support for audiences returns none
         raise Refused(f"the token is not one of a pod for the audience {TOKEN_AUDIENCE}")
     return str(uids[0])

@@ -1,4 +1,4 @@
-"""The watch over everything that recoveries care about on one API server, as one stream of our own objects.
+"""Watches everything that recoveries need from one API server, as one stream of our own objects.
 
 Jobs of every kind that is installed, their pods, all nodes, and namespaces, whose label may say `observe`.
 """
@@ -43,13 +43,13 @@ NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
 
 LONGEST_WAIT = 60.0
-"""Seconds without a look at the clock, which may be set: something that is said of a node may be over by then."""
+"""Maximum seconds between two checks for expired reports. The system clock may be set meanwhile."""
 
 HOLDERS = 10.0
-"""Seconds between two looks at the Leases of other installations that recover jobs."""
+"""Seconds between two checks of the Leases of other installations that recover jobs."""
 
 INSTALLED = 60.0
-"""Seconds between two looks for a kind that is not installed: its jobs are not to wait until everything is listed anew."""
+"""Seconds between two checks for a kind that is not installed, so that its jobs are found without a complete new list."""
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 logger = logging.getLogger("watcher")
@@ -57,7 +57,7 @@ logger = logging.getLogger("watcher")
 
 @dataclass(frozen=True)
 class Stream:
-    """One list and watch."""
+    """One list and watch of a path."""
 
     what: Kind | Where | Literal["pods", "nodes", "namespaces"]
     path: str
@@ -72,7 +72,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Found:
-    """What is there at the beginning, by UID."""
+    """Objects that exist when the watch begins, by UID."""
 
     pods: dict[str, Pod]
     nodes: dict[str, Node]
@@ -84,24 +84,24 @@ Understood = TypeVar("Understood")
 
 
 class Watch:
-    """One life of the watch; a new one is made when it breaks."""
+    """One run of the watch. When it breaks, a new one is created."""
 
     def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse, rules: Rules) -> None:
         """Args:
-        refuse: hears of objects that say something that means nothing.
+        refuse: receives objects whose content is invalid.
         rules: which labels and annotations of nodes are kept, and who else is heard on nodes.
         """
         self._claims = reader.claims
         self._rules, self._said = rules, SaidOfNodes(rules)
         self._api, self._reader, self._settings, self._refuse = api, reader, settings, refuse
         self._jobs: dict[str, Workload] = {}
-        """Those that ask for recoveries, by UID."""
+        """Jobs that ask for recoveries, by UID."""
         self._bare: dict[str, dict[str, Object]] = {}
-        """Pods that nobody controls, by job and UID."""
+        """Pods without controller, by job and UID."""
         self._modes: dict[str, str] = {}
-        """What a namespace's label says."""
+        """Mode from the label of each namespace, by name."""
         self._shown: dict[str, int] = {}
-        """What each node showed last, in short: most that comes of nodes are heartbeats."""
+        """Hash of what each node showed last, by UID. Most changes of nodes are heartbeats, which leave it unchanged."""
 
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         if self._claims:
@@ -116,11 +116,14 @@ class Watch:
                     yield event
 
     def paths(self) -> list[tuple[str, dict[str, str]]]:
-        """Paths and queries of all that is listed and watched."""
+        """Returns the paths and queries of everything that is listed and watched."""
         return [(stream.path, stream.query) for stream in self._streams()]
 
     def _streams(self) -> list[Stream]:
-        """Namespaces first, then jobs, then their pods: each explains the next."""
+        """Returns the streams in the order in which they are read: namespaces, jobs, pods.
+
+        Each is needed to interpret the next.
+        """
         scopes = self._reader.scopes
         pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in self._reader.pod_labels]
         jobs = [Stream(kind, kind.path(scope)) for kind in self._reader.kinds for scope in scopes]
@@ -131,8 +134,10 @@ class Watch:
     async def _changes(
         self, streams: list[tuple[Stream, str]]
     ) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change] | None, None]]:
-        """All streams as one; the first that breaks ends it, and a kind that is installed only now. None: something that was
-        said of a node is over by itself."""
+        """Yields the changes of all streams.
+
+        Ends when the first one breaks, or when a missing kind was installed. None: a report about a node has expired.
+        """
         queue: Queue = asyncio.Queue(maxsize=100)
 
         async def pump(stream: Stream, since: str) -> None:
@@ -160,7 +165,11 @@ class Watch:
             await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _until_installed(self, stream: Stream) -> None:
-        """Raises: WatchExpired, when it is."""
+        """Waits until a kind is installed.
+
+        Raises:
+            WatchExpired, when it is.
+        """
         while True:
             await asyncio.sleep(INSTALLED)
             with suppress(NotFound):
@@ -183,8 +192,10 @@ class Watch:
     # ---- the beginning
 
     async def _begin(self, stream: Stream, found: Found) -> str:
-        """Takes all objects of a stream, one by one: they are large, and there are tens of thousands. Answers where a watch goes
-        on; empty: the kind is not installed."""
+        """Reads all objects of a stream one by one, as they are large and there are tens of thousands.
+
+        Returns the version at which the watch continues; empty: the kind is not installed.
+        """
         try:
             async with aclosing(self._api.everything(stream.path, **stream.query)) as changes:
                 async for change in changes:
@@ -197,7 +208,7 @@ class Watch:
         return ""
 
     async def _first(self, stream: Stream, change: Change, found: Found) -> None:
-        """What is there at the beginning. Nobody is told yet: the snapshot tells all."""
+        """Stores an object that exists at the beginning. No event is sent, as the snapshot contains everything."""
         thing, uid, gone = change.object, change.object["metadata"]["uid"], change.type == "DELETED"
         if isinstance(stream.what, Where):
             self._hear(stream.what, thing, gone=gone)
@@ -215,7 +226,10 @@ class Watch:
             await self._first_pod(change, found)
 
     async def _first_pod(self, change: Change, found: Found) -> None:
-        """Of what nobody controls the job is known when all pods have come."""
+        """Stores a pod that exists at the beginning.
+
+        The job of pods without controller is known only after all pods have been read.
+        """
         pod, uid = change.object, change.object["metadata"]["uid"]
         refuse_misnamed(pod)
         found.pods.pop(uid, None)
@@ -241,7 +255,10 @@ class Watch:
         )
 
     async def _remembered(self) -> set[str]:
-        """Jobs of pods that nobody controls of which there are templates: in the middle of a restart there is nothing else."""
+        """Returns the jobs of pods without controller of which templates are stored.
+
+        In the middle of a restart there is nothing else of them.
+        """
         found = set()
         for scope in self._reader.scopes:
             async for page in self._api.metadata(in_scope("podtemplates", scope), labelSelector=keys.JOB_ID):
@@ -253,7 +270,7 @@ class Watch:
         return self._said.put(kept_of_node(node_of(raw), self._rules))
 
     def _hear(self, where: Where, thing: Object, *, gone: bool) -> list[Node]:
-        """What others say of nodes. Nobody looks at events of events."""
+        """Stores the reports of an object about nodes, and returns the nodes that changed. Errors in events are ignored."""
 
         def wrong(why: str) -> None:
             if where.read is not of_event:
@@ -264,8 +281,10 @@ class Watch:
     # ---- one object's trouble is its owner's
 
     async def _alone(self, stream: Stream, thing: Object, understood: Awaitable[Understood]) -> Understood | None:
-        """What is understood of one object. Where it cannot be read that is None, and the object's owner hears of it: here, and
-        nowhere else, an exception ends that an object has caused."""
+        """Returns the result of reading one object; None if it cannot be read.
+
+        The object's owner is then informed. An exception that an object causes is handled only here.
+        """
         try:
             with reading():
                 return await understood
@@ -348,7 +367,7 @@ class Watch:
         return told
 
     async def _take_bare(self, pod: Object, kind: EventType) -> list[WatchEvent]:
-        """The job that such pods are together changes with them, and ends with the last one."""
+        """Updates the job that pods without controller form. It changes with them, and ends with the last one."""
         job_id = self._note_bare(pod, kind)
         before = self._jobs.get(job_id)
         await self._renew_bare(job_id)
@@ -361,7 +380,7 @@ class Watch:
     # ---- which installation recovers a job
 
     async def _renew_claim(self, job: Workload, *, over: bool = False) -> None:
-        """A job that is to be recovered is claimed, unless another installation has done so.
+        """Claims a job that is to be recovered, unless another installation has claimed it.
 
         Args:
             over: the installation that recovers it is gone.
@@ -376,7 +395,7 @@ class Watch:
                 self._jobs[job.uid] = claimed
 
     async def _keep_claiming(self) -> None:
-        """Jobs of an installation that is gone become ours; the watch tells of each that its annotation was changed."""
+        """Claims the jobs of installations that are gone. The watch then reports the changed annotation of each job."""
         while self._claims:
             await asyncio.sleep(HOLDERS)
             theirs = [(job, holder) for job in self._jobs.values() if (holder := self._claims.others(job))]
@@ -392,7 +411,10 @@ class Watch:
         self._modes[metadata["name"]] = metadata.get("labels", {}).get(keys.MODE, "")
 
     def _observes(self, namespace: str) -> bool:
-        """The namespace's own word comes before the installation's."""
+        """Returns whether jobs of the namespace are only observed.
+
+        The namespace's label has precedence over the installation's setting.
+        """
         said = self._modes.get(namespace, "")
         return said == "observe" or (self._settings.observe and said != "active")
 
@@ -412,7 +434,7 @@ class Watch:
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:
-        """A restart leaves templates where there were pods."""
+        """Reads again the job of pods without controller. During a restart it has only templates."""
         namespace = job_id.partition(".")[0]
         if pods := list(self._bare.get(job_id, {}).values()):
             self._jobs[job_id] = bare_job(namespace, job_id, pods)
@@ -447,17 +469,23 @@ class Watch:
 
 
 def _is_of(pod: Object, job: Workload) -> bool:
-    """Whether it may be a pod of this job: who owns it is a tenant's word, where it lies is not."""
+    """Returns whether the pod can belong to this job.
+
+    A tenant can write any owner, but cannot change the namespace of the pod.
+    """
     return bool(pod["metadata"]["namespace"] == job.namespace)
 
 
 def _job_id(pod: Object) -> str:
-    """Of a pod that nobody controls."""
+    """Returns the job id that a pod without controller names."""
     return str(pod["metadata"]["labels"][keys.JOB_ID])
 
 
 def _gone(job: Workload) -> WatchEvent:
-    """Of a job that is gone only who it was is asked, so that it ends also if nothing else of it can be read."""
+    """Returns the event of a deleted job.
+
+    It needs only the job's identity, so that the job ends even if nothing else of its object can be read.
+    """
     metadata = metadata_of(checked(Named, {"metadata": job.metadata}))
     spec = JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("gone",)))
     return WatchEvent(type="DELETED", kind="Job", object=JobObject(kind=job.kind.name, metadata=metadata, spec=spec))

@@ -1,4 +1,4 @@
-"""An AscendJob: the Ascend Operator makes its pods, Volcano ends them, and both want to be asked by annotations."""
+"""AscendJob: the Ascend Operator creates its pods, Volcano deletes them, and both are controlled by annotations."""
 
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.ascend_operator import AskedByMarks, StoppedByVolcano, pod_group
@@ -9,7 +9,10 @@ from rekindle.model.keys import JOB_NAME
 
 
 def _with_its_copy(job: Workload) -> list[tuple[str, str]]:
-    """The PodGroup is a copy that nobody renews, and what Volcano reads."""
+    """Returns the objects that carry the job's labels and annotations.
+
+    Volcano reads the PodGroup, a copy that is not updated from the job.
+    """
     return [(pod_group(job), ""), (job.path, job.uid)]
 
 

@@ -1,5 +1,8 @@
-"""Pods that nobody controls, told together by their labels; there is no object but them. Whoever made one makes it again. A
-restart remembers them as PodTemplates: there is no other place that outlives us."""
+"""Jobs of pods without controller, which are grouped by their labels; there is no other object.
+
+The owner of such a pod creates it again. A restart stores the pods as PodTemplates: there is no other place that outlives our
+processes.
+"""
 
 import re
 from collections.abc import Sequence
@@ -22,10 +25,10 @@ from rekindle.model.cluster import JobObject
 from rekindle.model.job import Trait
 
 BARE_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.[-A-Za-z0-9_.]*[A-Za-z0-9]")
-"""Id of such a job: the namespace of its pods, a dot, and a word of their owner's."""
+"""Pattern of the id of such a job: the namespace of its pods, a dot, and a word that their owner chose."""
 
 OF_POD = "rekindle.io/pod-uid"
-"""Annotation of what is remembered of a pod: the pod's UID."""
+"""Annotation of a stored PodTemplate: UID of its pod."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,10 @@ class FromWhatTheyWere(ByOurHand):
 
 
 async def _remember(hands: Hands, job: Workload, pod: Object, before: Object | None) -> None:
-    """What a restart has left that came to no end is followed: the pod's owner has made another one since."""
+    """Stores a PodTemplate of the pod.
+
+    Replaces the template of an unfinished restart, if the owner has created another pod since.
+    """
     path = _templates_path(job)
     if before:
         if before["metadata"].get("annotations", {}).get(OF_POD) == pod["metadata"]["uid"]:
@@ -65,7 +71,10 @@ def _templates_path(job: Workload) -> str:
 
 
 def remembered(pod: Object) -> Object:
-    """What a restart needs of a pod that nobody controls, kept as a PodTemplate while there is none."""
+    """Returns a PodTemplate with everything that a restart needs of a pod without controller.
+
+    It is kept while there is no pod.
+    """
     metadata = pod["metadata"]
     annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key not in GIVEN}
     kept = {"labels": metadata.get("labels", {}), "annotations": annotations}
@@ -78,7 +87,7 @@ def remembered(pod: Object) -> Object:
 
 
 def brought_back(template: Object, generation: str, places: Places) -> Object:
-    """The pod again, in its next life."""
+    """Returns the pod of a template, in the new generation."""
     own = template["template"]["metadata"]
     spec = template["template"]["spec"]
     return {
@@ -97,7 +106,7 @@ def brought_back(template: Object, generation: str, places: Places) -> Object:
 
 
 def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
-    """The job that these pods are together; rank 0 speaks for it.
+    """Returns the job that these pods form; its object is derived from that of rank 0.
 
     Args:
         pods: at least one, checked; pods, or the templates that a restart left of them.
@@ -126,14 +135,16 @@ def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
 
 
 def is_bare(pod: Object) -> bool:
-    """Pods that say which job of their namespace they are of, and belong to no object."""
+    """Returns whether a pod names its job in its namespace, and has no owner."""
     metadata = pod["metadata"]
     return _says_its_job(metadata) and metadata["labels"][keys.JOB_ID].startswith(f"{metadata['namespace']}.")
 
 
 def refuse_misnamed(pod: Object) -> None:
-    """Raises:
-    BadInput: it says which job it is of, and belongs to no object, but that job could be one of another namespace.
+    """Checks the job's name on a pod without owner.
+
+    Raises:
+        BadInput: the name could be that of a job in another namespace.
     """
     metadata = pod["metadata"]
     if _says_its_job(metadata) and not is_bare(pod):

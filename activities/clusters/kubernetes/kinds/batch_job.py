@@ -1,5 +1,8 @@
-"""A batch Job with indexed completion. Its controller makes a missing index anew within milliseconds, and ends the younger of two
-pods with one index a second later."""
+"""Batch Job with indexed completion.
+
+Its controller recreates the pod of a missing index within milliseconds, and deletes the younger of two pods with one index a
+second later.
+"""
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
@@ -20,7 +23,7 @@ FAILURES_OF_INDEX = "batch.kubernetes.io/job-index-failure-count"
 COUNTED_BY = ("batch.kubernetes.io/controller-uid", "controller-uid")
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
-"""Of the pods of a Job, which counts a finished pod by removing it. Without that of its pods it would never complete."""
+"""Finalizer of the pods of a Job. The Job counts a finished pod by removing it, and never completes if its pods lack it."""
 
 PLACE = (BATCH_JOB_NAME, COMPLETION_INDEX)
 
@@ -28,12 +31,13 @@ INDEXING = Indexing((COMPLETION_INDEX,), also=(FAILURES_OF_INDEX,))
 
 
 def indexed(spec: Object) -> int:
-    """How many pods a Job has."""
+    """Returns the number of pods of a Job."""
     return int(spec.get("completions") or spec.get("parallelism") or 1)
 
 
 def _unseen(job: Workload, lost: LostRank, _: Settings) -> Object | None:
-    """As its controller makes the pod of an index: it differs from its neighbours in nothing else."""
+    """Returns the pod of an index as its controller would create it, derived from the pod of another index; None: there is no
+    such pod."""
     if not lost.neighbour:
         return None
     metadata, spec = lost.neighbour["metadata"], lost.neighbour["spec"]

@@ -1,4 +1,4 @@
-"""A JobSet. Its pods are those of batch Jobs; it hands no affinity down to them, so that a restart changes the Jobs."""
+"""JobSet. Its pods are those of batch Jobs. It passes no affinity on to them, so a restart changes the Jobs."""
 
 from dataclasses import replace
 
@@ -20,14 +20,17 @@ INDEXING_OF_JOBS = replace(INDEXING, type_label=REPLICATED_JOB, group_label=JOB_
 
 
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-"""Annotation of a JobSet, or of the template of some of its Jobs: one Job alone in each domain of this label of nodes."""
+"""Annotation of a JobSet, or of the template of some of its Jobs. Each Job is then alone in a domain of this node label."""
 
 BY_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
-"""Annotation: nodes are labelled for each Job beforehand, and no webhook looks at pods."""
+"""Annotation: nodes are labelled for each Job beforehand, and no webhook checks pods."""
 
 
 def _unmovable(job: Workload) -> str:
-    """JobSet's webhook refuses a pod that no Job controls, and finds a Job's first pod by its name, which no other can have."""
+    """Returns why pods cannot be replaced; empty: they can.
+
+    JobSet's webhook refuses a pod that no Job controls, and finds a Job's first pod by its unique name.
+    """
     templates = [job.metadata, *(one["template"].get("metadata", {}) for one in job.object["spec"]["replicatedJobs"])]
     said = [template.get("annotations", {}) for template in templates]
     if not any(EXCLUSIVE in one and BY_NODE_SELECTOR not in one for one in said):
@@ -36,7 +39,7 @@ def _unmovable(job: Workload) -> str:
 
 
 def _templates(spec: Object) -> list[Template]:
-    """Those with ranks first."""
+    """Returns the templates of a JobSet; those with ranks come first."""
     found = []
     for replicated in spec["replicatedJobs"]:
         job = replicated["template"]["spec"]

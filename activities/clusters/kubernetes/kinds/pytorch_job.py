@@ -1,4 +1,4 @@
-"""A PyTorchJob of Kubeflow's training operator, which counts by labels alone, and leaves a pod too many for ever."""
+"""PyTorchJob of Kubeflow's training operator, which counts pods by labels alone, and never deletes a surplus pod."""
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
@@ -9,11 +9,11 @@ from activities.clusters.kubernetes.restarting import Suspending
 from rekindle.model.keys import JOB_NAME, REPLICA_TYPE
 
 RETRYABLE = 128
-"""Exit codes from here on are those of signals, which the operator's policy `ExitCode` tries again."""
+"""Lowest exit code of a signal. With the policy `ExitCode`, the operator retries pods with such codes."""
 
 
 def _fails_with(job: Workload, pod: Object) -> str:
-    """Judges a pod that failed as the operator does, by the `restartPolicy` of its replicas."""
+    """Judges a failed pod as the operator does, by the `restartPolicy` of its replicas."""
     kind = pod["metadata"].get("labels", {}).get(REPLICA_TYPE, "")
     replicas = job.object["spec"]["pytorchReplicaSpecs"]
     policy = next((one.get("restartPolicy") for name, one in replicas.items() if name.lower() == kind), None)

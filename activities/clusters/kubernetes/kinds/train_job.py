@@ -1,4 +1,4 @@
-"""A TrainJob of Kubeflow's trainer, which makes a JobSet after a runtime."""
+"""TrainJob of Kubeflow's trainer, which creates a JobSet from a runtime."""
 
 from dataclasses import replace
 
@@ -10,14 +10,14 @@ from activities.clusters.kubernetes.kinds.job_set import COUNT, INDEXING_OF_JOBS
 from activities.clusters.kubernetes.objects import foreign
 
 NODE = "node"
-"""Usual name of the replicated job whose pods carry ranks; others prepare for it."""
+"""Usual name of the replicated job whose pods carry ranks; the others prepare data for it."""
 
 STEP_OF_TRAINER = ("trainer.kubeflow.org/trainjob-ancestor-step", "trainer")
-"""Label by which a runtime says so of its replicated job, whatever that is called. JobSet writes it on the Job."""
+"""Label by which a runtime marks the replicated job with ranks, whatever its name is. JobSet copies it to the Job."""
 
 
 def _templates(spec: Object) -> list[Template]:
-    """As far as it says something; the rest is its runtime's."""
+    """Returns the template of the trainer, as far as the TrainJob specifies it. Its runtime defines the rest."""
     trainer = spec.get("trainer", {})
     ranks = {"name": "PET_NPROC_PER_NODE", "value": str(trainer.get("numProcPerNode", ""))}
     container = {

@@ -1,4 +1,4 @@
-"""Our own kind: `workers.operator` makes a job's first pods, and recoveries all later ones."""
+"""TrainingJob, our own kind: `workers.operator` creates a job's first pods, and recoveries create all later ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ FIELDS = {
     **ROLE_FIELDS,
     keys.ENV_GENERATION: f"metadata.labels['{keys.GENERATION}']",
 }
-"""By the variable: where a pod finds what it knows of itself."""
+"""Field paths of the environment variables that tell a pod about itself, by variable."""
 
 TOKEN_VOLUME = "rekindle-token"
 
@@ -43,7 +43,7 @@ class FromItsObject(ByOurHand):
 
 
 def _templates(spec: Object) -> list[Template]:
-    """As far as they say something of nodes and of their start."""
+    """Returns the template of the workers, only with the parts that concern nodes and the start of pods."""
     return [Template({"spec": spec.get("kubernetes", {}).get("pod", {})}, int(spec["pods"]))]
 
 
@@ -57,7 +57,7 @@ def _read(job: Workload) -> JobObject:
 
 
 def _unseen(job: Workload, lost: LostRank, settings: Settings) -> Object:
-    """In the life that the others say."""
+    """Returns the pod of a lost rank, in the generation of the youngest other pod. Raises NotFound if no other pod is left."""
     if not lost.others:
         raise NotFound(f"no pod of job {job.name} is left: it starts anew or not at all")
     youngest = max(lost.others, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
@@ -89,7 +89,7 @@ TRAINING_JOB = Kind(
 
 
 def pods_of_training_job(job: Workload, generation: str, places: Places, gateway: str) -> list[Object]:
-    """Its manager and one pod for each rank.
+    """Returns the pods of the job: its manager, and one pod for each pod rank.
 
     Raises:
         BadInput: the image is missing, or a field is wrong.
@@ -118,12 +118,12 @@ def pods_of_training_job(job: Workload, generation: str, places: Places, gateway
     managers = [make.pod(PodRole.MANAGER, 0, make.spec(spec.manager_command, {}))] if spec.manager_command else []
     if spec.training_side is TrainingSide.REKINDLE:
         managers = [_with_token(pod) for pod in managers]
-    worker = make.spec(spec.command, resources)  # one for all: thousands of copies of a megabyte are gigabytes
+    worker = make.spec(spec.command, resources)  # shared by all pods: thousands of copies of a megabyte are gigabytes
     return managers + [make.pod(PodRole.WORKER, rank, worker) for rank in range(spec.pods)]
 
 
 class _Maker:
-    """What the pods of one job and generation share."""
+    """Builds pods of one job and generation from the parts that they share."""
 
     def __init__(self, job: Workload, generation: str, affinity: Object, own: Kubernetes, environment: list[Object]) -> None:
         self._job, self._generation, self._affinity, self._own, self._environment = job, generation, affinity, own, environment
@@ -135,7 +135,7 @@ class _Maker:
             "command": list(command),
             **self._own.container,
         }
-        own = container.get("env", ())  # such as a Secret's key, which a manifest can say in no other way
+        own = container.get("env", ())  # such as a key of a Secret, which a manifest can express only so
         named = {entry["name"] for entry in own}
         container["env"] = [*(entry for entry in self._environment if entry["name"] not in named), *own]
         container["resources"] = _merged(container.get("resources", {}), resources)
@@ -161,7 +161,10 @@ class _Maker:
 
 
 def _with_token(pod: Object) -> Object:
-    """The same pod with a token by which the gateway knows it; where its owner has mounted something there, that."""
+    """Returns the pod with a mounted token by which the gateway identifies it.
+
+    A volume that the owner has mounted at that path is kept instead.
+    """
     spec, container = pod["spec"], pod["spec"]["containers"][0]
     mounts, volumes = container.get("volumeMounts", []), spec.get("volumes", [])
     if any(mount.get("mountPath", "").rstrip("/") == keys.TOKEN_PATH for mount in mounts):
@@ -178,5 +181,6 @@ def _with_token(pod: Object) -> Object:
 
 
 def _merged(one: Object, other: Object) -> Object:
-    """What the other says is added; what it does not speak of, such as a list of claims, stays as it is."""
+    """Returns both merged: the fields of `other` are added, and fields that it does not have, such as a list of claims, stay as
+    they are."""
     return {**one, **{key: {**one.get(key, {}), **value} for key, value in other.items()}}
