@@ -13,6 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PREPOSITIONS = "about after as at before behind beside between by for from in of on over than to under until with within without"
 PRONOUNS = "he how it its nobody she that their them these they this those what when where whether which while who whose"
+CEILINGS = {"tests": 0.28}
+"""Highest accepted share of a folder; of all others `CEILING`. That of the tests falls as they are rewritten."""
+
+CEILING = 0.05
 UNCLEAR = {*PREPOSITIONS.split(), *PRONOUNS.split(), "and", "because", "but", "if", "not", "or"}
 
 
@@ -39,8 +43,13 @@ def main() -> None:
                     unclear[folder] += 1
                     if "--list" in sys.argv:
                         print(f"{file.relative_to(ROOT)}:{line}: {text.strip().splitlines()[0][:100]}")
+    over = []
     for folder, count in total.items():
-        print(f"{folder}: {unclear[folder] / count:.1%} of {count}")
+        share, ceiling = unclear[folder] / count, CEILINGS.get(folder, CEILING)
+        over += [folder] if share > ceiling else []
+        print(f"{folder}: {share:.1%} of {count}, accepted are {ceiling:.0%}")
+    if over:
+        sys.exit(f"too many docstrings begin with a preposition or a pronoun in {', '.join(over)}: see them with --list")
 
 
 main()

@@ -53,7 +53,7 @@ async def installation(directory: Path, told: Sequence[str] = ()) -> AsyncIterat
 
 
 async def persistently(ask: Callable[[], Coroutine[Any, Any, Any]], patience: float = 60.0) -> Any:
-    """What a process of ours does while Temporal is away: it asks again."""
+    """Retries a call until it succeeds, as our processes do while Temporal is away."""
     until = time.monotonic() + patience
     while True:
         try:

@@ -67,7 +67,7 @@ class ManyJobs:
         return asked
 
     async def nodes(self) -> Sequence[Node]:
-        """Those that each job has for itself, under the same names."""
+        """Pods and nodes of each job, under the same names in all of them."""
         return [await self.node(name) for name in NODES]
 
     async def node(self, name: str) -> Node:

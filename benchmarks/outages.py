@@ -47,7 +47,7 @@ SETTLES = 300.0
 """Seconds from the end of an outage until every job has its verdict."""
 LOOKS = 2.0
 QUIET = 12.0
-"""Behind the last verdict: what is told again has been told again by then. Source: a manager's call, of 10 s."""
+"""Pause after the last verdict, in which repeated reports arrive. Source: a manager's call, of 10 s."""
 MINDIO_SHARE = 10
 """One job in so many speaks MindIO."""
 AT_ONCE = 16
@@ -91,11 +91,11 @@ class Struck:
     job: Job
     side: OurSide | MindioSide
     incidents: int = 0
-    """That it has had before this round."""
+    """Incidents that the job had before this round."""
     strike: Strike = Strike(GONE, 0)
     struck_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     generation: int = 0
-    """Before the strike."""
+    """State before the fault is injected."""
     left: str = ""
     """Why MindIO has left in this round, if it has."""
     told: str = ""
@@ -117,7 +117,7 @@ class Struck:
         self.generation, self.left = self.side.generation, ""
 
     def must_leave(self, outage: Outage) -> bool:
-        """Whether MindIO has left, or had to: it waits for 30 s, and an order for it is tried for 25."""
+        """Returns whether MindIO has left, or had to: it waits for 30 s, and an order for it is tried for 25."""
         return bool(self.left) or (self.is_mindio and outage.ends >= self.job.limits.order.total_seconds())
 
     def watch(self) -> None:
@@ -130,7 +130,7 @@ class Sample:
     row: str
     stopped: tuple[str, ...]
     seconds: float
-    """From the fault, or from the end of the outage if that came later, to the verdict."""
+    """Seconds to the verdict, from the fault or from the end of the outage, whichever is later."""
     by_itself: bool
     restarted: bool
 
@@ -234,7 +234,7 @@ class Outages:
         await asyncio.gather(*telling)
 
     async def _tell(self, struck: Struck, report: FaultReport, update: str) -> None:
-        """As a watcher does, which asks until it is answered."""
+        """Sends an update until it is answered, as a watcher does."""
         job = self._temporal.get_workflow_handle(ids.job_workflow(struck.job.id))
 
         async def once() -> Receipt:
@@ -251,7 +251,7 @@ class Outages:
         await _all(ill, lambda struck: self._tell(struck, FaultReport(cleared=(struck.told,)), f"{struck.told} is over"))
 
     async def _settled(self, jobs: Sequence[Struck]) -> bool:
-        """Whether every job has the verdict of its fault, and nothing goes on."""
+        """Returns whether every job has the verdict of its fault, and no recovery runs."""
         until, waiting = time.monotonic() + SETTLES, list(jobs)
         gone = {struck.job.id for struck in jobs if struck.left}
         while waiting and time.monotonic() < until:
@@ -356,7 +356,7 @@ def sub_health(struck: Struck) -> Fault:
 
 
 def pods_failed(struck: Struck) -> tuple[Fault, ...]:
-    """What a watcher sees when MindIO has left."""
+    """Reports a job whose MindIO client has left, as a watcher sees it."""
     return tuple(
         Fault(
             id=f"pod/{pod.uid}",

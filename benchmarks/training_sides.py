@@ -43,7 +43,7 @@ from tests.support.peer import MindioPeer, Script
 
 RANKS = PODS * RANKS_PER_POD
 ORDER_SECONDS, REBUILD_SECONDS = 60.0, 60.0
-"""As a manager has them whose environment says nothing."""
+"""Settings of a manager without any in its environment."""
 STARTS = 0.3
 """Seconds in which a process starts, at most."""
 STEPS = 1_000_000
@@ -198,7 +198,7 @@ class OurSide:
 
     def __init__(self, address: str, job_id: str, store: Store) -> None:
         self.pods: dict[str, ToldPod] = {}
-        """That live, by their UIDs."""
+        """Living processes, by their UIDs."""
         self._address, self._job_id, self._store = address, job_id, store
         self._launchers: dict[str, Launcher] = {}
         self._tasks: list[asyncio.Task[None]] = []

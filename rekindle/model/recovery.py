@@ -329,7 +329,7 @@ class Training(StrEnum):
     """State of training when a mode ends without having recovered it. Policy decides which mode follows."""
 
     LOST = "lost"
-    """Nobody knows where training stands: only a restart of the whole job helps."""
+    """The state of training is unknown: only a restart of the whole job helps."""
 
     WHOLE = "whole"
     """Training stands with all that it has, and may repeat its step."""

@@ -22,7 +22,8 @@ class _Opens(ModeWorkflow):
             goes_on = self.answered_at if self.OUTCOME is Outcome.RECOVERED else None
             verdict = Verdict(mode=self.MODE, outcome=self.OUTCOME, reason="opened", handled=handled, went_on_at=goes_on)
         except Ends as end:
-            verdict = Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason=end.reason, training=end.training)
+            outcome = Outcome.ESCALATE if self.OUTCOME is Outcome.ESCALATE else Outcome.CANCELLED
+            verdict = Verdict(mode=self.MODE, outcome=outcome, reason=end.reason, training=end.training)
         await self._stay()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return await self.close(verdict, cancelled=False)

@@ -65,7 +65,7 @@ class FaultService(fault_pb2_grpc.FaultServicer):
         return wire.Status(code=OK, info="register success")
 
     def _has_room(self, key: tuple[str, str]) -> bool:
-        """Who registered long ago and does not subscribe makes room: nobody says that such a client is gone."""
+        """Returns whether a client may register. The oldest one without a stream makes room: nothing reports that it is gone."""
         if key in self._registered or len(self._registered) < MOST:
             return True
         idle = next((name for name, stream in self._registered.items() if stream is None), None)

@@ -64,7 +64,7 @@ AGAIN = (
 )
 
 UNREADABLE = (ValueError, TypeError, LookupError, RuntimeError)
-"""What Temporal's client raises where a payload is none of ours."""
+"""Errors that Temporal's client raises for a payload that is none of ours."""
 
 Answer = TypeVar("Answer")
 
