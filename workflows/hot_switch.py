@@ -181,11 +181,20 @@ class HotSwitch(ModeWorkflow):
             await self.until(self._stops_loading, AFTER_AN_OUTAGE, "the limit passed in an outage")
         if self._backup_failure() and not self._real_faults():
             await self.until(self._pause_is_reported, job.limits.pause_crossing, "the pause may have crossed the backup's end")
+        if not self._pause_is_reported():
+            await self.comes_back(lambda: self._pause_is_reported() or self._is_in_vain())
         self._stop_if_in_vain()
         if not self._pause_is_reported():
-            if failure := self._backup_failure():
-                raise self._backup_failed(failure)
-            raise _escalate(f"pausing failed: no report of the pause within {seconds(job.limits.pause)}")
+            raise self._no_pause()
+
+    def _no_pause(self) -> Ends:
+        """The rule for training that does not pause. MindIO's backups fail or wait where its manager is gone: nothing is wrong
+        with them, and training was not touched."""
+        if self._speaks_mindio and self.attachment is None:
+            return self._left_alone("the manager is away, and nobody has started it again: it tells of no pause")
+        if failure := self._backup_failure():
+            return self._backup_failed(failure)
+        return _escalate(f"pausing failed: no report of the pause within {seconds(self.context.job.limits.pause)}")
 
     async def _loads(self, backup: Backup, until: datetime) -> None:
         """Waits until training pauses, or can no longer pause.

@@ -101,6 +101,24 @@ async def test_a_manager_that_is_lost_before_training_pauses_ends_a_switch_by_th
         assert not [pod for pod in world.cluster.pods_by_name.values() if BACKUP_SOURCE in pod.metadata.annotations]
 
 
+@pytest.mark.parametrize("backup_fails", [False, True], ids=["its backup waits", "its backup fails"])
+async def test_a_manager_that_nobody_starts_again_before_training_pauses_ends_no_training(
+    temporal: WorkflowEnvironment, backup_fails: bool
+) -> None:
+    """The backup's processes find nobody to register with. Nothing is wrong with the switch: the policy stays."""
+    limits = Limits(pause=timedelta(seconds=2), absence=timedelta(seconds=0.5), order=timedelta(seconds=0.5))
+    async with training(temporal, a_mindio_job(limits=limits), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await peer.cut()
+        if backup_fails:
+            world.cluster.fail(world.cluster.backup().metadata.name, "no controller")
+        (verdict,) = (await world.incident()).ladder
+        assert (verdict.outcome, verdict.policy_after) == (Outcome.IGNORED, None)
+        assert "the manager is away" in verdict.reason
+        assert not [pod for pod in world.cluster.pods_by_name.values() if BACKUP_SOURCE in pod.metadata.annotations]
+
+
 async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment) -> None:
     """Its stream comes from the address of before, and proves nothing: the cluster tells what became of it."""
     async with training(temporal, a_mindio_job(), Script(resumes=False)) as (world, peer):
