@@ -102,6 +102,7 @@ async def test_a_job_that_answers_again_is_told_again(temporal: WorkflowEnvironm
         await world.control.stop()
         await asyncio.wait_for(silent.wait(), 30)
         await world.control.start()
+        await world.status()  # the new worker answers: an update that the old one did not look at would be rejected
         await world.tell(ids.Updates.SIGHTING, RUNS)
         await heard.next(lambda one: (one.jobId, one.jobStatus) == (world.job.id, "running"))
 

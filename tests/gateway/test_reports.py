@@ -167,3 +167,20 @@ async def test_a_report_of_ours_that_is_sent_again_is_one_fault(temporal: Workfl
             assert (await world.status()).state.incidents == 1
             await stub.ReportProcessFault(message, metadata=((REPORT, "report2"),))
         await world.incident(2)
+
+
+async def test_a_report_that_a_stopping_worker_has_not_looked_at_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server rejects it, and no workflow has refused it: the same report, under the same id."""
+    rejected = [WorkflowUpdateFailedError(ApplicationError("it wasn't processed by worker", type="UnprocessedUpdate"))]
+    sent: list[str] = []
+
+    async def execute(*_: object, **named: Any) -> Receipt:
+        sent.append(named["id"])
+        if rejected:
+            raise rejected.pop()
+        return Receipt(info="taken")
+
+    client = Mock(spec=Client)
+    client.get_workflow_handle.return_value.execute_update = execute
+    receipt = await Jobs(client).report("job-1", Report(kind=ReportKind.STATUS), "recovery", "report-1")
+    assert (receipt.info, sent) == ("taken", ["report-1", "report-1"])

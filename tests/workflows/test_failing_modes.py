@@ -131,8 +131,8 @@ async def test_a_mode_that_cannot_be_terminated_is_not_joined_by_the_next(
 
 
 def test_the_deadline_of_a_mode_is_the_sum_of_its_limits_and_its_clean_up() -> None:
-    """A hot switch has by default 46 minutes and 55 seconds; a job rescheduling lasts as long as an outage of the cluster."""
-    assert row_of(Mode.HOT_SWITCH).deadline(Limits()) == timedelta(minutes=46, seconds=55)
+    """A hot switch has by default 49 minutes and 30 seconds; a job rescheduling lasts as long as an outage of the cluster."""
+    assert row_of(Mode.HOT_SWITCH).deadline(Limits()) == timedelta(minutes=49, seconds=30)
     assert row_of(Mode.JOB_RESCHEDULING).deadline(Limits()) is None
 
 

@@ -132,7 +132,8 @@ async def test_a_fault_that_comes_when_training_has_resumed_is_the_next_incident
         await peer.report_fault(SURVIVOR)
         peer.script.resumes = True
         await peer.resume()
-        assert ladder(await world.incident(1)) == [(SWITCH, RECOVERED)]
+        first = await world.incident(1)
+        assert ladder(first) == [(SWITCH, RECOVERED)], first
         assert ladder(await world.incident(2)) == [(IN_PLACE, RECOVERED)]
         assert world.cluster.holder(1).metadata.uid == backup
 

@@ -55,6 +55,9 @@ REGISTERED_AGAIN = 60.0
 STORED_LAST = "AcceptedUpdateCompletedWorkflow"
 """Error type of an update that was accepted in the workflow's last task: the report is carried on in its verdict."""
 
+NOT_LOOKED_AT = "UnprocessedUpdate"
+"""Error type of an update that a worker, which was about to stop, has not looked at. The server rejects it. Source: tried."""
+
 AGAIN = (
     RPCStatusCode.UNAVAILABLE,
     RPCStatusCode.DEADLINE_EXCEEDED,
@@ -298,6 +301,10 @@ class Jobs:
             except UNREADABLE as error:
                 words = error.title if isinstance(error, ValidationError) else error
                 raise Unavailable(f"what the workflow of job {job_id} says cannot be read: {words}") from error
+            except WorkflowUpdateFailedError as error:
+                if not (isinstance(error.cause, ApplicationError) and error.cause.type == NOT_LOOKED_AT):
+                    raise
+                self._raise_unless_again(error, deadline)
             except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
                 self._raise_if_cancelled()  # the SDK turns a cancellation of ours into an error of the call
                 self._raise_if_refused(error, job_id)
