@@ -54,6 +54,28 @@ async def test_two_orders_are_never_closer_than_the_gap() -> None:
     assert all(later - earlier >= GAP * 0.95 for earlier, later in zip(writer.at, writer.at[1:], strict=False))
 
 
+async def test_the_order_of_a_receipt_is_not_written_behind_one_of_a_newer_attempt() -> None:
+    """The receipt is late, and the next mode has begun. One for another subscription is not written either."""
+    streams, writer = Streams(limit=1), _Writer()
+    stream = streams.open("job", "session")
+    assert stream
+    serving = asyncio.create_task(stream.serve(writer))
+    older, newer = (orders.attempt(moment, 7) for moment in (1, 2))
+
+    def of_a_receipt(uuid: str, session: str) -> Order:
+        return orders.migrate("job", uuid).model_copy(update={"session": session, "at_once": True})
+
+    stream.take_if_its_own(of_a_receipt(older, "session"), RECOVERY)
+    await streams.deliver(orders.stop_train("job", newer, ()), "the next mode")
+    stream.take_if_its_own(of_a_receipt(older, "session"), RECOVERY)
+    stream.take_if_its_own(of_a_receipt(newer, "another"), RECOVERY)
+    await streams.deliver(orders.continue_train("job", newer), "the next mode")
+    stream.end("the test is over")
+    await serving
+    assert [signal.uuid for signal in writer.written] == [older, newer, newer]
+    assert stream.recovery == "the next mode"
+
+
 async def test_a_client_that_reads_orders_as_they_come_is_sent_them_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """As our own manager: training stands meanwhile."""
     monkeypatch.setattr(gateway_streams, "GAP", 3600)

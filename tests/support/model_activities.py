@@ -116,7 +116,7 @@ def _node_as(*fields: Any) -> NodeObject:
 
 def write(order: Order, training: Training, recovery: str) -> None:
     """Writes an order of a recovery to the stream of the training side."""
-    training.ordered_by = recovery
+    training.ordered_by, training.newest = recovery, max(training.newest, order.uuid)
     if order.name in OPERATIONS:
         training.operate(Operation(order.name, order.uuid, _links(order), _ops(order)))
         return

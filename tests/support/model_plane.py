@@ -306,7 +306,8 @@ class ControlPlane:
         """Processes the answer to a message. A receipt of faults may contain an order for this stream; it may be lost with its
         gateway."""
         receipt = adapter.receipt_of(answer)
-        if receipt and receipt.order and receipt.order.session == sender.session:
+        is_late = bool(receipt and receipt.order and receipt.order.uuid < sender.newest)
+        if receipt and receipt.order and receipt.order.session == sender.session and not is_late:
             is_named = self.world.knobs.lost == "order" and not self._lost
             if is_named or self.driver.happens():
                 self._lost |= is_named

@@ -44,6 +44,8 @@ class Training:
         """Session of the open stream; empty: there is none."""
         self.queue = ""
         self.ordered_by = ""
+        self.newest = ""
+        """Newest attempt of which its stream has an order."""
         """Workflow id of the recovery that gave the last order on this stream; empty: none did."""
         self.manager = 1
         """Number of processes that have been the manager so far."""

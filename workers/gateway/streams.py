@@ -51,6 +51,8 @@ class Stream:
     outbox: asyncio.Queue[Delivery | None] = field(default_factory=asyncio.Queue)
     """Orders to be written; None stands for a keep-alive, or for the end of the stream."""
     _keep_alive: wire.ProcessManageSignal | None = None
+    _newest: str = ""
+    """Newest attempt of which the stream has an order: a uuid begins with its time."""
 
     def end(self, reason: str) -> None:
         self.ended = self.ended or reason
@@ -63,13 +65,14 @@ class Stream:
             A future that is done when the order is written, and fails with NotAttached if the stream breaks before.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._newest = max(self._newest, order.uuid)
         self.outbox.put_nowait((order, recovery, written))
         return written
 
     def take_if_its_own(self, order: Order, recovery: str) -> None:
         """Takes the order of a receipt if it is for this subscription. Otherwise, or if the stream breaks, its recovery sends
-        it again."""
-        if order.session == self.session and not self.ended:
+        it again. A receipt that comes after an order of a newer attempt is late: that recovery has ended."""
+        if order.session == self.session and not self.ended and order.uuid >= self._newest:
             self.take(order, recovery).add_done_callback(lambda written: written.cancelled() or written.exception())
 
     def beat(self) -> None:
