@@ -87,8 +87,8 @@ class Released:
         return recovery
 
     async def moves_on(self) -> None:
-        """Nothing is on the old version, which has no worker any more."""
-        async with asyncio.timeout(30):
+        """Nothing is on the old version, which has no worker any more. A note that nobody takes is given up after 30 s."""
+        async with asyncio.timeout(80):
             while await deployment.count_open(self.world.client, self.old):
                 await asyncio.sleep(0.03)
         await self.world.control.stop()
