@@ -20,7 +20,7 @@ from rekindle.policy.pod_ranks import rank_of
 
 
 class MakingAnew:
-    """One wait for all ranks, so that a late pod does not delay the others."""
+    """Wait for all ranks at once, so that a late pod does not delay the others."""
 
     LEAVES = 20.0
     """Seconds that a pod gets to leave after it was told to.

@@ -26,12 +26,13 @@ from statistics import median, quantiles
 from temporalio.client import Client
 
 from benchmarks.installations import installation, persistently, register
+from benchmarks.load import a_job
 from benchmarks.load_control import PODS, RANKS_PER_POD
 from benchmarks.training_sides import GONE, MEMORY, RANKS, MindioSide, OurSide, ToldPod
 from rekindle import ids
 from rekindle.cli.stack import Stack
 from rekindle.model.fault import Fault, FaultKind, FaultReport
-from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Job, JobId, TrainingSide
 from rekindle.model.keys import FAULT_RETRY_TIMES, PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome, Receipt
@@ -49,7 +50,7 @@ LOOKS = 2.0
 QUIET = 12.0
 """Pause after the last verdict, in which repeated reports arrive. Source: a manager's call, of 10 s."""
 MINDIO_SHARE = 10
-"""One job in so many speaks MindIO."""
+"""Number of jobs of which one speaks MindIO."""
 AT_ONCE = 16
 SUB_HEALTH = "sub-health"
 STOPPED = (("temporal",), ("gateway",), ("temporal", "gateway"))
@@ -121,7 +122,7 @@ class Struck:
         return bool(self.left) or (self.is_mindio and outage.ends >= self.job.limits.order.total_seconds())
 
     def watch(self) -> None:
-        """Whoever has left comes back as another client."""
+        """Starts another client in place of each that has left."""
         self.left = self.left or (self.side.has_left if self.is_mindio else "")
 
 
@@ -372,19 +373,8 @@ def pods_failed(struck: Struck) -> tuple[Fault, ...]:
     )
 
 
-def our_job(job_id: str) -> Job:
-    return Job(
-        id=JobId(job_id),
-        name=job_id,
-        pods=PODS,
-        ranks_per_pod=RANKS_PER_POD,
-        capabilities=(Capability.REPLACE_RANK_0,),
-        sub_health=SubHealthStrategy.HOT_SWITCH,
-    )
-
-
 def mindio_job(job_id: str) -> Job:
-    """Its limits are short where a lost report is waited for: it is asked within minutes whether it trains."""
+    """Returns a job of MindIO that is asked within minutes, after a lost report, whether it trains."""
     return Job(
         id=JobId(job_id),
         name=job_id,
@@ -427,7 +417,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> Outages:
         outages = Outages(stack, await connect(stack.addresses.temporal), pods_file, options.seed)
         async with asyncio.TaskGroup() as group:
             following = group.create_task(outages.follow_pods())
-            await outages.begin([Struck(our_job(job_id), OurSide(address, job_id, store)) for job_id in ours])
+            await outages.begin([Struck(a_job(job_id), OurSide(address, job_id, store)) for job_id in ours])
             for number, of_one in enumerate(theirs):
                 new = [Struck(mindio_job(job_id), MindioSide(address, job_id)) for job_id in of_one]
                 await outages.begin(new)

@@ -47,7 +47,7 @@ ORDER_SECONDS, REBUILD_SECONDS = 60.0, 60.0
 STARTS = 0.3
 """Seconds in which a process starts, at most."""
 STEPS = 1_000_000
-"""Of training."""
+"""Number of steps of training: more than a run can complete."""
 KILLED = -9
 MEMORY, GONE = "0", "1"
 
@@ -65,7 +65,7 @@ class ToldPod(Value):
 
 
 class Rank:
-    """One process, as its manager sees it."""
+    """Process, as its manager sees it."""
 
     def __init__(self, number: int, identity: str, role: str, roster: Roster) -> None:
         self.number, self.identity = number, identity
@@ -127,7 +127,7 @@ class Rank:
 
 
 class Launcher:
-    """One pod: it starts its processes, says which have ended, and does what the manager says."""
+    """Pod that starts its processes, reports which have ended, and does what the manager says."""
 
     def __init__(self, pod: ToldPod, roster: Roster, pods: Pods) -> None:
         self.pod = pod
@@ -276,7 +276,7 @@ class OurSide:
 
 
 class StrictMindio(MindioPeer):
-    """It waits behind the report of a fault as behind every other one."""
+    """Waits after the report of a fault, as after every other report."""
 
     async def report_fault(self, *ranks: int, kind: str = GONE) -> int:
         code = await super().report_fault(*ranks, kind=kind)

@@ -1,4 +1,4 @@
-"""One mode as a child workflow of `TrainingJob`: it has a readable id, receives news, and is ended at its deadline."""
+"""Mode as a child workflow of `TrainingJob`: it has a readable id, receives news, and is ended at its deadline."""
 
 from datetime import timedelta
 from typing import Any

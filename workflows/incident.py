@@ -1,4 +1,4 @@
-"""One incident: runs the modes of a case one after the other until one of them ends it, and stores what they did.
+"""Incident: runs the modes of a case one after the other until one of them ends it, and stores what they did.
 
 Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
 """

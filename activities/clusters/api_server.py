@@ -115,7 +115,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Change:
-    """One event of a watch: ADDED, MODIFIED or DELETED; also BOOKMARK, where the method says so."""
+    """Event of a watch: ADDED, MODIFIED or DELETED; also BOOKMARK, where the method says so."""
 
     type: str
     object: Object

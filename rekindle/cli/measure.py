@@ -11,7 +11,7 @@ from rekindle.model.recovery import Incident
 
 
 class StepRecord(Value):
-    """One executed step of one rank, from its step log."""
+    """Executed step of a rank, from its step log."""
 
     rank: int
     step: int

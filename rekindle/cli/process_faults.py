@@ -115,7 +115,7 @@ class ProcessFaults(Options):
 
 
 class ProcessFaultScenario(Scenario[ProcessFaults]):
-    """One run of a demo of process faults."""
+    """Run of a demo of process faults."""
 
     _struck_at = 0.0
     _full: tuple[Node, ...] = ()

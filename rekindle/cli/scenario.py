@@ -156,7 +156,7 @@ Asked = TypeVar("Asked", bound=Options)
 
 
 class Scenario(ABC, Generic[Asked]):
-    """One run of a demo on a running stack. A subclass defines what happens to the job, and what is reported besides."""
+    """Run of a demo on a running stack. A subclass defines what happens to the job, and what is reported besides."""
 
     def __init__(self, options: Asked, stack: Stack, directory: Path, tell: Callable[[Step], None]) -> None:
         self.options, self._stack, self._directory, self.tell = options, stack, directory, tell

@@ -88,7 +88,7 @@ class Decided(Value):
 
 
 class Fault(Value):
-    """One difference, from the moment it is seen until it is gone."""
+    """Difference between the world and what should be, from the moment it is seen until it is gone."""
 
     id: str
     """Id of the fault, unique among those of its `source` as long as it lasts: `{node uid}/{rule}/{devices}`,

@@ -29,7 +29,7 @@ class SwitchBack(Asked):
 
 
 class Move(Value):
-    """One movement of links, or another event of a maintenance."""
+    """Movement of links, or another event of a maintenance."""
 
     at: datetime
     what: Text

@@ -68,7 +68,7 @@ into a payload."""
 
 
 class Order(Value):
-    """One message to the training side; by default a `ProcessManageSignal`."""
+    """Message to the training side; by default a `ProcessManageSignal`."""
 
     job_id: str
     uuid: str
@@ -197,7 +197,7 @@ class Attachment(Value):
 
 
 class PodRef(Value):
-    """One pod, identified by its UID. A replacement with the same name has another UID."""
+    """Pod, identified by its UID. A replacement with the same name has another UID."""
 
     name: str
     uid: str
@@ -207,7 +207,7 @@ class PodRef(Value):
 
 
 class Phase(Value):
-    """One phase of a recovery, for the post-mortem."""
+    """Phase of a recovery, for the post-mortem."""
 
     name: str
     seconds: float
@@ -307,7 +307,7 @@ class Situation(Value):
 
 
 class Handled(Value):
-    """One occurrence of a fault. A fault that comes back or grows is another occurrence."""
+    """Occurrence of a fault. A fault that comes back or grows is another occurrence."""
 
     source: str
     id: str

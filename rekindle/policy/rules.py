@@ -40,7 +40,7 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Fact(NamedTuple):
-    """One fact that the cluster shows about a node or a pod."""
+    """Fact that the cluster shows about a node or a pod."""
 
     source: str
     """Source of the rules that may take the fact: `condition`, `taint`, ..."""

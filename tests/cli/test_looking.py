@@ -147,7 +147,7 @@ def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_word() -> None:
 
 
 def test_the_command_is_the_entry_point_that_bears_ctrl_c() -> None:
-    """As the wheel has it."""
+    """Returns the entry point, as the wheel has it."""
     entries = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
     assert entries == {"rekindle": "rekindle.cli.start:main"}
 

@@ -1,4 +1,4 @@
-"""What the README and its pages tell people to type exists: targets of make, commands of the command line and their options."""
+"""Targets of make, commands and options that the README and its pages tell people to type exist."""
 
 import re
 import shlex

@@ -54,7 +54,7 @@ class Strange:
 
 
 async def test_a_workflow_that_answers_with_nothing_does_not_end_the_news_of_all_jobs(temporal: WorkflowEnvironment) -> None:
-    """Its answer is no state, and no text either."""
+    """The answer is no state, and no text either."""
     async with asking(temporal) as (world, peer):
         name = f"strange-{world.job.id}"
         async with Worker(world.client, task_queue=name, workflows=[Strange], workflow_runner=UnsandboxedWorkflowRunner()):
@@ -182,7 +182,7 @@ async def _subscribed(peer: Platform, kind: str) -> Heard:
 
 @pytest.mark.parametrize("kind", ["faults", "jobs", "lists of jobs"])
 async def test_a_stream_that_is_ended_is_not_held_by_a_client_that_does_not_read(kind: str) -> None:
-    """Its place is free at once, and the client hears the reason when it reads."""
+    """The place is free at once, and the client hears the reason when it reads."""
     async with served() as (told, peer):
         heard = await _subscribed(peer, kind)
         await heard.call.initial_metadata()

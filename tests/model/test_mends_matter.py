@@ -143,7 +143,7 @@ def agents_stay_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_order_of_a_receipt_is_believed(patch: pytest.MonkeyPatch) -> None:
-    """To be written, whatever becomes of its gateway."""
+    """Takes the order for written, whatever becomes of its gateway."""
 
     async def believed(mode: ProcessLevel) -> None:
         mode.told_first = None

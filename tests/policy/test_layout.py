@@ -12,7 +12,7 @@ SIZES = {"rekindle/model/layout.py", "rekindle/model/sizes.py"}
 
 
 def test_ranks_follow_pod_ranks() -> None:
-    """From a pod to its ranks and back, for one and for several."""
+    """A pod leads to its ranks and back, for one and for several."""
     layout = Layout(pods=3, ranks_per_pod=4)
     assert layout.ranks == 12
     assert layout.ranks_of(1) == range(4, 8)

@@ -1,4 +1,4 @@
-"""Which mode follows one that has not recovered training: decided by policy, from how the mode left training."""
+"""Policy decides which mode follows one that has not recovered training, from how that left training."""
 
 import re
 from datetime import UTC, datetime
@@ -82,6 +82,6 @@ ASKED_FOR = {"front.py", "link_failover.py", "opening.py"}
     ],
 )
 def test_a_verdict_of_an_earlier_version_is_read(outcome: str, named: str | None, training: Training | None) -> None:
-    """It names the next mode, in place of how training was left."""
+    """The older verdict names the next mode, in place of how training was left."""
     written = {"mode": "hot switch", "outcome": outcome, "reason": "it failed", "next_mode": named}
     assert Verdict.model_validate(written).training is training

@@ -63,7 +63,7 @@ class Controller:
 
     flags: tuple[str, ...] = ()
     configuration: Callable[[Path, int, int], Object] | None = None
-    """Its settings, by the folder of its certificate, the port of its webhooks and that of its health; None: flags say them."""
+    """Settings, by the folder of the certificate, the port of the webhooks and that of the health; None: flags say them."""
 
     def mounted(self, own: Path) -> Path:
         """Folder in which it looks for its certificate."""
@@ -83,7 +83,7 @@ def _jobset(certificates: Path, port: int, health: int) -> Object:
 
 
 def _kueue(certificates: Path, port: int, health: int) -> Object:
-    """As it comes, but for what is on a cluster of its own there."""
+    """Returns Kueue's settings as it brings them, but for the addresses and the certificates here."""
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -271,7 +271,7 @@ def _webhooks(controller: Controller, authority: str) -> list[Object]:
 
 
 def _patches(controller: Controller) -> dict[str, Object]:
-    """What kustomize changes in webhooks, by their names."""
+    """Changes of kustomize in webhooks, by their names."""
     if controller is JOBSET:
         labelled = {"matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]}
         return {name: {"objectSelector": labelled} for name in ("mpod.kb.io", "vpod.kb.io")}
@@ -288,7 +288,7 @@ def _certificate(folder: Path, name: str) -> str:
 
 
 def _said(controller: Controller, own: Path, port: int, health: int) -> Sequence[str]:
-    """Where it serves what, as it takes it."""
+    """Returns the flags that say where the controller serves what."""
     if controller.configuration is None:
         addresses = (
             f"--health-probe-bind-address=127.0.0.1:{health}",
@@ -324,7 +324,7 @@ async def _until_ready(controller: Controller, api: Api, ports: tuple[int, int],
 
 
 async def _answers(port: int, word: bytes = b"") -> bool:
-    """Whether somebody listens there, who answers with this word."""
+    """Returns whether somebody listens there, and answers with this word."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")

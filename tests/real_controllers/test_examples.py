@@ -35,7 +35,7 @@ class Installed:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=OF_KIND)
 async def real(request: pytest.FixtureRequest) -> AsyncIterator[Installed]:
-    """One cluster for each kind."""
+    """Cluster for each kind."""
     async with cluster_with(OF_KIND[request.param]) as stack:
         yield Installed(request.param, stack)
 

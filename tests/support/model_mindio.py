@@ -20,7 +20,7 @@ PATIENCE, QUESTION_PATIENCE = 900.0, 30.0
 
 
 class Mindio:
-    """One life of MindIO's manager."""
+    """Life of MindIO's manager."""
 
     def __init__(self, training: "Training") -> None:
         self.training, self.clock, self.world = training, training.clock, training.world

@@ -83,7 +83,7 @@ MEDDLING = ("recovery cancelled", "front cancelled", "entity terminated", "recov
 
 
 class Walk:
-    """One run of a script."""
+    """Run of a script."""
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -50,7 +50,7 @@ class Underway:
     uid: str
 
     def holder(self, rank: int) -> StepRecord:
-        """Who has completed the last step of a rank."""
+        """Returns the record of the last step of a rank, which names its pod."""
         return [one for one in measure.read_steps(self.folder) if one.rank == rank][-1]
 
     async def lose(self, *ranks: int) -> None:
@@ -99,13 +99,13 @@ class Underway:
         self._take(HURRIED)
 
     def _take(self, milliseconds: int) -> None:
-        """So long for a step, from the next one on."""
+        """Sets the time of a step, from the next one on."""
         scratch = self.folder / "pace.new"
         scratch.write_text(str(milliseconds))
         scratch.replace(self.folder / "pace")
 
     async def kubectl(self, *words: str) -> str:
-        """What it writes. It may run for long."""
+        """Runs `kubectl`, for as long as it takes, and returns its output."""
         command = [str(await asyncio.to_thread(kubectl, print)), f"--kubeconfig={kubeconfig_of(self.stack)}", *words]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
@@ -129,7 +129,7 @@ class Trained:
 
     @property
     def pods(self) -> list[int]:
-        """How many have held each rank, one after the other."""
+        """Number of pods that have held each rank, one after the other."""
         return [len({one.pod_uid for one in self.records if one.rank == rank}) for rank in range(RANKS)]
 
     @property
@@ -139,7 +139,7 @@ class Trained:
 
 
 Happens = Callable[[Underway], Awaitable[None]]
-"""Whatever disturbs the job; returns when it is over."""
+"""Disturbance of the job; returns when it is over."""
 
 
 async def trained_through(

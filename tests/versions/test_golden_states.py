@@ -39,7 +39,7 @@ OFTEN = 0.2
 
 
 def example(file: Path, job: Job) -> Any:
-    """What a version has stored, as that of this job."""
+    """Returns what a version has stored, as that of this job."""
     text = json.dumps(json.loads(file.read_text())["example"])
     names = {
         '"name": "gpt"': f'"name": "{job.name}"',
@@ -63,7 +63,7 @@ class Released:
     old: str
     new: Control
     history: tuple[Incident, ...]
-    """As it was stored."""
+    """History of the job, as it was stored."""
     maintenance: str
     """Workflow id of the one that was stored."""
     goes_on: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,7 +136,7 @@ async def _start(world: Harness, kind: str, given: object, workflow_id: str) -> 
 
 
 def _words(incident: Incident) -> tuple[object, ...]:
-    """What stays of an incident when others have followed."""
+    """Returns what stays of an incident when others have followed."""
     ladder = [(verdict.mode, verdict.outcome, verdict.reason) for verdict in incident.ladder]
     return incident.number, incident.summary, incident.verdict, incident.started_at, incident.seconds, ladder
 

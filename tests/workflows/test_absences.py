@@ -118,7 +118,7 @@ async def test_the_first_order_of_a_hot_switch_is_tried_for_as_long_as_one_that_
 async def test_a_real_fault_ends_the_tries_of_a_first_order(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is broken does not wait for what is only slow."""
+    """A fault does not wait for what is only slow."""
     async with training(temporal, _ours().model_copy(update={"limits": BRIEF})) as (world, peer):
         await _is_tried_in_vain(world, monkeypatch)
         await world.fault(Fault(id="crash", kind=FaultKind.PROCESS, ranks=(1,), source="training-side"))

@@ -22,7 +22,7 @@ SOON = timedelta(seconds=2)
 
 
 def ours() -> Job:
-    """Whose owner allows everything."""
+    """Job whose owner allows everything."""
     return a_job(annotations={})
 
 
@@ -58,7 +58,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[Order]:
 async def test_the_receipt_of_a_fault_brings_its_first_order(
     temporal: WorkflowEnvironment, kind: str, mode: Mode, order: str
 ) -> None:
-    """Its gateway writes it at once, and the recovery gives no order of its own."""
+    """The gateway writes the order at once, and the recovery gives none of its own."""
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3, kind=kind)
         assert ladder(await world.incident()) == [(mode, RECOVERED)]
@@ -69,7 +69,7 @@ async def test_the_receipt_of_a_fault_brings_its_first_order(
 async def test_an_order_that_is_lost_with_its_receipt_is_given_two_seconds_later(
     temporal: WorkflowEnvironment, lost: list[Order]
 ) -> None:
-    """Under the same uuid, so that our manager carries it out once."""
+    """The uuid is the same, so that our manager carries it out once."""
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3)
         await world.running()
@@ -110,7 +110,7 @@ async def test_another_stream_is_told_at_once(temporal: WorkflowEnvironment, los
 
 
 async def test_two_reports_at_once_are_one_recovery(temporal: WorkflowEnvironment) -> None:
-    """With whichever fault it begins, the training side's word that it goes on ends both."""
+    """The training side's report that it goes on ends both, whichever fault began the recovery."""
     async with training(temporal, ours()) as (world, peer):
         await asyncio.gather(peer.report_fault(3), peer.report_fault(0))
         await world.settled(lambda status: not status.state.faults and not status.running)
@@ -121,7 +121,7 @@ async def test_two_reports_at_once_are_one_recovery(temporal: WorkflowEnvironmen
 async def test_a_recovery_that_is_cancelled_behind_its_receipt_goes_to_its_end(
     temporal: WorkflowEnvironment, lost: list[Order]
 ) -> None:
-    """Its order may be on its way: training would stand."""
+    """The order may be on its way: training would stand."""
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3)
         await (await world.running()).cancel()
@@ -141,7 +141,7 @@ def mindio() -> Job:
 
 @pytest.mark.parametrize("job", [elsewhere, mindio])
 async def test_a_mode_that_asks_first_gives_its_own_orders(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
-    """Its first order follows from more than the faults."""
+    """The first order follows from more than the faults."""
     async with training(temporal, job()) as (world, peer):
         assert await told(world) is None
         await peer.until(lambda: bool(peer.received))
@@ -172,7 +172,7 @@ async def test_a_fault_in_a_recovery_has_no_order_of_its_own(temporal: WorkflowE
 
 
 async def test_a_rank_without_a_pod_is_not_told_to_start_again(temporal: WorkflowEnvironment) -> None:
-    """Its pod is known to be lost when its manager tells of the process."""
+    """The pod is known to be lost when the manager reports the process."""
     async with training(temporal, ours()) as (world, peer):
         gone = pod_fault("gpt-worker-1", "uid-1").model_copy(update={"pod_ranks": (1,), "ranks": (3,)})
         here = (await world.status()).state.attachment

@@ -150,7 +150,7 @@ async def test_a_lost_node_is_mended_by_other_pods_without_a_word_of_the_trainin
 
 
 async def test_two_pods_are_replaced_together(temporal: WorkflowEnvironment) -> None:
-    """One order names both, of which both take their part."""
+    """A single order names both, and both take their part of it."""
     job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
     cluster = ScriptedCluster(job, nodes=5)
     async with training(temporal, job, cluster=cluster) as (world, peer):

@@ -9,7 +9,7 @@ from rekindle.errors import Unavailable
 
 
 class Lanes:
-    """One lock per job, so that messages about a job are sent in the order in which the events happened."""
+    """Lock per job, so that messages about a job are sent in the order in which the events happened."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, tuple[asyncio.Lock, int]] = {}

@@ -57,7 +57,7 @@ logger = logging.getLogger("watcher")
 
 @dataclass(frozen=True)
 class Stream:
-    """One list and watch of a path."""
+    """List and watch of a path."""
 
     what: Kind | Where | Literal["pods", "nodes", "namespaces"]
     path: str
@@ -84,7 +84,7 @@ Understood = TypeVar("Understood")
 
 
 class Watch:
-    """One run of the watch. When it breaks, a new one is created."""
+    """Run of the watch. When it breaks, a new one is created."""
 
     def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse, rules: Rules) -> None:
         """Args:

@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 class Training:
-    """One rank of a running job. Created by `session` only."""
+    """Rank of a running job. Created by `session` only."""
 
     def __init__(
         self, rank: Rank, checkpoints: CheckpointStore, checkpoint_every: int, comparison: Comparison, *, repeats_updates: bool

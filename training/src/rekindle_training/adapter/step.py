@@ -1,4 +1,4 @@
-"""One step of training as the scope of its faults: `with step:`. The session creates one for each turn of its loop.
+"""Step of training as the scope of its faults: `with step:`. The session creates one for each turn of its loop.
 
 If a step fails on a rank, all ranks repeat it, and none has updated parameters in it. An agreement before the first update
 makes that possible: no rank begins its update before all ranks have all gradients. A rank that cannot tell whether they

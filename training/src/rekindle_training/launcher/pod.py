@@ -57,7 +57,7 @@ _PodEvent = Event | PodOrder | Refused | Listens | Signalled | _Timer
 
 
 class Pod:
-    """One pod. `run` returns its exit code. Created while the launcher has only one thread."""
+    """Pod of this launcher. `run` returns its exit code. Created while the launcher has only one thread."""
 
     def __init__(self, arguments: Arguments) -> None:
         self._arguments = arguments

@@ -1,4 +1,4 @@
-"""One process of a rank, as the manager sees it: its stream, unanswered messages, and whether it lives."""
+"""Process of a rank, as the manager sees it: its stream, unanswered messages, and whether it lives."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""One recovery under the orders of the control plane. Started by the conductor, one at a time.
+"""Recovery under the orders of the control plane. Started by the conductor, one at a time.
 
 It begins with the fault that this manager noticed or was told of, and ends with the next completed step. Training stands from the
 first moment. Each order is carried out from the current state of ranks and launchers. So a manager that follows one that died
