@@ -27,6 +27,11 @@ PATIENCE = 60.0
 STEPS = 60
 
 
+def moved(result: dict[str, Any]) -> list[int]:
+    """Lists the ranks that have another process."""
+    return [rank["rank"] for rank in result["switched"]]
+
+
 @dataclass
 class Product:
     """The running product, and ways to run the demos' scenarios on it."""

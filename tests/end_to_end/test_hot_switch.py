@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import Product
+from rekindle.cli.scenario import CHECKPOINT_EVERY
+from tests.end_to_end.conftest import Product, moved
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
@@ -23,9 +24,9 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: Product) -> None:
     assert tried(result) == [("hot switch", "recovered")], result
     assert result["parameters_equal"]
     assert (result["steps_lost"], result["policy_after"], result["mode"]) == (0, "hotSwitch", "hot switch")
-    assert [moved["rank"] for moved in result["switched"]] == [2, 3]
-    for moved in result["switched"]:
-        assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod", "node")), moved
+    assert moved(result) == [2, 3]
+    for rank in result["switched"]:
+        assert all(rank["before"][key] != rank["after"][key] for key in ("pid", "pod", "node")), rank
     assert 0 < result["first_order_seconds"] < result["total_seconds"]
 
 
@@ -35,7 +36,7 @@ async def test_pod_rank_0_moves_too(product: Product) -> None:
     result = await product.run(pod_rank=0)
     assert tried(result) == [("hot switch", "recovered")], result
     assert result["parameters_equal"]
-    assert [moved["rank"] for moved in result["switched"]] == [0, 1]
+    assert moved(result) == [0, 1]
 
 
 @pytest.mark.same_path("the whole product, on one machine")
@@ -45,7 +46,8 @@ async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(produ
     assert tried(result) == ESCALATED, result
     assert result["parameters_equal"]
     assert result["policy_after"] == "ignore"
-    assert result["steps_lost"] > 0
+    assert moved(result) == [0, 1, 2, 3]
+    assert result["steps_lost"] <= CHECKPOINT_EVERY, result
 
 
 @pytest.mark.same_path("the whole product, on one machine")

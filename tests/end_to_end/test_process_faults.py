@@ -1,13 +1,12 @@
 """The whole product, for real: whatever happens to ranks or their pods, the parameters are those of an undisturbed run, bit for
 bit, and the cheapest mode that can mend it is the one that does."""
 
-from typing import Any
-
 import pytest
 
 from rekindle.cli.process_faults import Strike
+from rekindle.cli.scenario import CHECKPOINT_EVERY
 from rekindle.model.recovery import Mode
-from tests.end_to_end.conftest import Product
+from tests.end_to_end.conftest import Product, moved
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
@@ -22,11 +21,6 @@ PHASES = {
 """Of a recovery, by what the manager writes when each begins. One in place begins with its order."""
 
 IN_PLACE = ("the fault is reported", "the repair is ordered")
-
-
-def moved(result: dict[str, Any]) -> list[int]:
-    """Ranks that have another process."""
-    return [one["rank"] for one in result["switched"]]
 
 
 @ONE
@@ -70,7 +64,8 @@ async def test_an_owner_who_allows_nothing_else_gets_a_restart(product: Product)
     """With `recover-strategy: exit` the job begins again at its last checkpoint."""
     result = await product.struck(Mode.JOB_RESCHEDULING, Strike.KILL, rank=0)
     assert result["mode"] == "job rescheduling"
-    assert result["steps_lost"] > 0
+    assert moved(result) == [0, 1, 2, 3]
+    assert result["steps_lost"] <= CHECKPOINT_EVERY, result
 
 
 @ONE

@@ -1,6 +1,7 @@
 """A job without a control plane, started as its users start it."""
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,5 +54,5 @@ class Standalone:
 
 
 def last_words(printed: str) -> list[str]:
-    """Of each rank: what it ended with."""
-    return sorted(line for line in printed.splitlines() if line.startswith("final "))
+    """Returns what each rank ended with, also where another rank had begun a line: `print` writes its end of line on its own."""
+    return sorted(re.findall(r"final .+", printed))

@@ -13,7 +13,7 @@ from tests.training.gateway_service import GatewayPeer
 from tests.training.job import RANKS_PER_POD, WORLD, Job
 from tests.training.processes import Zygote
 from tests.training.ranks import ScriptedRank
-from tests.training.standalone import Standalone
+from tests.training.standalone import Standalone, last_words
 
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
@@ -172,7 +172,7 @@ async def test_the_comparison_of_final_parameters_is_honest(job: Job, gateway: G
 
 def digests(printed: str) -> set[str]:
     """Of the final parameters; all ranks have printed them."""
-    finals = [line.split() for line in printed.splitlines() if line.startswith("final ")]
+    finals = [line.split() for line in last_words(printed)]
     assert sorted(rank for _, rank, _, _ in finals) == ["0", "1", "2", "3"]
     return {digest for _, _, _, digest in finals}
 

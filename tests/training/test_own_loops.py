@@ -10,7 +10,7 @@ from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
 from tests.training.plain import final, run_plain
 from tests.training.processes import Zygote
-from tests.training.standalone import Standalone
+from tests.training.standalone import Standalone, last_words
 from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
 
@@ -79,7 +79,7 @@ async def test_checkpoints_are_in_a_form_of_the_script_s_own(alone: Standalone) 
     printed = await alone.run("--max-restarts=1", ranks=2, script=OWN_LOOP, WISH="own checkpoints", FAULT="3")
     assert printed.count("wrote 2") == 2
     assert printed.count("read 2") == 2
-    assert len({line for line in printed.splitlines() if line.startswith("final ")}) == 1
+    assert len(set(last_words(printed))) == 1
     assert "final 4" in printed
 
 

@@ -14,6 +14,7 @@ from rekindle_wire.training_pb2 import Standing
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import PODS, WORLD, Job
 from tests.training.processes import Zygote
+from tests.training.standalone import last_words
 
 SCRIPT = str(Path(__file__).with_name("repaired.py"))
 
@@ -42,11 +43,6 @@ def train(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> Train:
     return train
 
 
-def last_words(job: Job) -> list[str]:
-    """Of each rank: what it ended with."""
-    return sorted(line for line in job.outputs().splitlines() if line.startswith("final "))
-
-
 @pytest.fixture(scope="module")
 def found() -> list[str]:
     """How an undisturbed run ended, once one has."""
@@ -57,7 +53,7 @@ def found() -> list[str]:
 def undisturbed(train: Train, found: list[str]) -> Callable[[], Awaitable[list[str]]]:
     async def undisturbed() -> list[str]:
         if not found:
-            found.extend(last_words(await train("undisturbed")))
+            found.extend(last_words((await train("undisturbed")).outputs()))
         return found
 
     return undisturbed
@@ -99,7 +95,7 @@ async def test_a_step_that_fails_is_repeated(faults: str, train: Train, undistur
     """Wherever it fails, on one rank or several: parameters, moments, random numbers, data, schedule and scale are, to the bit,
     those of an undisturbed run."""
     job = await train(FAULTS=faults)
-    assert last_words(job) == await undisturbed()
+    assert last_words(job.outputs()) == await undisturbed()
     assert "repaired step=" in job.outputs()
     raised = [fault for fault in faults.split(",") if "swallowing" not in fault]
     assert job.outputs().count("rekindle-train ERROR") == len(raised), "what failed, and no consequence of it"
@@ -110,14 +106,14 @@ async def test_gradients_of_several_turns_are_gathered_anew(train: Train) -> Non
     """Where a turn of the loop is a part of a batch, who goes back has the gradients that stood after the turn before, which are
     the same on all ranks."""
     repaired = await train(FAULTS="1:2:backward,1:6:backward,2:9:backward", GATHER="2", WRAP="")
-    assert last_words(repaired) == last_words(await train("undisturbed", GATHER="2", WRAP=""))
+    assert last_words(repaired.outputs()) == last_words((await train("undisturbed", GATHER="2", WRAP="")).outputs())
 
 
 @pytest.mark.same_path("a step is repeated in a loop of another kind")
 async def test_data_that_is_drawn_in_front_of_the_scope_is_drawn_again(train: Train) -> None:
     """As in `for step, batch in zip(training.steps(...), loader)`: a step begins where the loop gives it out."""
     repaired = await train(FAULTS="1:6:backward", EARLY="yes")
-    assert last_words(repaired) == last_words(await train("undisturbed", EARLY="yes"))
+    assert last_words(repaired.outputs()) == last_words((await train("undisturbed", EARLY="yes")).outputs())
 
 
 @pytest.mark.same_path("a collective stands behind the scope of a step that failed")
@@ -140,14 +136,14 @@ async def test_an_update_that_fails_everywhere_leaves_the_checkpoint(train: Trai
     """No rank has the state behind the step, and none can go back: this is said, and the next start goes on at the checkpoint."""
     failed = await train(code=1, EVERY="2", FAULTS=",".join(f"{rank}:5:updated" for rank in range(WORLD)), **BY_ITSELF)
     assert "no rank has the state behind step 5" in failed.outputs()
-    assert last_words(await train(EVERY="2")) == await undisturbed()
+    assert last_words((await train(EVERY="2")).outputs()) == await undisturbed()
 
 
 @pytest.mark.same_path("a checkpoint around a step that fails")
 async def test_a_checkpoint_that_fails_on_a_rank_costs_no_step(train: Train, undisturbed: Undisturbed) -> None:
     """The other ranks leave it, and the next one is written."""
     job = await train(FAULTS="1:6:checkpoint", EVERY="3")
-    assert last_words(job) == await undisturbed()
+    assert last_words(job.outputs()) == await undisturbed()
     assert "failed in what follows step 6" in job.outputs()
     assert "checkpoint after step 6 not written, training goes on; the newest is that of step 3" in job.outputs()
     assert sorted(path.name for path in (job.folder / "checkpoints").iterdir()) == ["step-00000009", "step-00000012"]

@@ -88,7 +88,7 @@ async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, beside:
     await gateway.migrate()
     assert await gateway.status() == 0
     assert await job.codes() == {0}
-    assert sorted(line for line in job.outputs().splitlines() if line.startswith("final ")) == expected
+    assert last_words(job.outputs()) == expected
 
 
 async def test_a_group_of_the_script_s_own_is_asked_for_again(alone: Standalone, beside: Standalone) -> None:
