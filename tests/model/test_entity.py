@@ -349,6 +349,14 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "the manager dies with the report that training resumed",
+        "costly",
+        Disturbance("sub-health", delay=40.0),
+        Disturbance("manager dies", "resumed"),
+        knobs=Knobs(allows="", spares=1),
+        gentle=True,
+    ),
+    example(
         "a new pod dies when it has just taken over",
         "left behind",
         DIES,

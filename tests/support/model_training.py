@@ -60,6 +60,8 @@ class Training:
         """Ranks whose step failed, with the type of the fault."""
         self.came_as_backups: set[str] = set()
         """UIDs of member pods that joined as backup pods."""
+        self.went_on = "continue"
+        """Strategy by which the last hot switch ended: `migration`, or `continue` on the old pod."""
         self.boss = Manager(self, follows=False) if world.knobs.allows != "exit" else None
         """Recovers processes; None: this training side does not."""
         self.pauses: Pauses | Mindio = Mindio(self) if self.mindio else Pauses(self, follows=False)
@@ -158,6 +160,7 @@ class Training:
         if self.boss:
             self.boss.over = True
             self.boss = Manager(self, follows=True)
+            self._done.clear()
         self.cut()
 
     def told_to_end(self, grace: float) -> None:
@@ -383,8 +386,18 @@ class Training:
             self.clock.after(self.clock.random.choice((0.1, 2.0)), self._migrate)
         elif self.boss and self.state == "standing":
             self.send(Message("resumed", code=406))
+        elif self.boss and self.boss.follows and self.state == "training":
+            self.switching = None
+            self._tell_what_became_of_it(self.boss)
         elif self.mindio and self.state in ("starting", "training"):
             self.world.moment(f"wrong order: migration while {self.state}")
+
+    def _tell_what_became_of_it(self, manager: Manager) -> None:
+        """Answers an order that an earlier manager carried out. A new manager first learns from the ranks how far it got."""
+        if not manager.met:
+            self.clock.after(0.2, lambda: self._tell_what_became_of_it(manager))
+        elif not manager.over and self.state == "training":
+            self.send(Message("resumed", strategy=self.went_on))
 
     def _stop_switch(self) -> None:
         if self.state == "paused" and self.mindio:
@@ -402,7 +415,8 @@ class Training:
 
     def _backup(self) -> "Pod | None":
         rank = self.switching.rank if self.switching else None
-        return next((pod for pod in self.world.pods.values() if pod.backup and pod.rank == rank), None)
+        backups = (pod for pod in self.world.pods.values() if pod.backup and pod.uid not in self.members.values())
+        return next((pod for pod in backups if pod.rank == rank), None)
 
     def _pause(self, switch: Switch) -> None:
         backup = self._backup()
@@ -456,9 +470,9 @@ class Training:
         if not self.whole() or (self.mindio and not went_on):
             self._fail_migration()
             return
-        self.state = "training"
+        self.state, self.went_on = "training", "migration" if went_on else "continue"
         self.world.moment("resumed")
-        self.send(Message("resumed", strategy="migration" if went_on else "continue", once=self.mindio))
+        self.send(Message("resumed", strategy=self.went_on, once=self.mindio))
 
     def _fail_migration(self) -> None:
         """Reports the fault of a failed migration, and then answers the order. A new manager first learns which ranks live."""
