@@ -155,7 +155,7 @@ class Signals:
     FAULTS = "faults"
     """Signal with all current faults. Faults that are missing from it are over."""
     MANAGER_LOST = "manager_lost"
-    """Signal that the cluster shows another process as the manager of a MindIO job."""
+    """Signal that the cluster shows another process as the job's manager, which knows no rank."""
 
     VERDICT = "verdict"
     """Signal from a cancelled mode to `TrainingJob`. A cancelled workflow has no result."""

@@ -144,6 +144,11 @@ class Settings(BaseSettings):
     """Write logs as JSON lines instead of text."""
 
     @property
+    def proofs(self) -> dict[str, str]:
+        """Proof by which the gateway identifies the clients of each training side, by its name."""
+        return {"rekindle": self.senders, "mindio": self.mindio_senders}
+
+    @property
     def socket(self) -> Path:
         return self.cluster_socket or self.state_dir / "cluster.sock"
 

@@ -1,8 +1,8 @@
-"""Checks whether a MindIO job trains if its last report was lost in an outage.
+"""Checks whether a job trains if its last report was lost in an outage.
 
-Its client never repeats a report, and running pods prove nothing, as agents outlive their ranks. So training itself is asked: it
-stops, is told that no rank is faulty, and repeats a step, which takes some seconds. A client whose repair has failed exits
-instead. Source: tried with MindIO.
+Its client does not repeat a report, and running pods prove nothing, as agents outlive their ranks. So training itself is asked:
+it stops, is told that no rank is faulty, and repeats a step, which takes some seconds. A client whose repair has failed exits
+instead. Source: tried with real clients.
 """
 
 from collections.abc import Callable

@@ -7,10 +7,10 @@ Clocks of two gateways are never compared: an attachment is older than the job's
 
 from enum import StrEnum
 
-from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Attachment
 from rekindle.model.state import JobState
 from rekindle.policy.clients import Identity, identity
+from rekindle.policy.training_sides.table import side_of
 
 KEPT_SESSIONS = 8
 """Maximum number of ended sessions that are remembered. Messages of more sessions of one job are not in flight at once."""
@@ -72,8 +72,8 @@ def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobSt
 
 
 def _manager_lost(state: JobState, client: str) -> str:
-    """Describes how the manager of a MindIO job was lost: its stream comes from another process. Empty: it was not lost."""
-    if state.job.training_side is not TrainingSide.MINDIO or identity(state.client, client) is not Identity.ANOTHER:
+    """Describes how the manager was lost for good: its stream comes from another process. Empty: it was not lost."""
+    if side_of(state.job).successor_continues or identity(state.client, client) is not Identity.ANOTHER:
         return ""
     return f"{client} is another process than {state.client}: it knows no rank, and no fault of a rank is reported"
 

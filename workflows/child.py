@@ -54,7 +54,7 @@ class Child:
     # ---- its start
 
     async def start(self, context: RecoveryContext) -> None:
-        context = context.model_copy(update={"phase": self._row.first_phase(self._job.training_side)})
+        context = context.model_copy(update={"phase": self._row.first_phase(self._job)})
         for _ in range(CONFLICTS):
             try:
                 self._handle = await workflow.start_child_workflow(
@@ -85,7 +85,7 @@ class Child:
         attributes: list[SearchAttributePair[Any]] = [
             SearchAttributePair(Attributes.JOB, self._job.name),
             SearchAttributePair(Attributes.MODE, self.mode.value),
-            SearchAttributePair(Attributes.PHASE, self._row.first_phase(self._job.training_side)),
+            SearchAttributePair(Attributes.PHASE, self._row.first_phase(self._job)),
             SearchAttributePair(Attributes.NODE, bounds.keywords(sorted({fault.node for fault in faults if fault.node}))),
             SearchAttributePair(Attributes.FAULT, bounds.keyword(self._case.summary)),
         ]

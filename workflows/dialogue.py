@@ -15,10 +15,11 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
 from rekindle.model.fault import ManagerGone
-from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Attachment, Heard, Mode, Order, Receipt, RecoveryContext, Report, ReportKind, Strategy
 from rekindle.policy import orders, reports
 from rekindle.policy.clients import Identity, identity
+from rekindle.policy.training_sides.row import TrainingSideRow
+from rekindle.policy.training_sides.table import side_of
 from workflows import steps
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class Dialogue:
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
         self.delivered = 0  # number of them that were written
         self.delivered_on: Attachment | None = None  # stream on which they were written
-        self.is_asked = False  # True while MindIO is asked whether it trains
+        self.is_asked = False  # True while the training side is asked whether it trains
         self.ordered_on: Attachment | None = None
         """Stream on which the last order was first tried."""
         self.touched = self.told_first is not None  # an order may have reached the training side
@@ -63,7 +64,7 @@ class Dialogue:
         self.client = self.attachment.client if self.attachment else ""
         self.sessions = list(context.sessions) if context else []
         """Sessions of the training side so far."""
-        self.lost_manager = ""  # MindIO: why the manager counts as lost; empty: it does not
+        self.lost_manager = ""  # why the manager counts as lost for good; empty: it does not
 
     @property
     def context(self) -> RecoveryContext:
@@ -107,10 +108,9 @@ class Dialogue:
     def attached(self, attachment: Attachment) -> None:
         """Records the job's new stream.
 
-        With MindIO, a stream of another process ends the attempt, as that process knows nothing of it. With our training side,
-        the manager's successor continues the attempt.
+        A stream of another process ends the attempt, unless the manager's successor continues what its predecessor did.
         """
-        if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
+        if self._context and not self.side.successor_continues and identity(self.client, attachment.client) is Identity.ANOTHER:
             self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
         self.client = attachment.client or self.client
         self.sessions.append(attachment.session)
@@ -148,24 +148,25 @@ class Dialogue:
         """Takes over the orders of an attempt that an earlier mode began, all of which were sent on one stream.
 
         Args:
-            told_on: session of that stream. On another stream our training side gets all of them again; MindIO only gets later
-                ones.
+            told_on: session of that stream. On another stream a training side that keeps every order gets all of them again, and
+                others only get later ones.
         """
         self.attempt = list(given)
         self.asked = [answer for order in given if (answer := reports.answer_to(order))]
         here = self.attachment
-        if here and (here.session == told_on or self._speaks_mindio):
+        if here and (here.session == told_on or not self.side.keeps_every_order):
             self.delivered, self.delivered_on = len(given), here
 
     @property
-    def _speaks_mindio(self) -> bool:
-        return self._context is not None and self.context.job.training_side is TrainingSide.MINDIO
+    def side(self) -> TrainingSideRow:
+        """Facts about the job's training side."""
+        return side_of(self.context.job)
 
     @property
     def patience(self) -> timedelta:
         """Time limit for sending an order for which the training side waits."""
         limits = self.context.job.limits
-        return limits.order if self._speaks_mindio else limits.absence
+        return limits.absence if self.side.waits_for_orders else limits.order
 
     async def order(self, order: Order, within: timedelta, needless: Callable[[], bool] = lambda: False) -> bool:
         """Sends an order on the job's stream; False: it could not be sent in time.
@@ -185,11 +186,11 @@ class Dialogue:
         return written
 
     def may_be_lost(self) -> bool:
-        """Returns whether the report to the last order may be lost in an outage. MindIO never repeats a report.
+        """Returns whether the report to the last order may be lost in an outage, as the training side does not repeat it.
 
         The time counts from the first try of the order, as a gateway may have written it and died before it confirmed this.
         """
-        return self._speaks_mindio and self.attachment is not None and self.attachment != self.ordered_on
+        return not self.side.repeats_reports and self.attachment is not None and self.attachment != self.ordered_on
 
     def take_back_unwritten(self) -> None:
         """Drops the orders that no stream took in time, so that they are not sent any more and do not delay later orders."""
@@ -201,16 +202,20 @@ class Dialogue:
         self.delivered = 0
 
     async def comes_back(self, decided: Callable[[], bool]) -> None:
-        """Waits for a MindIO client that is disconnected when its report is due. Training may run, and is asked afterwards."""
-        if self._speaks_mindio and self.attachment is None:
+        """Waits for a client that is disconnected when its report is due, and will not repeat it.
+
+        Training may run, and is asked afterwards.
+        """
+        if not self.side.repeats_reports and self.attachment is None:
             absence = self.context.job.limits.absence
             await self.until(lambda: self.attachment is not None or decided(), absence, "the client comes back, or has left")
 
     async def _deliver(self, left: timedelta, needless: Callable[[], bool]) -> bool:
         """Sends the orders of the attempt that the job's stream lacks, until the last one is sent.
 
-        The timeout of MindIO continues during an outage of ours.
+        The limit of a training side that does not wait continues during an outage of ours.
         """
+        waits = self.side.waits_for_orders
 
         def in_vain() -> bool:
             return bool(self.lost_manager) or needless()
@@ -219,7 +224,7 @@ class Dialogue:
             here, pause, began = self.attachment, self._pace(), workflow.now()
             if left <= timedelta(0):
                 return False
-            now = left if self._speaks_mindio else min(left, COUNTED)
+            now = min(left, COUNTED) if waits else left
             if here is None:
                 await self._change_within(
                     now, lambda: self.attachment is not None or in_vain(), "wait until the stream is attached"
@@ -233,28 +238,28 @@ class Dialogue:
                 if self.delivered == len(self.attempt):
                     return True
             took = workflow.now() - began
-            left -= took if self._speaks_mindio else min(took, now)
+            left -= min(took, now) if waits else took
         return False
 
     def _next_order(self) -> int | None:
         """Returns the index of the next order that the stream lacks; None: it has all.
 
-        Our training side gets all orders again, as its manager carries each out only once. MindIO would repeat an earlier order,
-        so it gets only the last one.
+        A training side that carries out each order once gets all of them again. Another one would repeat an earlier order, so it
+        gets only the last one.
         """
         written = self.delivered if self.delivered_on == self.attachment else 0
         if written == len(self.attempt):
             return None
-        return len(self.attempt) - 1 if self._speaks_mindio else written
+        return written if self.side.keeps_every_order else len(self.attempt) - 1
 
     def _pace(self) -> timedelta:
-        """Returns how long the next order has to wait, as a MindIO client may not have read the previous one."""
-        if not self._speaks_mindio or self.unanswered_since is None:
+        """Returns how long the next order has to wait, as the client may not have read the previous one."""
+        if self.side.keeps_every_order or self.unanswered_since is None:
             return timedelta(0)
-        return self.unanswered_since + orders.MINDIO_PACE - workflow.now()
+        return self.unanswered_since + self.side.pace - workflow.now()
 
     async def _write(self, order: Order, here: Attachment, within: timedelta, in_vain: Callable[[], bool]) -> bool:
-        order = order.model_copy(update={"at_once": not self._speaks_mindio, "session": here.session})
+        order = order.model_copy(update={"at_once": self.side.keeps_every_order, "session": here.session})
         delivery, answers, was_touched = steps.deliver(order, here.queue, within), self.answers, self.touched
         self.touched = True  # even if the delivery is not awaited any more, as the order may be carried out
         try:

@@ -17,7 +17,7 @@ from temporalio.workflow import ActivityHandle
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import Backup, BackupRequest
 from rekindle.model.fault import Fault, FaultKind, FaultType
-from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.recovery import (
     Attachment,
     Handled,
@@ -131,8 +131,8 @@ class HotSwitch(ModeWorkflow):
         was not touched.
         """
         job, avoid = self.context.job, self.context.avoid_nodes
-        # Ours is told first, as the cluster may not answer for long. MindIO would take a running backup for a rank.
-        self.undo.insert(len(self.undo) if self._speaks_mindio else 0, ("delete the backup pod", self._delete_backup))
+        # The training side is told first, as the cluster may not answer for long, unless it takes a running backup for a rank.
+        self.undo.insert(len(self.undo) if self.side.takes_backups else 0, ("delete the backup pod", self._delete_backup))
         request = BackupRequest(
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
@@ -172,7 +172,7 @@ class HotSwitch(ModeWorkflow):
         The training side pauses by itself when the backup's processes have registered; the time limit includes their loading.
         """
         job, until = self.context.job, workflow.now() + self.context.job.limits.pause
-        if job.training_side is not TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
+        if self.side.hears_of_backups:
             standbys = {backup.backup.uid: self.pod_rank} if backup.standby else {}
             order = orders.with_standbys(orders.backup_running(job.id, self.uuid), standbys)
             await self.order(order, job.limits.order)  # a new pod causes the pause even without it
@@ -188,9 +188,12 @@ class HotSwitch(ModeWorkflow):
             raise self._no_pause()
 
     def _no_pause(self) -> Ends:
-        """The rule for training that does not pause. MindIO's backups fail or wait where its manager is gone: nothing is wrong
-        with them, and training was not touched."""
-        if self._speaks_mindio and self.attachment is None:
+        """Returns the end for training that does not pause.
+
+        Backups fail or wait if their manager is gone and nobody continues for it. Nothing is wrong with them then, and training
+        was not touched.
+        """
+        if not self.side.successor_continues and self.attachment is None:
             return self._left_alone("the manager is away, and nobody has started it again: it tells of no pause")
         if failure := self._backup_failure():
             return self._backup_failed(failure)
@@ -199,20 +202,20 @@ class HotSwitch(ModeWorkflow):
     async def _loads(self, backup: Backup, until: datetime) -> None:
         """Waits until training pauses, or can no longer pause.
 
-        The backup pod is looked at regularly, as the deletion of a pod without rank is not reported. MindIO never repeats a
-        report: after an outage the report of the pause may be lost, and the library gives up by itself. While the pods run, the
-        backup is still loading.
+        The backup pod is looked at regularly, as the deletion of a pod without rank is not reported. After an outage the report
+        of the pause may be lost for good, and the training side gives up by itself. While the pods run, the backup is still
+        loading.
         """
-        known, mindio = self.attachment, self.context.job.training_side is TrainingSide.MINDIO
+        known, may_lose = self.attachment, not self.side.repeats_reports
         while not self._stops_loading() and (left := until - workflow.now()) > timedelta(0):
             await self.until(
-                lambda: self._stops_loading() or (mindio and self._is_renewed(known)),  # noqa: B023
+                lambda: self._stops_loading() or (may_lose and self._is_renewed(known)),  # noqa: B023
                 min(left, LOOK_AT_BACKUP),
                 "wait for the report of the pause",
             )
             if self._stops_loading():
                 return
-            if mindio and self._is_renewed(known):
+            if may_lose and self._is_renewed(known):
                 known = self.attachment
                 within = min(self.context.job.limits.pause_lost, until - workflow.now())
                 in_time = await self.until(self._stops_loading, within, "the report of the pause may be lost")
@@ -261,10 +264,10 @@ class HotSwitch(ModeWorkflow):
         """
         self.replacing = True
         latest = workflow.now() + self.context.job.limits.migration_delivered
-        if self.context.job.training_side is TrainingSide.MINDIO:
-            status, rescue = await self._delete_and_resume(backup, latest)
-        else:
+        if self.side.fences_old_processes:
             status, rescue = await self._resume_and_delete(backup, latest)
+        else:
+            status, rescue = await self._delete_and_resume(backup, latest)
         if rescue:
             await self.compensate()
             if orders.NO_ORDER in rescue:  # our own outage says nothing against the switch
@@ -278,7 +281,7 @@ class HotSwitch(ModeWorkflow):
     async def _delete_and_resume(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
         """Deletes the old pod, then resumes training.
 
-        MindIO must not meet the old processes again, so they are gone before it continues.
+        Training must not meet the old processes again, so they are gone before it continues.
         """
         job = self.context.job
         if self.lost_manager:
@@ -296,8 +299,8 @@ class HotSwitch(ModeWorkflow):
     async def _resume_and_delete(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
         """Resumes training, then deletes the old pod.
 
-        Our training side fences by generation, and reports on which pod it continues. The old pod is kept as the rescue until the
-        backup works.
+        The training side fences the old processes, and reports on which pod it continues. The old pod is kept as the rescue until
+        the backup works.
         """
         async with self.phase("training resumes"):
             status = await self._training_resumes(latest)
@@ -315,7 +318,7 @@ class HotSwitch(ModeWorkflow):
 
     async def _training_resumes(self, latest: datetime) -> Report:
         job = self.context.job
-        within = latest - workflow.now() if self._speaks_mindio else self.patience
+        within = self.patience if self.side.waits_for_orders else latest - workflow.now()
         if not await self.order(orders.migrate(job.id, self.uuid), within):
             raise _escalate(f"resuming fails: {self.lost_manager or 'the order `migration` could not be delivered in time'}")
         report = await self._status()
@@ -326,10 +329,10 @@ class HotSwitch(ModeWorkflow):
     async def _failure(self, reason: str) -> Ends:
         """Returns how the mode ends after a failure that follows the pause.
 
-        MindIO escalates. Our training side stands, and has reported what is faulty, which other modes repair. If no rank is
-        faulty it blames the network: then the switch itself failed.
+        A training side that reports its fault stands, and other modes repair what is faulty. If no rank is faulty it blames the
+        network: then the switch itself failed.
         """
-        if self._speaks_mindio:
+        if not self.side.reports_its_fault:
             return _escalate(reason)
         await self.until(self._is_struck, self.context.job.limits.pause_crossing, "a fault may be the reason")
         real_faults, job = self._real_faults(), self.context.job
@@ -344,9 +347,9 @@ class HotSwitch(ModeWorkflow):
         """Returns the report of the resumption. After an outage it may be lost although training runs."""
         job = self.context.job
         deadline = workflow.now() + job.limits.resume
-        mindio = job.training_side is TrainingSide.MINDIO
+        reports_its_fault = self.side.reports_its_fault
         await self.until(
-            lambda: self._resumption_is_decided() or (self.may_be_lost() if mindio else self._is_struck()),
+            lambda: self._resumption_is_decided() or self.may_be_lost() or (reports_its_fault and self._is_struck()),
             job.limits.resume,
             "wait for the report that training resumed",
         )
@@ -355,12 +358,12 @@ class HotSwitch(ModeWorkflow):
             within = min(job.limits.status_lost, deadline - workflow.now())
             await self.until(self._resumption_is_decided, within, "wait for a status that may be lost")
         await self.comes_back(self._resumption_is_decided)
-        if not mindio and self._is_struck():
+        if reports_its_fault and self._is_struck():
             within = min(job.limits.order, deadline - workflow.now())
             await self.until(self._resumption_is_decided, within, "training may have resumed before the fault")
         if report := self.next_report(ReportKind.STATUS):
             return report
-        if not mindio and (real_faults := self._real_faults()):
+        if reports_its_fault and (real_faults := self._real_faults()):
             raise _fault_first(real_faults)
         if self.lost_manager:
             raise _escalate(f"resuming fails: {self.lost_manager}, which knows nothing of the switch")
@@ -395,7 +398,7 @@ class HotSwitch(ModeWorkflow):
         return self._ended(end)
 
     async def _stop_switch(self) -> None:
-        too_late = self._pause_is_reported() and self._speaks_mindio  # MindIO would exit; our training side just goes on
+        too_late = self._pause_is_reported() and not self.side.survives_stop
         if self.paused or too_late or self.lost_manager or self.felt_faults():
             return  # the training side has given up the switch by itself, or never knew of it
         self.take_back_orders()
@@ -403,7 +406,7 @@ class HotSwitch(ModeWorkflow):
         within = (
             job.limits.pause_crossing if self.new_faults() else job.limits.order
         )  # if a restart follows, it must not be delayed
-        self.stopped = await self.order(orders.stop_hot_switch(job.id, self.uuid), within) and not self._speaks_mindio
+        self.stopped = await self.order(orders.stop_hot_switch(job.id, self.uuid), within) and self.side.survives_stop
 
     async def _delete_backup(self) -> None:
         self.left_behind = (self.backup.backup,) if self.backup else ()
@@ -443,8 +446,8 @@ class HotSwitch(ModeWorkflow):
         return bool(self._real_faults() or self.lost_manager)
 
     def _stop_if_in_vain(self) -> None:
-        """Raises Ends if the switch can no longer succeed: a real fault comes first, and a new MindIO manager does not know of
-        the switch."""
+        """Raises Ends if the switch can no longer succeed: a real fault comes first, and a new manager may not know of the
+        switch."""
         if real_faults := self._real_faults():
             raise _fault_first(real_faults)
         if self.lost_manager:
@@ -471,18 +474,20 @@ class HotSwitch(ModeWorkflow):
         """Returns the end of a switch whose backup failed.
 
         A failure rule applies, unless the node is only being drained: then training was not touched, and a backup on a drained
-        node is followed by another. MindIO may already have taken the backup for a rank.
+        node is followed by another. A training side that takes backups may already have taken this one for a rank.
         """
         reason = f"the backup pod failed to run: {why}"
-        return Ends(Outcome.IGNORED, reason, policy=IGNORE) if self._is_drain and not self._speaks_mindio else _escalate(reason)
+        return (
+            Ends(Outcome.IGNORED, reason, policy=IGNORE) if self._is_drain and not self.side.takes_backups else _escalate(reason)
+        )
 
     def _unanswered(self, why: str) -> Ends:
         """Returns the end of a switch during which the cluster did not answer or refused us.
 
-        It is unknown whether the backup failed, and training was not touched. MindIO may already have taken the backup for a
-        rank.
+        It is unknown whether the backup failed, and training was not touched. A training side that takes backups may already have
+        taken this one for a rank.
         """
-        if self._speaks_mindio:
+        if self.side.takes_backups:
             return _escalate(f"the backup pod failed to run: {why}")
         reason = f"no spare: the cluster does not say whether the backup pod runs: {why}"
         return Ends(Outcome.REFUSED if self._is_drain else Outcome.IGNORED, reason, policy=IGNORE)

@@ -40,7 +40,7 @@ class InPlaceRecovery(ProcessLevel):
                 if not report.code:
                     ranks = numbered("rank", [one.rank for one in self.situation.announced])
                     return f"{ranks} recovered in place: {report.info}"
-                if not (tries_left and self.bears_another(report.code) and await self.is_hit_again()):
+                if not (tries_left and self.side.accepts_another(report.code) and await self.is_hit_again()):
                     raise self.fails(f"not recovered in place: {answer(report)}", report.code)
             self.again()
 

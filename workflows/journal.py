@@ -86,7 +86,7 @@ class Journal:
         return True
 
     def unsure(self, state: JobState, before: datetime | None) -> None:
-        """Records an event if a fault that MindIO reported may be lost, once until MindIO has sent a message again."""
+        """Records an event if a reported fault may be lost, once until the training side has sent a message again."""
         if state.unsure_since and before is None:
             words = f"{UNSURE}; `rekindle recover {state.job.name} --mode online-retry` asks whether it trains"
             self.soon(self.record(state, "FaultMayBeLost", words, warning=True))

@@ -1,8 +1,9 @@
 """Moves devices to their other link while training pauses. Child of `TrainingJob`, or a front of a client.
 
-Training pauses at a step boundary, every named device is switched, all of them are waited for, and training goes on. Our training
-side undoes a switch that fails on one rank, and continues on the previous links. With MindIO it is then unknown which links its
-ranks use: it repeats its step if its owner allows that, and otherwise the ladder takes over. A real fault meanwhile comes first.
+Training pauses at a step boundary, every named device is switched, all of them are waited for, and training goes on. If a
+switch fails on one rank, a training side that goes on by itself undoes it, and continues on the previous links. With others it is
+unknown which links the ranks use: they repeat their step if the owner allows that, and otherwise the ladder takes over. A real
+fault meanwhile comes first.
 """
 
 from temporalio import workflow
@@ -97,7 +98,7 @@ class LinkSwitch(Operation):
 
         Our training side is on the previous links, and its next answer says whether it can continue.
         """
-        if self._speaks_mindio:
+        if not self.side.goes_on_by_itself:
             raise self.stands(f"the links were not switched, and training has stopped: {why}")
         return why
 

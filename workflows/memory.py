@@ -10,7 +10,7 @@ from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.activity_values import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, Sighting
-from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Switched, Verdict
@@ -33,6 +33,7 @@ from rekindle.policy.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.eligibility import MOST_REPAIRS, is_behind_an_operation, recovery_is_on
 from rekindle.policy.modes import LAST, MODES, About, row_of
 from rekindle.policy.pod_ranks import count_problem, is_of_count
+from rekindle.policy.training_sides.table import side_of
 from workflows import again, attachments, faults
 
 KEPT_WHOLE = 3
@@ -179,7 +180,7 @@ def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: b
     """
     another = bool(state.manager and manager and manager != state.manager)
     state = state.with_(manager=manager or state.manager)
-    if not another or restarting or state.job.training_side is not TrainingSide.MINDIO:
+    if not another or restarting or side_of(state.job).successor_continues:
         return state
     return _manager_is_lost(state, f"manager {manager} is another process", manager, now)
 
@@ -201,13 +202,14 @@ def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> Job
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
     """Returns the state when the job's stream is at this gateway.
 
-    What could not be done without a stream is judged again. A new manager process of a MindIO job knows none of its ranks.
+    What could not be done without a stream is judged again. A new manager process may know none of its ranks.
     """
     before, was_here = state.manager_lost, state.introduced and state.attachment != attachment
-    if state.job.training_side is TrainingSide.MINDIO and not restarting:  # MindIO does not report its first step
+    side = side_of(state.job)
+    if not (side.reports_its_steps or restarting):  # the stream is the only sign that the job trains again
         state = again.over(state)
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
-    if was_here and not restarting and state.job.training_side is TrainingSide.MINDIO:
+    if was_here and not (restarting or side.repeats_reports):
         state = state.with_(unsure_since=now)
     if state.manager_lost in ("", before):
         return state

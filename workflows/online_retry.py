@@ -10,14 +10,10 @@ from temporalio import workflow
 
 from rekindle.ids import Workflows
 from rekindle.model.fault import FaultType
-from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Strategy, Verdict
 from rekindle.policy import opening
 from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer
-
-ROUTES_SETTLE = timedelta(seconds=3)
-"""Time between the offer of a retry for network faults and its order, with MindIO. Source: ClusterD."""
 
 
 @workflow.defn(name=Workflows.ONLINE_RETRY, failure_exception_types=[Exception])
@@ -47,8 +43,8 @@ class OnlineRetry(ProcessLevel):
 
     async def _routes_settle(self) -> None:
         of_network = any(one.type is FaultType.NETWORK for one in self.situation.announced)
-        if of_network and self.context.job.training_side is TrainingSide.MINDIO:
-            await self.until(lambda: bool(self.lost_manager), ROUTES_SETTLE, "routes settle")
+        if of_network and (pause := self.side.routes_settle):
+            await self.until(lambda: bool(self.lost_manager), pause, "routes settle")
 
     async def _repeat(self) -> str:
         job = self.context.job

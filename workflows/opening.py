@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from rekindle.model.job import Job, TrainingSide
+from rekindle.model.job import Job
 from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation, Training
 from rekindle.policy import faulty, opening, orders
 from workflows import steps
@@ -46,7 +46,7 @@ class _Opening:
     def __init__(self, mode: ModeWorkflow) -> None:
         self.mode = mode
         self.job: Job = mode.context.job
-        self.mindio = self.job.training_side is TrainingSide.MINDIO
+        self.side = mode.side
         self.leave = opening.pods_leave(self.job, in_place=mode.MODE is Mode.IN_PLACE)
         self.ordered_on: Attachment | None = None
         """Stream on which the last order was first tried.
@@ -155,7 +155,7 @@ class _Opening:
     async def _answer(self, kind: ReportKind, within: timedelta) -> Report | None:
         """Returns the report that answers the last order; None: it was lost in an outage.
 
-        A MindIO client never repeats a report, and waits for the next order. Our training side repeats it.
+        A client that does not repeat its report waits for the next order.
         """
         deadline, why = workflow.now() + within, f"wait for the report of {kind}"
         await self.mode.until(lambda: self._is_decided(kind) or self._is_cut(), within, why)
@@ -180,8 +180,8 @@ class _Opening:
         return self.mode.has_report(kind) or bool(self._no_answer())
 
     def _is_cut(self) -> bool:
-        """Returns whether the stream was interrupted since the order, with MindIO. Its reports are lost then."""
-        return self.mindio and self.mode.attachment != self.ordered_on
+        """Returns whether the stream was interrupted since the order, so that reports are lost."""
+        return not self.side.repeats_reports and self.mode.attachment != self.ordered_on
 
     def _is_renewed(self) -> bool:
         return self._is_cut() and self.mode.attachment is not None
@@ -202,7 +202,7 @@ class _Opening:
         self.mode.situation = self.told(report).with_(answer_by=self._patience() if report else None)
 
     def _patience(self) -> datetime | None:
-        if not self.mindio or self.mode.answered_at is None:
+        if self.side.waits_for_orders or self.mode.answered_at is None:
             return None
         return self.mode.answered_at + opening.patience(self.job, self.situation)
 

@@ -35,7 +35,7 @@ class Operation(Concluding):
             why = self.lost_manager or "the training side could not be reached"
             if not self.touched:
                 raise Ends(Outcome.REFUSED, f"{why}; nothing was touched", passing=True)
-            if not (self._speaks_mindio or self.lost_manager):
+            if self.side.goes_on_by_itself and not self.lost_manager:
                 raise Ends(Outcome.IGNORED, f"{why}: it may have paused, and then goes on by itself", passing=True)
             raise self.cannot_go_on(f"{why}, and may have been told to pause")
         await self._until_unless_lost(
@@ -47,7 +47,7 @@ class Operation(Concluding):
             raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {await self._asked()}", passing=True)
         if report is None:
             raise self.cannot_go_on(self.said_instead() or f"no report of the pause within {seconds(job.limits.pause_train)}")
-        if report.code and self._speaks_mindio:
+        if report.code and not self.side.goes_on_by_itself:
             raise self.cannot_go_on(f"training could not be paused: {report.code} {report.info}".rstrip())
         if report.code:
             raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {report.info}")
@@ -62,7 +62,7 @@ class Operation(Concluding):
         job = self.context.job
         if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.absence):  # accepted at any time in a pause
             self.stop_for_a_fault()
-            if not (self._speaks_mindio or self.lost_manager):
+            if self.side.goes_on_by_itself and not self.lost_manager:
                 return "training goes on by itself: the order `continue` could not be delivered in time"
             raise self.cannot_go_on(self.lost_manager or "the order `continue` could not be delivered in time")
         await self._until_unless_lost(self.is_over, job.limits.continue_train, "wait until training goes on")
@@ -82,7 +82,7 @@ class Operation(Concluding):
     async def _until_unless_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
         """Waits for an answer.
 
-        MindIO never repeats one, so after an outage since the order it is waited for only a short time.
+        One that may be lost in an outage since the order is waited for only a short time.
         """
         until = workflow.now() + within
         await self.until(lambda: condition() or self.may_be_lost(), within, why)
@@ -119,7 +119,7 @@ class Operation(Concluding):
             raise Ends(Outcome.CANCELLED, f"{CANCELLED}; training goes on as before")
 
     def stands(self, reason: str) -> Ends:
-        """Returns the end of an operation that leaves MindIO paused, if it is unknown whether it may be told to continue.
+        """Returns the end of an operation that leaves training paused, if it is unknown whether it may be told to continue.
 
         In a pause it accepts the order to stop, and then repeats its step with its state. Source: the states of its controller;
         the repetition was tried.

@@ -27,12 +27,6 @@ CARRIED_OUT = timedelta(seconds=2)
 Afterwards the order is sent again; our manager carries out an order once.
 """
 
-TRY_AGAIN = 405
-"""Code with which a MindIO client accepts another strategy, after the faults are announced again.
-
-Source: tried with the real one.
-"""
-
 
 class ProcessLevel(Concluding):
     """Mode that repairs processes. Its `carry_out` sends the order after the opening and returns the answer."""
@@ -130,7 +124,7 @@ class ProcessLevel(Concluding):
         return report
 
     def _reports_another_fault(self) -> bool:
-        """Returns whether MindIO has reported another fault since its strategy was sent, which shows that training went on.
+        """Returns whether another fault was reported since the strategy was sent, which shows that training went on.
 
         Without an outage this is False: then its status arrives, even if the report of a fault is late.
         """
@@ -192,22 +186,18 @@ class ProcessLevel(Concluding):
     def fails(self, reason: str, code: int = 0) -> Ends:
         """Returns the end of a mode after which the next one continues while training stands.
 
-        With MindIO that is possible after `TRY_AGAIN`, or if no strategy was ordered yet: then the announcement and the offers
-        are still valid.
+        That is possible if the training side accepts another strategy after this code, or if none was ordered yet: then the
+        announcement and the offers are still valid.
 
         Args:
             code: of the training side's answer; 0: it gave none.
         """
-        bears_it = self.bears_another(code)
-        if not bears_it and any(order.change_strategy for order in self.attempt):
+        accepts_another = self.side.accepts_another(code)
+        if not accepts_another and any(order.change_strategy for order in self.attempt):
             return self.ends_all(reason)
-        if bears_it:
+        if accepts_another:
             self.again()
         return Ends(Outcome.ESCALATE, reason)
-
-    def bears_another(self, code: int) -> bool:
-        """Returns whether the training side accepts another announcement after this answer."""
-        return not self._speaks_mindio or code == TRY_AGAIN
 
     def ends_all(self, reason: str) -> Ends:
         """Returns the end of a mode after which the state of training is unknown. Only a restart of the job is left."""

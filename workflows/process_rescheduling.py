@@ -3,8 +3,8 @@
 All other processes keep their memory, and provide the state.
 
 Child of `TrainingJob`, or a front of a client. Training stands while the new pods start. They are backup pods like those of a hot
-switch, and take over by the same hand-over. All faulty pods are replaced, including those that are lost meanwhile. With MindIO
-other components replace the pods, and `workflows.their_pods` waits for that.
+switch, and take over by the same hand-over. All faulty pods are replaced, including those that are lost meanwhile. Where
+the job's controller recreates its pods, `workflows.recreated_pods` waits for that.
 """
 
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.mode import NOTHING, seconds
 from workflows.process_level import answer
-from workflows.their_pods import NOBODY, TheirPods
+from workflows.recreated_pods import NOBODY, RecreatedPods
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class _PodFails(Exception):
 
 
 @workflow.defn(name=Workflows.PROCESS_RESCHEDULING, failure_exception_types=[Exception])
-class ProcessRescheduling(TheirPods):
+class ProcessRescheduling(RecreatedPods):
     MODE = Mode.PROCESS_RESCHEDULING
     ASKS_FIRST = True
 
@@ -65,8 +65,8 @@ class ProcessRescheduling(TheirPods):
         return await self.conclude(request, self._procedure)
 
     async def _procedure(self) -> str:
-        """Replaces the pods. With MindIO the job's scheduler replaces them."""
-        if self._speaks_mindio:
+        """Replaces the pods, unless the job's controller does so."""
+        if self.side.controller_recreates:
             done = await self.replaced_by_others()
             self.moved = list(self.anew)
             return done

@@ -18,7 +18,6 @@ from rekindle.model.activity_values import PodCount, Restart
 from rekindle.model.bounds import few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Progress, RecoveryContext, ReportKind, Verdict
 from rekindle.policy import nodes
 from workflows import steps
@@ -205,20 +204,19 @@ class JobRescheduling(ModeWorkflow):
         await self._until_unless_a_pod_is_lost(self._trains, job.limits.restart, "wait for the first completed step")
         if not self._trains():
             raise _give_up(f"no completed step within {seconds(job.limits.restart)}")
-        if job.training_side is not TrainingSide.MINDIO:
+        if self.side.reports_its_steps:
             return "its first step is done"
         await self._until_unless_a_pod_is_lost(lambda: False, job.limits.pods_stay, "see that the pods stay")
         await self._look()
-        return (
-            f"restarted, not seen to train: MindIO tells no step; all {job.pods} pods run and stay, and its manager is attached"
-        )
+        seen = f"all {job.pods} pods run and stay, and its manager is attached"
+        return f"restarted, not seen to train: {self.side.label} tells no step; {seen}"
 
     def _trains(self) -> bool:
         """Returns whether the job trains again.
 
-        Our training side reports its first step; MindIO does not, so a new stream of its manager is sufficient.
+        A new stream of the manager is sufficient if the training side does not report its first step.
         """
-        if self.context.job.training_side is TrainingSide.MINDIO:
+        if not self.side.reports_its_steps:
             return self.attachment is not None and self.attachment.session not in self.old_sessions
         return self.progress is not None and self._is_of_the_new_life(self.progress)
 

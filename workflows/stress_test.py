@@ -96,7 +96,7 @@ class StressTest(Operation):
         job, limit = self.context.job, self.context.job.limits.order
         if self.has_been_cancelled():
             return CANCELLED
-        if self._speaks_mindio:
+        if self.side.holds_agents:
             self.undo.append(("agents start processes again", self._release_agents))
             if not await self.order(orders.hold_agents(job.id, self.new_uuid()), limit):
                 return self.untested(self.lost_manager or "its agents could not be told to wait")
@@ -110,7 +110,7 @@ class StressTest(Operation):
 
     def untested(self, why: str) -> str:
         """Describes a test without results. Our training side stands, and its next answer says whether it can continue."""
-        if self._speaks_mindio:
+        if not self.side.goes_on_by_itself:
             raise self.stands(f"nothing was tested, and training has stopped: {why}")
         return why
 

@@ -18,7 +18,7 @@ async def stress_test(
     job: str,
     *,
     node: Annotated[Sequence[str], Parameter(help="Only this node; several times for several. By default all of the job.")] = (),
-    ops: Annotated[str, Parameter(help="Of compute, p2p, memory (not with MindIO), with commas.")] = "compute,p2p",
+    ops: Annotated[str, Parameter(help="Of compute, p2p, memory (not with every training side), with commas.")] = "compute,p2p",
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:

@@ -205,7 +205,7 @@ class JobSpec(Resource):
     ranks_per_pod: int = Field(ge=1)
     template: PodTemplate
     manager: PodTemplate | None = None
-    """Template of the manager's pod. None: the training side brings its own manager (MindIO)."""
+    """Template of the manager's pod. None: the training side brings its own manager."""
 
     training_side: str = "rekindle"
     standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)

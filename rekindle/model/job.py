@@ -10,16 +10,10 @@ from rekindle.model.bounds import Note
 from rekindle.model.layout import Layout
 from rekindle.model.limits import Limits
 from rekindle.model.sizes import size_problem
+from rekindle.model.training_side import CONTROLLER_RECREATES, TrainingSide
 
 JobId = NewType("JobId", str)
 """UID of the job object; `MINDX_TASK_ID` in its pods and `jobId` on the wire."""
-
-
-class TrainingSide(StrEnum):
-    """Software that runs in the job's pods and carries out orders."""
-
-    REKINDLE = "rekindle"
-    MINDIO = "mindio"
 
 
 class Framework(StrEnum):
@@ -43,15 +37,18 @@ class Capability(StrEnum):
 class Trait(StrEnum):
     """Property of a kind of job, besides how it is restarted and counted. Declared by the table of kinds."""
 
-    MINDIO = "mindio"
-    """The job's controller creates pods for MindIO, and recreates them."""
+    CONTROLLER_RECREATES = CONTROLLER_RECREATES
+    """The job's controller creates pods for its training side, and recreates them."""
     NO_STANDBYS = "no_standbys"
     """Rekindle does not create pods of this kind, so that there are no standbys."""
     FIRST_WORD_HOLDS = "first_word_holds"
     """The pods describe the job in turn, so that the description at its registration stays in force."""
 
 
-TRAITS_BEFORE = {"AscendJob": (Trait.MINDIO, Trait.NO_STANDBYS), "Pods": (Trait.NO_STANDBYS, Trait.FIRST_WORD_HOLDS)}
+TRAITS_BEFORE = {
+    "AscendJob": (Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS),
+    "Pods": (Trait.NO_STANDBYS, Trait.FIRST_WORD_HOLDS),
+}
 """Traits by kind, for jobs in histories and memories that were written before traits were stored."""
 
 
@@ -65,7 +62,7 @@ class SubHealthStrategy(StrEnum):
 
 
 class ManagerLost(StrEnum):
-    """Action when the manager of a MindIO job is lost. Its successor knows no rank and reports no fault of one. The time of the
+    """Action when the manager is lost and its successor knows no rank, so that no fault of a rank is reported. The time of the
     next checkpoint is unknown, so that nothing can wait for it."""
 
     LEAVE = "leave"

@@ -28,25 +28,26 @@ class Limits(Written):
     ClusterD, 15 minutes."""
 
     pause_lost: timedelta = Field(default=timedelta(seconds=90), gt=timedelta(0))
-    """MindIO: time after an outage that may have lost the report of the pause, until the state of the pods is read. A library
-    whose report was lost gives up after 60 s, which is seen after 72 s. Source: tried with the real client."""
+    """If reports may be lost: time after an outage that may have lost the report of the pause, until the state of the pods is
+    read. A library whose report was lost gives up after 60 s, which is seen after 72 s. Source: tried with the real client."""
 
     pause_crossing: timedelta = Field(default=timedelta(seconds=2), gt=timedelta(0))
     """Time after the end of a backup pod in which a report of the pause may still arrive. If it does, training continues where it
     was, instead of from its last checkpoint. Source: ours."""
 
     old_pod_deleted: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
-    """Time from the deletion of the old pod until it is gone. With MindIO this is part of `migration_delivered`."""
+    """Time from the deletion of the old pod until it is gone. If the old pod must be gone before training resumes, this is part
+    of `migration_delivered`."""
 
     migration_delivered: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
-    """Time from the report of the pause until `migration` is on the stream. MindIO waits 30 s (MINDIO_WAIT_MINDX_TIME)."""
+    """Time from the report of the pause until `migration` is on the stream. Real clients wait 30 s."""
 
     resume: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Time from `migration` until the report that training resumed. Source: ClusterD, 15 minutes."""
 
     order: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
-    """Time in which the delivery of an order is retried before the mode is given up. Applies to MindIO, which waits for a limited
-    time, and to orders without which training can continue."""
+    """Time in which the delivery of an order is retried before the mode is given up. Applies to clients that wait for a
+    limited time, and to orders without which training can continue."""
 
     absence: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
     """Time in which the delivery of an order is retried that Rekindle's training side waits for, and of the first order of a hot
@@ -54,18 +55,20 @@ class Limits(Written):
     plane itself does not count. Source: ours."""
 
     status_lost: timedelta = Field(default=timedelta(minutes=3), gt=timedelta(0))
-    """MindIO: time after an outage that may have lost the last report of a recovery, until the training side is asked whether
-    training continues. For `recover` this is the end of `repair`: if asked too early, it may still be at work. Source: ours."""
+    """If reports may be lost: time after an outage that may have lost the last report of a recovery, until the training side is
+    asked whether training continues. For `recover` this is the end of `repair`: if asked too early, it may still be at work.
+    Source: ours."""
 
     stop: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Fault recovery: time from `stop_train` until the report that training has stopped. Source: ClusterD, 15 minutes."""
 
     settle: timedelta = Field(default=timedelta(seconds=1), ge=timedelta(0))
-    """Fault recovery with MindIO: time from that report until the set of faults is final, unless all may be retried. Source:
-    ClusterD, whose fault centre looks once a second."""
+    """Fault recovery, if other components watch the devices: time from that report until the set of faults is final, unless all
+    may be retried. Source: ClusterD, whose fault centre looks once a second."""
 
     release: timedelta = Field(default=timedelta(seconds=10), ge=timedelta(0))
-    """Fault recovery with MindIO: time after `settle` in which NodeD releases the faulty devices. Source: ClusterD."""
+    """Fault recovery, if other components watch the devices: time after `settle` in which NodeD releases the faulty devices.
+    Source: ClusterD."""
 
     look: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
     """Fault recovery: time for the cluster to return the list of pods. When exceeded, the announcement of the faults tells no pod
@@ -76,7 +79,7 @@ class Limits(Written):
     Source: ClusterD."""
 
     next_order: timedelta = Field(default=timedelta(seconds=30), gt=timedelta(0))
-    """Time that a MindIO client waits for an order after its report: MINDIO_WAIT_MINDX_TIME of the job."""
+    """Time that a client waits for an order after its report, if it exits without one. Source: the job's environment."""
 
     retry: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Online retry: time from `retry` until the report that training continues. Source: ClusterD, 15 minutes."""
@@ -105,8 +108,9 @@ class Limits(Written):
     ClusterD, 15 minutes."""
 
     report_lost: timedelta = Field(default=timedelta(seconds=3), gt=timedelta(0))
-    """MindIO: time after an outage that may have lost a report of the opening, until the opening continues without the report.
-    The client answers within 0.2 s. An outage of 15 s took 18 s of the time that the client waits. Source: ours."""
+    """If reports may be lost: time after an outage that may have lost a report of the opening, until the opening continues
+    without the report. The client answers within 0.2 s. An outage of 15 s took 18 s of the time that the client waits. Source:
+    ours."""
 
     pods_deleted: timedelta = Field(default=timedelta(minutes=5), gt=timedelta(0))
     """Job rescheduling: time until the deletion of all pods is ordered. Time in which the cluster does not answer does not count,
@@ -123,14 +127,15 @@ class Limits(Written):
     """Job rescheduling: time from the creation of the pods until all of them run."""
 
     restart: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """Job rescheduling: time from running pods until the first completed step (MindIO: until its stream is attached)."""
+    """Job rescheduling: time from running pods until the first completed step, or until the stream is attached if no step is
+    reported."""
 
     node_lost: timedelta = Field(default=timedelta(seconds=20), ge=timedelta(0))
     """Time that a node may be not ready before it counts as lost. Skipped if a pod failed or the training side reported a fault.
     Source: ours; a kubelet that restarts is back within seconds."""
 
     pods_stay: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
-    """Job rescheduling with MindIO, which reports no step: time that the pods must keep running after its stream is attached.
+    """Job rescheduling, if no step is reported: time that the pods must keep running after its stream is attached.
     Source: ours, from measured 1.6-2 s between the two."""
 
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))

@@ -18,7 +18,7 @@ from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written, WrittenTime
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import Capability, Drain, Framework, Job, JobId, ManagerLost, NoSpare, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Drain, Framework, Job, JobId, ManagerLost, NoSpare, SubHealthStrategy
 from rekindle.model.keys import (
     ANNOTATIONS,
     CAPABILITIES,
@@ -41,6 +41,7 @@ from rekindle.model.keys import (
 from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, MOST_GUESSED, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
+from rekindle.model.training_side import TrainingSide
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
 KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, NO_SPARE, RECOVER_STRATEGY)
@@ -135,7 +136,7 @@ class Spec(Written):
     """Number of accelerators of each worker pod. By default one for each rank."""
 
     manager: tuple[Argument, ...] | None = None
-    """Command line of the manager's pod. By default Rekindle's own manager, and no manager if the training side is MindIO."""
+    """Command line of the manager's pod. By default Rekindle's own manager, and none with another training side."""
 
     training_side: TrainingSide = TrainingSide.REKINDLE
     capabilities: tuple[Capability, ...] = ()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rekindle.model.job import TrainingSide
+from rekindle.model.training_side import TrainingSide
 
 
 class Proof(StrEnum):

@@ -194,11 +194,11 @@ class JobState(Value):
     """Client of the last stream, even if the stream has ended. See `rekindle.policy.clients`."""
 
     manager_lost: str = ""
-    """Description of how the manager of a MindIO job was lost, until the job restarts. Empty: it was not lost."""
+    """Description of how the manager was lost for good, until the job restarts. Empty: it was not lost."""
 
     unsure_since: datetime | None = None
-    """Time at which a MindIO client returned from an outage. A fault that it reported meanwhile is lost, since it repeats
-    nothing. None: it has reported since that it trains, or what is faulty."""
+    """Time at which a client that may lose reports returned from an outage. A fault that it reported meanwhile is lost, since it
+    repeats nothing. None: it has reported since that it trains, or what is faulty."""
 
     progress: Progress | None = None
     downgrade: Downgrade | None = None

@@ -6,7 +6,7 @@ as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Unknown words are left out, from the en
 
 from enum import StrEnum
 
-UNSURE = "its stream was away, and MindIO repeats no report: a fault that it told meanwhile is lost"
+UNSURE = "its stream was away, and its client repeats no report: a fault that it told meanwhile is lost"
 """Message for a client that came back."""
 
 WORDS = 3
@@ -17,7 +17,7 @@ def doubts(manager_lost: str, unsure: bool) -> list[str]:
     """Returns the reasons, in words, why silence of the training side does not mean that all is well.
 
     Args:
-        manager_lost: description of how a MindIO job's manager was lost; empty: it was not.
+        manager_lost: description of how the job's manager was lost for good; empty: it was not.
         unsure: the job's client came back after an outage, and has reported nothing since.
     """
     return [*([f"its manager was lost: {manager_lost}"] if manager_lost else []), *([UNSURE] if unsure else [])]

@@ -1,28 +1,17 @@
 """Decides whether a mode may be tried. The reasons against it are part of the verdict."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from rekindle.model.base import Value
 from rekindle.model.bounds import numbered
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide, Trait
-from rekindle.model.keys import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
+from rekindle.model.job import Capability, Framework, Job, Trait
+from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.recovery import FaultRank, Mode, Strategy, Training, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import faulty
-
-
-class Readiness(Value):
-    """State of the training side as the `TrainingJob` knows it now."""
-
-    attached: bool
-    completed_a_step: bool
-    """True if a step was completed, or if that is unknown: MindIO itself offers nothing before its first step."""
-
-    lost_manager: str
-    """Description of how the manager of a MindIO job was lost. Empty: it was not."""
-
+from rekindle.policy.training_sides.row import Check, Readiness
+from rekindle.policy.training_sides.table import side_of
 
 MOST_REPLACED = 10
 """Maximum number of pods that one process rescheduling replaces. If more are lost, the whole job restarts. Source: ours, as the
@@ -36,15 +25,12 @@ MOST_REPAIRS = 50
 """Maximum number of recoveries of processes of one job within an hour, by all modes. A script that ends its process at the same
 step again and again leads to a restart, of which there are few. Source: ours; a recovery takes less than a second."""
 
-Check = Callable[[Job, int, Readiness], str]
-
 
 def readiness(state: JobState) -> Readiness:
-    """Returns the state of the training side. Only Rekindle's reports its first step; MindIO's counts as completed."""
-    ours = state.job.training_side is TrainingSide.REKINDLE
+    """Returns the state of the training side. If it does not report its first step, the step counts as completed."""
     return Readiness(
         attached=state.attachment is not None,
-        completed_a_step=state.progress is not None or not ours,
+        completed_a_step=state.progress is not None or not side_of(state.job).reports_its_steps,
         lost_manager=state.manager_lost,
     )
 
@@ -60,21 +46,6 @@ def _watchdog(job: Job, pod_rank: int, ready: Readiness) -> str:
 
 def _multimodal(job: Job, pod_rank: int, ready: Readiness) -> str:
     return "multimodal models are not supported" if job.can(Capability.MULTIMODAL) else ""
-
-
-def _mindio_single_operator(job: Job, pod_rank: int, ready: Readiness) -> str:
-    fits = job.training_side is not TrainingSide.MINDIO or job.can(Capability.SINGLE_OPERATOR)
-    return "" if fits else "MindIO needs single-operator mode (capability single_operator)"
-
-
-def _mindio_megatron(job: Job, pod_rank: int, ready: Readiness) -> str:
-    fits = job.training_side is not TrainingSide.MINDIO or job.can(Capability.MEGATRON)
-    return "" if fits else "MindIO needs a Megatron-based model (capability megatron)"
-
-
-def _mindio_kind(job: Job, pod_rank: int, ready: Readiness) -> str:
-    fits = job.training_side is not TrainingSide.MINDIO or job.has(Trait.MINDIO)
-    return "" if fits else f"MindIO needs an AscendJob, this job is a {job.kind}"
 
 
 def _movable(job: Job, pod_rank: int, ready: Readiness) -> str:
@@ -98,16 +69,11 @@ def _manager(job: Job, pod_rank: int, ready: Readiness) -> str:
     return f"its manager was lost: {ready.lost_manager}" if ready.lost_manager else ""
 
 
-JOB_CHECKS: tuple[Check, ...] = (
-    _rank_0,
-    _watchdog,
-    _multimodal,
-    _mindio_single_operator,
-    _mindio_megatron,
-    _mindio_kind,
-    _movable,
-    _framework,
-)
+def _job_checks(job: Job) -> tuple[Check, ...]:
+    """Returns the checks of the job itself, whose results do not change over time."""
+    return (_rank_0, _watchdog, _multimodal, *side_of(job).checks, _movable, _framework)
+
+
 READY_CHECKS: dict[Check, str] = {
     _attached: "the training side is attached to a gateway",
     _first_step: "a training step was completed",
@@ -124,13 +90,12 @@ RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwit
 
 def recovery_is_on(job: Job) -> bool:
     """Returns whether a manager of this job may register (code 403 otherwise). Source: the wire contract, Init."""
-    ours = job.training_side is TrainingSide.REKINDLE
-    return ours or job.labels.get(PROCESS_RECOVER_ENABLE) == "on" or job.sub_health is SubHealthStrategy.HOT_SWITCH
+    return side_of(job).registers(job)
 
 
 def never(job: Job, pod_rank: int) -> tuple[str, ...]:
     """Returns why this pod can never be hot-switched. Empty: it can be at some time."""
-    return tuple(reason for check in JOB_CHECKS if (reason := check(job, pod_rank, ALWAYS_READY)))
+    return tuple(reason for check in _job_checks(job) if (reason := check(job, pod_rank, ALWAYS_READY)))
 
 
 def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
@@ -138,7 +103,7 @@ def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     if pod_rank is None:
         return ("a hot switch moves one pod rank",)
     job, ready = state.job, readiness(state)
-    checks = JOB_CHECKS if job.observe else (*JOB_CHECKS, *READY_CHECKS)
+    checks = _job_checks(job) if job.observe else (*_job_checks(job), *READY_CHECKS)
     return tuple(reason for check in checks if (reason := check(job, pod_rank, ready)))
 
 
@@ -211,10 +176,12 @@ def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Returns why other pods cannot take over the ranks of faulty ones. Empty: they can."""
-    pods = faulty.pods_of(state.job, _faulty(state))
+    pods, side = faulty.pods_of(state.job, _faulty(state)), side_of(state.job)
     reasons = {
-        "pod rank 0 is faulty, and MindIO's manager is in its pod": _loses_mindio(state.job, pods),
-        f"with MindIO the job's controller makes pods anew, and a {state.job.kind} has none that does": _is_nobodys(state.job),
+        f"pod rank 0 is faulty, and {side.label}'s manager is in its pod": _loses_its_manager(state.job, pods),
+        f"with {side.label} the job's controller makes pods anew, and a {state.job.kind} has none that does": _is_nobodys(
+            state.job
+        ),
         f"its pods cannot be moved: {state.job.unmovable}": bool(state.job.unmovable),
         too_many(len(pods)): len(pods) > MOST_REPLACED,
         "every pod is faulty": len(pods) >= state.job.pods,
@@ -226,13 +193,13 @@ def too_many(pods: int) -> str:
     return f"{pods} pods are faulty, accepted are at most {MOST_REPLACED}"
 
 
-def _loses_mindio(job: Job, pods: tuple[int, ...]) -> bool:
-    return job.training_side is TrainingSide.MINDIO and 0 in pods and not job.can(Capability.REPLACE_RANK_0)
+def _loses_its_manager(job: Job, pods: tuple[int, ...]) -> bool:
+    return 0 in pods and not (side_of(job).successor_continues or job.can(Capability.REPLACE_RANK_0))
 
 
 def _is_nobodys(job: Job) -> bool:
-    """Returns whether nobody but Rekindle recreates the pods of a MindIO job, in a restart of the whole job."""
-    return job.training_side is TrainingSide.MINDIO and not job.has(Trait.MINDIO)
+    """Returns whether no component recreates single pods of a job whose training side needs that."""
+    return side_of(job).controller_recreates and not job.has(Trait.CONTROLLER_RECREATES)
 
 
 def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ Used before a mode is chosen (`eligibility`) and while faults are announced (`op
 from collections.abc import Iterable
 
 from rekindle.model.fault import Fault, FaultKind, FaultType
-from rekindle.model.job import Job, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Job
 from rekindle.model.keys import FAULT_RETRY_TIMES, PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
-from rekindle.model.recovery import FaultRank, Strategy
+from rekindle.model.recovery import FaultRank
+from rekindle.policy.training_sides.table import side_of
 
 IN_PLACE = "recover-in-place"
 """Name of in-place recovery in the job's annotation and in an order. Source: the wire contract."""
@@ -55,13 +56,10 @@ def is_nobody_left(job: Job, faults: Iterable[Fault]) -> bool:
 
 
 def allows(job: Job, word: str) -> bool:
-    """Returns whether the job's owner allows a strategy. If none is named, Rekindle's training side may do all that it offers.
-    MindIO then may `recover` if a hot switch is allowed: the Ascend Operator prepares its processes for that. Source: the
-    Kubernetes contract."""
+    """Returns whether the job's owner allows a strategy. If none is named, the training side has its own rule."""
     named = job.annotations.get(RECOVER_STRATEGY)
     if named is None:
-        switches = job.sub_health is SubHealthStrategy.HOT_SWITCH and word == Strategy.RECOVER
-        return job.training_side is TrainingSide.REKINDLE or switches
+        return side_of(job).usually_allows(job, word)
     return word in (one.strip() for one in named.split(","))
 
 

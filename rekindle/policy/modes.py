@@ -10,11 +10,12 @@ from datetime import timedelta
 from enum import Enum
 
 from rekindle.model.fault import FaultKind
-from rekindle.model.job import TrainingSide
+from rekindle.model.job import Job
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState
 from rekindle.policy import eligibility
+from rekindle.policy.training_sides.table import side_of
 
 
 class About(Enum):
@@ -52,11 +53,11 @@ class ModeRow:
     None: the mode has no deadline as a whole."""
 
     begins_unasked: str = ""
-    """First phase if Rekindle's training side gets its order at once, without an opening. Empty: the same as `begins`."""
+    """First phase if the training side gets its order at once, without an opening. Empty: the same as `begins`."""
 
-    def first_phase(self, side: TrainingSide) -> str:
-        """Returns the first phase of the procedure for this training side."""
-        return self.begins_unasked if self.begins_unasked and side is TrainingSide.REKINDLE else self.begins
+    def first_phase(self, job: Job) -> str:
+        """Returns the first phase of the procedure for a job."""
+        return self.begins_unasked if self.begins_unasked and side_of(job).acts_unasked else self.begins
 
     def deadline(self, limits: Limits) -> timedelta | None:
         """Returns the maximum duration of the mode, after which it is terminated. None: it has none."""

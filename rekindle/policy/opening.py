@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, UNKNOWN_HOLDER, Fault, FaultType
-from rekindle.model.job import Job, TrainingSide
+from rekindle.model.job import Job
 from rekindle.model.recovery import FaultRank, Mode, Order, Situation, Strategy
 from rekindle.policy import faulty, orders
+from rekindle.policy.training_sides.table import side_of
 
 HEALTHY = (FaultRank(rank=0, type=FaultType.NETWORK),)
-"""Announcement if nothing is faulty after all: training has stopped, and repeats its step. Source: tried with MindIO."""
+"""Announcement if nothing is faulty after all: training has stopped, and repeats its step. Source: tried with real clients."""
 
 
 # ---- faulty ranks
@@ -46,20 +47,20 @@ def may_retry(job: Job, situation: Situation) -> bool:
 
 
 def is_told_at_once(job: Job, situation: Situation, strategy: Strategy) -> bool:
-    """Returns whether this strategy is ordered at once, before anything was announced. Rekindle's manager stops the collectives
+    """Returns whether this strategy is ordered at once, before anything was announced. A training side that acts unasked stands
     at a fault, and can then execute any strategy. Its answer tells what it cannot do, but it does not check whether a retry
     repairs all faults."""
     mends = strategy is not Strategy.RETRY or may_retry(job, situation)
-    return mends and job.training_side is TrainingSide.REKINDLE and bool(situation.faulty) and not situation.announced
+    return mends and side_of(job).acts_unasked and bool(situation.faulty) and not situation.announced
 
 
 # ---- announcement of the faults
 
 
 def pods_leave(job: Job, in_place: bool) -> bool:
-    """Returns whether all ranks of a pod leave with a normal fault. In an in-place recovery and with Rekindle's training side
-    they stay. Source: the wire contract, `globalFault`."""
-    return job.training_side is TrainingSide.MINDIO and not in_place
+    """Returns whether all ranks of a pod leave with a normal fault. In an in-place recovery they
+    stay. Source: the wire contract, `globalFault`."""
+    return side_of(job).pods_leave and not in_place
 
 
 def announcement(job: Job, situation: Situation, *, leave: bool) -> tuple[FaultRank, ...]:
@@ -99,16 +100,16 @@ def _holds_on(rank: int, before: Sequence[str], now: Sequence[str]) -> bool:
 
 
 def settling(job: Job, situation: Situation) -> timedelta:
-    """Returns how long to wait after the report that training has stopped, for the components that watch the devices of a MindIO
+    """Returns how long to wait after the report that training has stopped, for the components that watch the devices of the
     job."""
-    if job.training_side is not TrainingSide.MINDIO or may_retry(job, situation):
+    if not side_of(job).devices_settle or may_retry(job, situation):
         return timedelta(0)
     return job.limits.settle + job.limits.release
 
 
 def patience(job: Job, situation: Situation) -> timedelta:
-    """Returns how long a MindIO client waits for the next order after its report. It is longer after an announcement with network
-    faults."""
+    """Returns how long the training side waits for the next order after its report, if it exits without one. It is longer after
+    an announcement with network faults."""
     given = orders.ROUTES if any(one.type is FaultType.NETWORK for one in situation.announced) else 0
     return max(job.limits.next_order, timedelta(seconds=given))
 
@@ -160,8 +161,8 @@ def told(situation: Situation, order: Order) -> Situation:
 
 
 def presumed(situation: Situation) -> tuple[Strategy, ...]:
-    """Returns the strategies that a MindIO client offers whose report was lost, if its job recovers processes. A client that was
-    told to repeat the step can do nothing else. Source: tried, with lost reports."""
+    """Returns the strategies that a client offers whose report was lost, if its job recovers processes. A client that was told to
+    repeat the step can do nothing else. Source: tried, with lost reports."""
     return (Strategy.RETRY,) if faulty.is_retryable(situation.announced) else (Strategy.RECOVER,)
 
 

@@ -2,17 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 
 from rekindle.model.fault import FaultType
 from rekindle.model.links import RankLinks
 from rekindle.model.recovery import FaultRank, Order, Strategy
 from rekindle.model.stress import RankOps
 from rekindle.model.trace import Trace
-
-MINDIO_PACE = timedelta(seconds=1)
-"""Time between two orders to a MindIO client if the first one has no answer. Its manager takes one order in 100 ms or more, and
-keeps only the newest. Source: tried with the real client, on a busy machine."""
 
 CONTINUE = "continue"
 """Training continues where it was paused. Rekindle's training side also answers this to `migration` if the backup pod died."""
@@ -28,7 +23,7 @@ EXTRA_PARAMS = {
     Strategy.DOWNGRADE: '{"scale-in-strategy": "DP"}',
     Strategy.UPGRADE: '{"scale-out-strategy": "DP"}',
 }
-"""Literal texts of the contract. MindIO refuses these strategies without them."""
+"""Literal texts of the contract. Real clients refuse these strategies without them."""
 
 
 def attempt(nanoseconds: int, randomness: int) -> str:
@@ -44,8 +39,7 @@ def prepare_hot_switch(job_id: str, uuid: str, ranks: Iterable[int]) -> Order:
 
 
 def backup_running(job_id: str, uuid: str) -> Order:
-    """`new pod running`: the backup pod runs, and its processes load now. Only for Rekindle's training side; MindIO does not need
-    it."""
+    """`new pod running`: the backup pod runs, and its processes load now. Only for a training side that hears of backups."""
     return Order(job_id=job_id, uuid=uuid, signal_type="hot-switch", actions=("new pod running",))
 
 

@@ -1,9 +1,9 @@
 """Phases of a job, in one or two words, for lists and pages."""
 
 from rekindle.model.fault import HOLDERS
-from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState
+from rekindle.policy.training_sides.table import side_of
 
 ENDED = "ended"
 RECOVERING = "recovering"
@@ -19,16 +19,16 @@ STOPPED = "no pods"
 
 
 def phase(state: JobState, running: Mode | None) -> str:
-    """Returns the phase of a job. It trains if it has completed a step. MindIO reports no steps: such a job trains if it is
-    attached."""
+    """Returns the phase of a job. It trains if it has completed a step. If its training side reports no steps, it trains if it
+    is attached."""
     if state.ended:
         return ENDED
     if running:
         return RECOVERING
     if _has_no_pods(state):
         return STOPPED
-    mindio = state.job.training_side is TrainingSide.MINDIO
-    if state.progress is None and not (mindio and state.attachment):
+    silent = not side_of(state.job).reports_its_steps
+    if state.progress is None and not (silent and state.attachment):
         return STARTING
     return TRAINING if state.attachment else f"{TRAINING}, not attached"
 

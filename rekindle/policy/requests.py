@@ -10,7 +10,7 @@ from rekindle.errors import BadInput
 from rekindle.model.base import Value
 from rekindle.model.bounds import cut, few
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Job, TrainingSide
+from rekindle.model.job import Job
 from rekindle.model.links import MOST_NODES, NodeLinks
 from rekindle.model.problems import did_you_mean, problems
 from rekindle.model.recovery import Mode, ModeRequest
@@ -18,6 +18,7 @@ from rekindle.model.state import JobState
 from rekindle.model.stress import MOST_TESTED_NODES, StressRequest
 from rekindle.policy import ladder, observing
 from rekindle.policy.modes import About, row_of
+from rekindle.policy.training_sides.table import side_of
 
 Input = TypeVar("Input", bound=Value)
 
@@ -157,9 +158,8 @@ def withdrawal_problem(request_id: str) -> str:
 
 def trace_problem(state: JobState) -> str:
     """Returns why the measurements of the job's ranks cannot be switched. Empty: they can be."""
-    if state.job.training_side is TrainingSide.MINDIO:
-        return ""
-    return f"job {state.job.name} trains with Rekindle's own training side, which has no switches of tracing: MindIO's has"
+    side = side_of(state.job)
+    return "" if side.has_tracing else f"job {state.job.name} trains with {side.label}, which has no switches of tracing"
 
 
 def refused(state: JobState, request: ModeRequest) -> str:

@@ -11,12 +11,13 @@ from rekindle.errors import NotFound
 from rekindle.model.bounds import few
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.fault import FaultKind
-from rekindle.model.job import Job, SubHealthStrategy, TrainingSide, Trait
+from rekindle.model.job import Job, SubHealthStrategy, Trait
 from rekindle.model.keys import GENERATION
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import JobState
 from rekindle.policy import nodes
 from rekindle.policy.pod_ranks import is_standby, ranked
+from rekindle.policy.training_sides.table import side_of
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(hours=2)
 """Pause after the first try, and the longest pause. It is doubled after each try, until a standby was used or the standbys were
@@ -32,8 +33,8 @@ def problem(job: Job) -> str:
     """Returns why a job that wants standbys cannot have any. Empty: it can."""
     if not job.standbys:
         return ""
-    if job.training_side is TrainingSide.MINDIO:
-        return "a MindIO job has no standbys: its processes are started for their ranks"
+    if reason := side_of(job).no_standbys:
+        return reason
     if job.has(Trait.NO_STANDBYS):
         return f"a job of kind {job.kind} has no standbys: its pods are somebody else's to make"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rekindle.model.bounds import cut, few, note, numbered
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Job, TrainingSide
+from rekindle.model.job import Job
 from rekindle.model.layout import Layout
 from rekindle.model.sizes import LONGEST_RANK
 from rekindle.model.stress import (
@@ -26,12 +26,10 @@ from rekindle.model.stress import (
     gathered,
 )
 from rekindle.policy.devices import DeviceOfRank
+from rekindle.policy.training_sides.table import side_of
 
 NAMES = {Op.COMPUTE: "aic", Op.MESSAGES: "hccs", Op.MEMORY: "memory"}
 """Names of the checks in results."""
-
-OF_MINDIO = (Op.COMPUTE, Op.MESSAGES)
-OF_OURS = tuple(Op)
 
 SOURCE = "stress test"
 """Source of the faults that a stress test finds."""
@@ -98,7 +96,7 @@ def plan(request: StressRequest, devices: Devices) -> Plan:
 
 def accepted(job: Job) -> tuple[int, ...]:
     """Returns the operations that the job's training side supports."""
-    return OF_OURS if job.training_side is TrainingSide.REKINDLE else OF_MINDIO
+    return side_of(job).ops
 
 
 def grouped(asked: Plan) -> tuple[RankOps, ...]:

@@ -9,9 +9,10 @@ import yaml
 
 from rekindle.errors import BadInput
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import Capability, Framework, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Framework, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of, parse, parse_all
+from rekindle.model.training_side import TrainingSide
 
 
 def written(spec: dict[str, object] | None = None, **changes: object) -> str:

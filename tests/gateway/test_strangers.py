@@ -14,8 +14,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import BadInput, ClusterUnavailable, Forbidden, NotFound, Refused, Unavailable
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Proof, Speakers
+from rekindle.model.training_side import TrainingSide
 from rekindle.settings import Settings
 from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire

@@ -13,8 +13,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import ClusterUnavailable, Refused, Unavailable
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Proof, Speakers
+from rekindle.model.training_side import TrainingSide
 from rekindle.settings import Settings
 from rekindle_training.manager.gateway import Gateway as Manager
 from rekindle_training.manager.identity import Identity

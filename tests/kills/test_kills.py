@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 
 from rekindle.model.cluster import Pod
-from rekindle.model.job import TrainingSide
 from rekindle.model.keys import POD_TYPE, RANK_INDEX
 from rekindle.model.maintenance import Stage
 from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.training_side import TrainingSide
 from tests.kills.calls import DONE, POLL_ACTIVITY, Journal, Side
 from tests.kills.events import Happened, Place, happened, places
 from tests.kills.maintaining import SWITCHES, Maintained, maintain

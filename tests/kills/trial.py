@@ -25,7 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
 from rekindle.model.fault import Fault, FaultReport
-from rekindle.model.job import Capability, Job, SubHealthStrategy, TrainingSide, Trait
+from rekindle.model.job import TRAITS_BEFORE, Capability, Job, SubHealthStrategy
 from rekindle.model.keys import CAPABILITIES, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
@@ -33,6 +33,7 @@ from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Progress, Receipt
 from rekindle.model.state import JobState
 from rekindle.model.stress import Op, StressRequest
+from rekindle.model.training_side import TrainingSide
 from tests.kills.calls import Journal, Noted, Point, Trap
 from tests.kills.managers import MANAGER, Manager, MindioManager, OurManager
 from tests.kills.modes import OPERATIONS, Struck
@@ -244,7 +245,7 @@ class Trials:
         submitted = await self._world.cluster.submit(wanted)
         job = job_of(submitted, Limits())
         await self._running(job, set())
-        return job.model_copy(update={"kind": "AscendJob", "traits": (Trait.MINDIO, Trait.NO_STANDBYS)} if mindio else {})
+        return job.model_copy(update={"kind": "AscendJob", "traits": TRAITS_BEFORE["AscendJob"]} if mindio else {})
 
     async def _running(self, job: Job, older: set[str]) -> None:
         """Waits until as many pods as the job has run, without the older ones."""

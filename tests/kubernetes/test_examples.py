@@ -5,7 +5,7 @@ import pytest
 from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.objects import is_managed, job_object_of
-from rekindle.model.job import TrainingSide
+from rekindle.model.training_side import TrainingSide
 from tests.support.controller import apply_crds
 from tests.support.examples import FOLDER, documents, plural_of
 from tests.support.kubeflow import refused_pytorch_job, refused_train_job

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting, not_among
-from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy
 from rekindle.model.recovery import Attachment, PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import KEPT_REFUSING, JobState, Standing
+from rekindle.model.training_side import TrainingSide
 from rekindle.policy import cases, nodes
 from workflows import attachments, faults, memory
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
 from rekindle.model.fault import HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, FaultyRanks, Sighting
-from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
     Attachment,
@@ -24,6 +24,7 @@ from rekindle.model.recovery import (
     VerdictChanges,
 )
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
+from rekindle.model.training_side import TrainingSide
 from rekindle.policy import cases, ladder
 from rekindle.policy.cases import Case
 from rekindle.policy.eligibility import MOST_REPAIRS

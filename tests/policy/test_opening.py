@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, Fault, FaultKind, FaultType, FaultyRanks
-from rekindle.model.job import Job, JobId, TrainingSide
+from rekindle.model.job import Job, JobId
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges, Strategy
+from rekindle.model.training_side import TrainingSide
 from rekindle.policy import faulty, opening, reports
 
 MEMORY, OTHER, NETWORK = FaultType.MEMORY, FaultType.OTHER, FaultType.NETWORK

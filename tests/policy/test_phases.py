@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind
-from rekindle.model.job import Job, JobId, TrainingSide
+from rekindle.model.job import Job, JobId
 from rekindle.model.recovery import Attachment, Mode, Progress
 from rekindle.model.state import JobState, Standing
+from rekindle.model.training_side import TrainingSide
 from rekindle.policy.phases import has_trained, phase
 
 ATTACHED = {"attachment": Attachment(queue="gateway/gateway-0", session="s", since=datetime(2026, 1, 1, tzinfo=UTC))}

@@ -7,10 +7,11 @@ import pytest
 from rekindle.errors import NotFound
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.fault import FaultKind, FaultReport
-from rekindle.model.job import Job, JobId, TrainingSide, Trait
+from rekindle.model.job import Job, JobId, Trait
 from rekindle.model.recovery import Progress
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import JobState
+from rekindle.model.training_side import TrainingSide
 from rekindle.policy import standbys
 from rekindle.policy.sighting import sight
 from tests.support.harness import node_fault, sub_health

@@ -13,12 +13,14 @@ from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.stress import MOST_CHECKS, MOST_ROWS, Code, OpResult, StressRequest, StressResults, gathered
 from rekindle.policy import stress
 from rekindle.policy.devices import DeviceOfRank
+from rekindle.policy.training_sides.mindio import MINDIO
+from rekindle.policy.training_sides.rekindle import REKINDLE
 
 DEVICES = tuple(DeviceOfRank(rank, rank // 2, f"n{rank // 2}", str(rank % 2), f"uid-{rank // 2}") for rank in range(6))
 """Three nodes with two ranks each."""
 
 
-def problem(fields: Mapping[str, object], accepted: Iterable[int] = stress.OF_OURS) -> str:
+def problem(fields: Mapping[str, object], accepted: Iterable[int] = REKINDLE.ops) -> str:
     return stress.problem(StressRequest.model_validate(fields), DEVICES, accepted)
 
 
@@ -46,12 +48,12 @@ def test_a_request_that_is_wrong_is_refused_with_its_field(fields: dict[str, obj
 
 def test_the_memory_is_checked_by_our_training_side_only() -> None:
     """MindIO knows two operations."""
-    assert "accepted are 0, 1" in problem({"all_nodes": (2,)}, stress.OF_MINDIO)
+    assert "accepted are 0, 1" in problem({"all_nodes": (2,)}, MINDIO.ops)
 
 
 def test_a_job_without_pods_on_nodes_cannot_be_tested() -> None:
     """There is nobody to ask."""
-    assert stress.problem(StressRequest(all_nodes=(0,)), (), stress.OF_OURS) == "no pod of the job is on a node"
+    assert stress.problem(StressRequest(all_nodes=(0,)), (), REKINDLE.ops) == "no pod of the job is on a node"
 
 
 def test_operations_of_nodes_become_those_of_their_ranks() -> None:

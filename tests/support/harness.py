@@ -21,11 +21,12 @@ from rekindle import ids
 from rekindle.model.activity_values import SurveyRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind, FaultReport
-from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Receipt, Verdict
 from rekindle.model.state import JobState, JobStatus, Registration, Standing
+from rekindle.model.training_side import TrainingSide
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import MindioPeer, Script, ScriptedPeer

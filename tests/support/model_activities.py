@@ -67,7 +67,7 @@ def view(world: World, labels: dict[str, str]) -> JobView:
     meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able, **allowed})
     template = PodTemplate(command=("train",))
     spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)
-    kind: dict[str, Any] = {"kind": "AscendJob", "traits": (Trait.MINDIO, Trait.NO_STANDBYS)} if mindio else {}
+    kind: dict[str, Any] = {"kind": "AscendJob", "traits": (Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS)} if mindio else {}
     job = JobObject(**kind, metadata=meta, spec=spec, observe=world.observed)
     return JobView(
         job=job, pods=tuple(map(_pod_object, world.pods.values())), nodes=tuple(map(_node_object, world.nodes.values()))

@@ -12,7 +12,7 @@ from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, RecoveryContext, Situation
 from rekindle.policy.orders import NO_ORDER, pause_train
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
@@ -55,7 +55,7 @@ async def test_an_outage_of_the_control_plane_counts_little_against_an_order(mon
 
     monkeypatch.setattr(Dialogue, "_change_within", staticmethod(waits))
     monkeypatch.setattr("workflows.dialogue.workflow.now", lambda: ends[-1])
-    dialogue = Dialogue(None)
+    dialogue = Dialogue(RecoveryContext(job=_ours(), incident=1, attachment=None, situation=Situation()))
     dialogue.attempt = [pause_train("job-1", "uuid-1")]
     assert not await dialogue._deliver(timedelta(minutes=3), lambda: False)
     assert len(ends) - 1 == timedelta(minutes=3) / COUNTED == 12

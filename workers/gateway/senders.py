@@ -1,6 +1,6 @@
 """Authenticates callers: only the pods of a job may speak for it. The gateway checks each call that names a job.
 
-Pods of our training side are identified by their tokens, which `tokens.py` has confirmed. MindIO's clients send none and are
+Pods of our training side are identified by their tokens, which `tokens.py` has confirmed. Other clients send none and are
 identified by their addresses, which nothing proves.
 """
 
@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 from rekindle.errors import NotFound, Refused, RekindleError, Unavailable
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Caller, Problem, Proof, Speakers
+from rekindle.model.training_side import TrainingSide
 from rekindle.policy.senders import WANTED, caller_of, problem_of
 from rekindle.settings import Settings
 from workers.gateway.jobs_of_pods import Directory as PodDirectory
@@ -298,7 +298,7 @@ def _now() -> float:
 
 
 def rules_of(settings: Settings) -> Rules:
-    return {TrainingSide.REKINDLE: Proof(settings.senders), TrainingSide.MINDIO: Proof(settings.mindio_senders)}
+    return {TrainingSide(side): Proof(word) for side, word in settings.proofs.items()}
 
 
 IN_WORDS = {

@@ -52,7 +52,7 @@ class Budgets:
         """Args:
         limits: limits of the installation.
         job: returns the current job object; None: it is gone.
-        has_trained: returns whether the job's training side has ever completed a step, or, with MindIO, was attached; None: that
+        has_trained: returns whether the job's training side has ever trained, as far as it reports; None: that
             is not known now. Raises Unavailable.
         drain: which jobs have nodes that are drained, and for how long that may be held.
         """

@@ -64,7 +64,7 @@ class JobWorkflows(Protocol):
         ...
 
     async def has_trained(self, job_id: str) -> bool | None:
-        """Returns whether the job's training side has ever completed a step, or, with MindIO, was attached; None: not known now.
+        """Returns whether the job's training side has ever trained, as far as it reports; None: not known now.
 
         Raises:
             Unavailable: Temporal does not answer.

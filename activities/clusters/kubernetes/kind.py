@@ -13,9 +13,10 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.lost_rank import LostRank
 from rekindle.model.cluster import JobObject
-from rekindle.model.job import TrainingSide, Trait
+from rekindle.model.job import Trait
 from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STOPPED, TRAINING_SIDE
 from rekindle.model.sizes import LONGEST_RANK
+from rekindle.model.training_side import TrainingSide
 
 if TYPE_CHECKING:  # import cycle: `Hands` needs the table, which needs the strategies
     from activities.clusters.kubernetes.hands import Hands

@@ -33,8 +33,9 @@ from rekindle.model.cluster import (
     PodTemplate,
     Taint,
 )
-from rekindle.model.job import TrainingSide, Trait
+from rekindle.model.job import Trait
 from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
+from rekindle.model.training_side import TrainingSide
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Condition types and phases of a job that has succeeded."""
@@ -290,7 +291,11 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
     known = {"kind": job.kind.name, "traits": job.kind.traits, "status": status, "observe": observe, "failure": failure_of(job)}
-    known |= {"queue": queue_of(job), "unmovable": job.kind.unmovable(job), "admitted": Trait.MINDIO not in job.kind.traits}
+    known |= {
+        "queue": queue_of(job),
+        "unmovable": job.kind.unmovable(job),
+        "admitted": Trait.CONTROLLER_RECREATES not in job.kind.traits,
+    }
     return read.model_copy(update={**known, "suspended": job.is_held, "managed": is_managed(job)})
 
 

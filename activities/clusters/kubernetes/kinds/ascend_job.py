@@ -4,8 +4,9 @@ from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.ascend_operator import AskedByMarks, StoppedByVolcano, pod_group
 from activities.clusters.kubernetes.kind import REPLICA_INDEX, Indexing, Kind, Right, Workload, of_replicas
 from activities.clusters.kubernetes.objects import foreign
-from rekindle.model.job import TrainingSide, Trait
+from rekindle.model.job import Trait
 from rekindle.model.keys import JOB_NAME
+from rekindle.model.training_side import TrainingSide
 
 
 def _with_its_copy(job: Workload) -> list[tuple[str, str]]:
@@ -28,7 +29,7 @@ ASCEND_JOB = Kind(
     count=AskedByMarks(),
     indexing=Indexing((REPLICA_INDEX,)),
     usual_side=TrainingSide.MINDIO,
-    traits=(Trait.MINDIO, Trait.NO_STANDBYS),
+    traits=(Trait.CONTROLLER_RECREATES, Trait.NO_STANDBYS),
     is_queued=False,
     written_to=_with_its_copy,
     rights=(Right("scheduling.volcano.sh", "podgroups", ("get", "patch")),),

@@ -17,8 +17,8 @@ from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput, NotFound
 from rekindle.model import keys, manifest
 from rekindle.model.cluster import JobObject, PodRole
-from rekindle.model.job import TrainingSide
 from rekindle.model.manifest import Kubernetes, Manifest
+from rekindle.model.training_side import TrainingSide
 from rekindle.settings import Settings
 
 FIELDS = {

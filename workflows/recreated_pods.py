@@ -1,8 +1,8 @@
-"""Process rescheduling with MindIO, whose pods the job's controller recreates and its scheduler places.
+"""Process rescheduling of a job whose controller recreates its pods, and whose scheduler places them.
 
-MindIO waits 30 s for its strategy and ten minutes for its ranks. So `recover` is ordered first, and the pods are replaced
-meanwhile. Source: the recorded dialogues. A second fault waits until the training side has answered, as it accepts no order
-before that.
+Its training side waits 30 s for its strategy and ten minutes for its ranks. So `recover` is ordered first, and the pods are
+replaced meanwhile. Source: the recorded dialogues. A second fault waits until the training side has answered, as it accepts no
+order before that.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ SEEN = timedelta(seconds=5)
 """Time between the training side's report that its new ranks train and the sighting of their pods by us."""
 
 
-class TheirPods(ProcessLevel):
+class RecreatedPods(ProcessLevel):
     """Part of process rescheduling in which other components replace the pods."""
 
     replacing: "asyncio.Task[None] | None" = None
