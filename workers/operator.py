@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 
 from activities.clusters.api_server import BOOKMARK, Api, Object, check_version, lean
 from activities.clusters.kubernetes.events import about_job, record
-from activities.clusters.kubernetes.hands import Hands, delete_pod
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.clusters.kubernetes.kinds.training_job import MASTER_PORT, pods_of_training_job
 from activities.clusters.kubernetes.lost_rank import is_standby
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of
 from activities.clusters.kubernetes.pod_objects import avoided_by, controller_of, is_manager, placed
+from activities.clusters.kubernetes.pod_operations import PodOperations, delete_pod
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
@@ -61,7 +61,7 @@ class Operator:
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api, self._settings = api, settings
         self._reader = Reader(api, settings)
-        self._hands = Hands(api, self._reader, settings)
+        self._operations = PodOperations(api, self._reader, settings)
         self._jobs: dict[str, Workload] = {}
         self._pods: dict[str, dict[str, Object]] = {}
         """Pods by namespace and job, and by UID. The namespace is part of the key, as pods elsewhere may carry the job's
@@ -227,7 +227,7 @@ class Operator:
         await self._ensure_service(job)
         await self._end_others(job, self._pods_of(job))
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
-            made = await TRAINING_JOB.restart.ensure_pods(self._hands, job.checked(), FIRST, Places())
+            made = await TRAINING_JOB.restart.ensure_pods(self._operations, job.checked(), FIRST, Places())
             await self._end_others(job, made)  # of an earlier try, and not seen before
         found = await self._api.get(job.path)
         if _words(found) != _words(job.object):

@@ -6,10 +6,10 @@ import pytest
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
-from activities.clusters.kubernetes.hands import Hands
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.clusters.kubernetes.kinds.training_job import pods_of_training_job
+from activities.clusters.kubernetes.pod_operations import PodOperations
 from rekindle.errors import Conflict
 from rekindle.model import keys
 from rekindle.settings import Settings
@@ -81,10 +81,10 @@ async def test_a_standby_that_is_made_while_its_job_is_stopped_holds_the_restart
     late = made.standby_of(worker, job, "demo-standby-0", {}, ())
     late["metadata"]["uid"] = "late"
     pods: Any = Pods(late)
-    hands = Hands(pods, pods, Settings(gateway_address="gateway:8899"))
+    ops = PodOperations(pods, pods, Settings(gateway_address="gateway:8899"))
     with pytest.raises(Conflict, match="demo-standby-0"):
-        await TRAINING_JOB.restart.ensure_pods(hands, job, NEXT_LIFE, Places())
-    assert {pod["metadata"]["name"] for pod in await TRAINING_JOB.restart.ensure_pods(hands, job, NEXT_LIFE, Places())} == {
+        await TRAINING_JOB.restart.ensure_pods(ops, job, NEXT_LIFE, Places())
+    assert {pod["metadata"]["name"] for pod in await TRAINING_JOB.restart.ensure_pods(ops, job, NEXT_LIFE, Places())} == {
         "demo-manager-0",
         "demo-worker-0",
     }

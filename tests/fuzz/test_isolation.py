@@ -10,9 +10,9 @@ import pytest
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.hands import AT_ONCE
 from activities.clusters.kubernetes.kind import Kind
 from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, KINDS, TRAIN_JOB, TRAINING_JOB
+from activities.clusters.kubernetes.pod_operations import AT_ONCE
 from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, WatchEvent

@@ -15,8 +15,8 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.asking import words_of_controllers
 from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.hands import delete_pod
 from activities.clusters.kubernetes.kinds import KINDS
+from activities.clusters.kubernetes.pod_operations import delete_pod
 from activities.clusters.port import Cluster
 from activities.journal import JournalActivities
 from activities.pods import PodActivities
@@ -235,7 +235,7 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         await clusters["watcher"].ensure_budget(job, holds=True)
         for account in ("watcher", "gateway"):
             await clusters[account].record(job, EVENT)
-        await words_of_controllers(clusters["control"]._hands, await clusters["control"]._reader.job(job))
+        await words_of_controllers(clusters["control"]._operations, await clusters["control"]._reader.job(job))
     for account in ("gateway", "control"):
         for unknown in ("unknown", f"{namespace.name}.unknown"):
             with pytest.raises(NotFound):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.hands import Hands
 from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import ASCEND_JOB
+from activities.clusters.kubernetes.pod_operations import PodOperations
 from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict
 from rekindle.settings import Settings
@@ -64,15 +64,15 @@ class MortalApi(Api):
 
 
 class OperatorDriver:
-    """The two strategies of an AscendJob, bound to the `Hands` that they use."""
+    """The two strategies of an AscendJob, bound to the `PodOperations` that they use."""
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
-        self.ensure_metadata = hands.ensure_metadata
+    def __init__(self, ops: PodOperations) -> None:
+        self._operations = ops
+        self.ensure_metadata = ops.ensure_metadata
 
     def __getattr__(self, name: str) -> Any:
         strategy = ASCEND_JOB.restart if hasattr(ASCEND_JOB.restart, name) else ASCEND_JOB.count
-        return partial(getattr(strategy, name), self._hands)
+        return partial(getattr(strategy, name), self._operations)
 
 
 @dataclass
@@ -93,7 +93,7 @@ class World:
 
     @property
     def driver(self) -> "OperatorDriver":
-        return OperatorDriver(Hands(self.api, self.reader, Settings()))
+        return OperatorDriver(PodOperations(self.api, self.reader, Settings()))
 
     async def pods(self) -> list[Object]:
         return await self.reader.pods(self.job)

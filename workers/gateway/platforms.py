@@ -5,13 +5,14 @@ import ipaddress
 import grpc
 
 from rekindle.settings import Settings
+from workers.clusters import row_of
 from workers.gateway.desk import Context
 from workers.gateway.senders import address_of
 
 
 class Platforms:
     def __init__(self, settings: Settings) -> None:
-        self._everybody = settings.cluster == "local" or settings.senders == "anybody"
+        self._everybody = row_of(settings).callers is None or settings.senders == "anybody"
         self._networks = settings.platforms
 
     async def admit(self, context: Context) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
@@ -24,6 +24,7 @@ from rekindle.policy.public_faults import problem_of_code, senders
 from rekindle.settings import Settings
 from rekindle_wire import pubfault_pb2 as wire
 from rekindle_wire import pubfault_pb2_grpc
+from workers.clusters import row_of
 from workers.gateway.desk import INVALID_PARAMETER, OK, Context
 from workers.gateway.limits import Bucket
 from workers.gateway.platforms import Platforms
@@ -153,13 +154,9 @@ def _answer(count: int, left_out: Sequence[str]) -> str:
 @asynccontextmanager
 async def public_faults_of(settings: Settings) -> AsyncIterator[Kept | None]:
     """Yields the store of public faults, open until the block ends; None if this installation has none."""
-    rules = rules_of(settings.rules)
-    if settings.cluster == "local" or "public-fault" not in rules.reporters:
+    rules, open_store = rules_of(settings.rules), row_of(settings).public_faults
+    if open_store is None or "public-fault" not in rules.reporters:
         yield None
         return
-
-    from activities.clusters.api_server import Api  # over 2 s and 190 MB
-    from activities.clusters.kubernetes.public_faults import PublicFaults
-
-    async with Api(settings.kubeconfig) as api:
-        yield Kept(PublicFaults(api), rules)
+    async with AsyncExitStack() as ends:
+        yield Kept(await open_store(settings, ends), rules)

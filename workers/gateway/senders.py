@@ -9,7 +9,7 @@ import ipaddress
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import unquote
@@ -20,6 +20,7 @@ from rekindle.model.senders import Caller, Problem, Proof, Speakers
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.senders import WANTED, caller_of, problem_of
 from rekindle.settings import Settings
+from workers.clusters import row_of
 from workers.gateway.jobs_of_pods import Directory as PodDirectory
 from workers.gateway.jobs_of_pods import JobsOfPods
 from workers.gateway.lanes import Admission
@@ -311,10 +312,9 @@ IN_WORDS = {
 
 @asynccontextmanager
 async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
-    """Yields the checker of callers for this cluster; None: every caller is accepted, as the local cluster's pods share one
-    address."""
-    rules = rules_of(settings)
-    if settings.cluster == "local":
+    """Yields the checker of callers for this cluster; None: every caller is accepted."""
+    rules, row = rules_of(settings), row_of(settings)
+    if row.callers is None:
         yield None
         return
     for side, proof in rules.items():
@@ -322,14 +322,8 @@ async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
     if set(rules.values()) == {Proof.ANYBODY}:
         yield None
         return
-
-    from activities.clusters.api_server import Api  # over 2 s and 190 MB
-    from activities.clusters.kubernetes.driver import KubernetesCluster
-
-    async with Api(settings.kubeconfig) as api:
-        cluster = KubernetesCluster(api, settings)
+    async with AsyncExitStack() as ends:
+        cluster = await row.callers(settings, ends)
         senders = Senders(cluster, Tokens(cluster.pod_of_token), rules)
-        try:
-            yield senders
-        finally:
-            await senders.close()
+        ends.push_async_callback(senders.close)
+        yield senders

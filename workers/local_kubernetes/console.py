@@ -12,10 +12,10 @@ from typing import Any
 from aiohttp import web
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.hands import delete_pod
 from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.clusters.kubernetes.objects import job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.pod_operations import delete_pod
 from activities.clusters.kubernetes.reader import in_scope
 from activities.clusters.kubernetes.watch import NODES
 from rekindle.errors import Conflict, NotFound

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.hands import Hands, is_on, path_of
-from activities.clusters.kubernetes.kind import REPLICA_INDEX, Places, Workload
+from activities.clusters.kubernetes.kind import REPLICA_INDEX, Places, PodAccess, Workload
 from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup
 from activities.clusters.kubernetes.objects import node_of
+from activities.clusters.kubernetes.pod_operations import is_on, path_of
 from rekindle.errors import Conflict, NotFound
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import (
@@ -106,21 +106,21 @@ class AskedByMarks:
     finalizers: ClassVar[tuple[str, ...]] = ()
     makes_pods: ClassVar[bool] = True
 
-    async def ensure_backup(self, hands: Hands, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+    async def ensure_backup(self, ops: PodAccess, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
         """Returns the backup pod.
 
         The Operator chooses its name, and Volcano its node, avoiding nodes that it knows to be faulty.
         """
-        pods = await hands.reader.pods(job)
+        pods = await ops.reader.pods(job)
         if not _backups(pods, old):
-            await self._ask_for_backup(hands, _now(pods, old))
-            pods = await hands.reader.until(job, lambda pods: bool(_backups(pods, old)), BACKUP_MADE)
+            await self._ask_for_backup(ops, _now(pods, old))
+            pods = await ops.reader.until(job, lambda pods: bool(_backups(pods, old)), BACKUP_MADE)
         if not _backups(pods, old):
             raise Conflict(f"the Ascend Operator made no backup of pod {old['metadata']['name']} within {BACKUP_MADE:g} s")
-        pods = await hands.reader.until(job, lambda pods: _named(pods, old) is not None, BACKUP_NAMED)
-        return await self._keep_one(hands, pods, old)
+        pods = await ops.reader.until(job, lambda pods: _named(pods, old) is not None, BACKUP_NAMED)
+        return await self._keep_one(ops, pods, old)
 
-    async def _ask_for_backup(self, hands: Hands, old: Object) -> None:
+    async def _ask_for_backup(self, ops: PodAccess, old: Object) -> None:
         """Asks the Operator for a backup, once.
 
         A repeated request would create a second backup, so the patch requires the resource version that was read.
@@ -130,9 +130,9 @@ class AskedByMarks:
             return
         asking = {IN_HOT_SWITCH: "true", ASK_OPERATOR: "create", ASK_VOLCANO: None, BACKUP_NAME: None}
         change = {"resourceVersion": old["metadata"]["resourceVersion"], "annotations": asking}
-        await hands.api.patch(path_of(old), {"metadata": change})
+        await ops.api.patch(path_of(old), {"metadata": change})
 
-    async def _keep_one(self, hands: Hands, pods: Sequence[Object], old: Object) -> Object:
+    async def _keep_one(self, ops: PodAccess, pods: Sequence[Object], old: Object) -> Object:
         """Repairs the state that a failed patch of the Operator leaves: one backup pod is kept, and the old pod names it."""
         backups = _backups(pods, old)
         if not backups:
@@ -140,74 +140,74 @@ class AskedByMarks:
         kept = _named(pods, old) or _called(backups, _annotations(_now(pods, old)).get(BACKUP_NAME, "")) or backups[0]
         for extra in backups:
             if extra is not kept:  # at its end the Operator would remove the marks of the old pod, if it knew that pod
-                await _mark(hands, extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
+                await _mark(ops, extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
         if _named(pods, old) is None:
-            await _mark(hands, old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
+            await _mark(ops, old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
         return kept
 
     async def ensure_replacement(
-        self, hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]
+        self, ops: PodAccess, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]
     ) -> Object:
         """Waits for the pod that replaces a lost one.
 
         The Operator creates it by itself, as the pod of its rank, when the lost one is gone. A second pod beside it, as for a hot
         switch, would not help. Volcano may have placed it on a node that is to be avoided.
         """
-        if lost.old and not await self._may_live(hands, lost.old):
-            await hands.delete(lost.old, 0)
+        if lost.old and not await self._may_live(ops, lost.old):
+            await ops.delete(lost.old, 0)
 
         def made(pods: Sequence[Object]) -> list[Object]:
             return [pod for pod in _holders(pods) if _annotations(pod).get(RANK_INDEX) == str(lost.rank)]
 
-        pods = made(await hands.reader.until(job, lambda pods: bool(made(pods)), RECREATED))
+        pods = made(await ops.reader.until(job, lambda pods: bool(made(pods)), RECREATED))
         if not pods:
             raise Conflict(f"the Ascend Operator has not made the pod of rank {lost.rank} of AscendJob {job.name} anew yet")
         return pods[0]
 
-    async def _may_live(self, hands: Hands, pod: Object) -> bool:
+    async def _may_live(self, ops: PodAccess, pod: Object) -> bool:
         try:
-            node = await hands.api.get(f"/api/v1/nodes/{pod['spec']['nodeName']}") if is_active(pod) else None
+            node = await ops.api.get(f"/api/v1/nodes/{pod['spec']['nodeName']}") if is_active(pod) else None
         except NotFound:
             return False
         return node is not None and not is_lost(node_of(node))
 
-    async def ensure_promoted(self, hands: Hands, job: Workload, pod: Object) -> None:
+    async def ensure_promoted(self, ops: PodAccess, job: Workload, pod: Object) -> None:
         """Promotes a backup pod to the pod of its rank.
 
         Deletes the other pods of the rank: a second backup, or one that the Operator created meanwhile.
         """
         uid = pod["metadata"]["uid"]
-        pods = await hands.reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
+        pods = await ops.reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
         current = _now(pods, pod)
         if is_backup(current):
             logger.warning("promoted by us", extra={"job": job.uid, "pod": current["metadata"]["name"], "asked": "the Operator"})
-        await _unmark(hands, current, PROMOTED_MARKS)
-        for other in await hands.reader.pods(job):
+        await _unmark(ops, current, PROMOTED_MARKS)
+        for other in await ops.reader.pods(job):
             if _place(other) == _place(current) and other["metadata"]["uid"] != uid and not _terminating(other):
-                await self.ensure_deleted(hands, job, other, 0)
+                await self.ensure_deleted(ops, job, other, 0)
 
-    async def ensure_deleted(self, hands: Hands, job: Workload, pod: Object, grace_seconds: int) -> None:
+    async def ensure_deleted(self, ops: PodAccess, job: Workload, pod: Object, grace_seconds: int) -> None:
         """Deletes a pod through the component that the contract names.
 
         Deletes it directly if that component does not answer or no component is responsible.
         """
         if _terminating(pod):
-            await hands.delete(pod, grace_seconds)
+            await ops.delete(pod, grace_seconds)
         elif is_backup(pod):
-            await self._end_backups(hands, job, [pod], grace_seconds)
-        elif _annotations(pod).get(IN_HOT_SWITCH) == "true" and _would_end_only(await _group(hands, job), pod):
-            await _mark(hands, pod, {ASK_VOLCANO: "delete"}, {FAULT_TYPE: "SubHealth"})
-            await self._see_deleted(hands, job, [pod], "Volcano", 0)
+            await self._end_backups(ops, job, [pod], grace_seconds)
+        elif _annotations(pod).get(IN_HOT_SWITCH) == "true" and _would_end_only(await _group(ops, job), pod):
+            await _mark(ops, pod, {ASK_VOLCANO: "delete"}, {FAULT_TYPE: "SubHealth"})
+            await self._see_deleted(ops, job, [pod], "Volcano", 0)
         else:
-            await hands.delete(pod, grace_seconds)
+            await ops.delete(pod, grace_seconds)
 
-    async def _end_backups(self, hands: Hands, job: Workload, backups: Sequence[Object], grace_seconds: int) -> None:
+    async def _end_backups(self, ops: PodAccess, job: Workload, backups: Sequence[Object], grace_seconds: int) -> None:
         """Deletes backups. One that was promoted meanwhile is the pod of its rank, and stays."""
         for backup in backups:
-            await _mark(hands, backup, {ASK_OPERATOR: "delete"})
-        await self._see_deleted(hands, job, backups, "the Operator", grace_seconds)
+            await _mark(ops, backup, {ASK_OPERATOR: "delete"})
+        await self._see_deleted(ops, job, backups, "the Operator", grace_seconds)
 
-    async def _see_deleted(self, hands: Hands, job: Workload, doomed: Sequence[Object], asked: str, grace_seconds: int) -> None:
+    async def _see_deleted(self, ops: PodAccess, job: Workload, doomed: Sequence[Object], asked: str, grace_seconds: int) -> None:
         """Waits until another component has deleted the pods.
 
         Deletes those that are left, as that component may be unavailable.
@@ -217,11 +217,11 @@ class AskedByMarks:
         def left(pods: Iterable[Object]) -> list[Object]:
             return [pod for pod in pods if was.get(pod["metadata"]["uid"]) is is_backup(pod)]
 
-        for pod in left(await hands.reader.until(job, lambda pods: not left(pods), DELETED_BY_OTHERS)):
+        for pod in left(await ops.reader.until(job, lambda pods: not left(pods), DELETED_BY_OTHERS)):
             logger.warning("deleted by us", extra={"job": job.uid, "pod": pod["metadata"]["name"], "asked": asked})
-            await hands.delete(pod, grace_seconds)
+            await ops.delete(pod, grace_seconds)
 
-    async def ensure_no_backups(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def ensure_no_backups(self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """Deletes all backups.
 
         Requests are withdrawn first, so that no new backup is created meanwhile; then the pods are checked again.
@@ -230,21 +230,21 @@ class AskedByMarks:
             async with asyncio.timeout(SWEPT):
                 while any(_needs_sweeping(pod) for pod in pods):
                     with suppress(Conflict):  # the name belongs to another pod meanwhile
-                        await self._sweep(hands, job, pods, grace_seconds)
-                    pods = await hands.reader.pods(job)
+                        await self._sweep(ops, job, pods, grace_seconds)
+                    pods = await ops.reader.pods(job)
         except TimeoutError:
             left = ", ".join(pod["metadata"]["name"] for pod in pods if _needs_sweeping(pod))
             raise Conflict(f"a hot switch has left its marks on {left}") from None
 
-    async def _sweep(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def _sweep(self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         asked = any(_annotations(pod).get(ASK_OPERATOR) == "create" for pod in pods)
         for pod in pods:
             if not is_backup(pod):
-                await _unmark(hands, pod, MARKS)
+                await _unmark(ops, pod, MARKS)
         if asked:
-            pods = await hands.reader.until(job, lambda pods: any(is_backup(pod) for pod in pods), ASKED_BEFORE)
+            pods = await ops.reader.until(job, lambda pods: any(is_backup(pod) for pod in pods), ASKED_BEFORE)
         if backups := [pod for pod in pods if is_backup(pod) and not _terminating(pod)]:
-            await self._end_backups(hands, job, backups, grace_seconds)
+            await self._end_backups(ops, job, backups, grace_seconds)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class StoppedByVolcano:
     suspend: ClassVar[tuple[str, ...]] = ()
 
     async def ensure_stopped(
-        self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+        self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
         """Stops all pods of the job.
 
@@ -261,62 +261,62 @@ class StoppedByVolcano:
         now. Without a grace period, the pods are deleted directly. A pod on a lost node is deleted at once: its mark would
         disappear with it before Volcano looks.
         """
-        await _switch_recovery(hands, job, "on", "pause")
+        await _switch_recovery(ops, job, "on", "pause")
         stays = (pod for pod in pods if _holds_rank(pod) and not is_on(pod, lost_nodes))
         first = min(stays, key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
-        for manager in await hands.reader.managers(job):
-            await hands.delete(manager, grace_seconds)
-        if not grace_seconds or not first or not _would_end_all(await _group(hands, job), first):
+        for manager in await ops.reader.managers(job):
+            await ops.delete(manager, grace_seconds)
+        if not grace_seconds or not first or not _would_end_all(await _group(ops, job), first):
             for pod in pods:
-                await hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds)
+                await ops.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds)
             return
         for pod in pods:
             if is_backup(pod):
-                await _mark(hands, pod, {ASK_OPERATOR: "delete"})
+                await _mark(ops, pod, {ASK_OPERATOR: "delete"})
             else:
-                await _unmark(hands, pod, MARKS)
-        await _mark(hands, first, {}, {FAULT_TYPE: "Separate"})
+                await _unmark(ops, pod, MARKS)
+        await _mark(ops, first, {}, {FAULT_TYPE: "Separate"})
         for pod in pods:
             if is_on(pod, lost_nodes):
-                await hands.delete(pod, 0)
+                await ops.delete(pod, 0)
 
-    async def let_go(self, hands: Hands, job: Workload) -> None:
-        await _switch_recovery(hands, job, "pause", "on")
+    async def let_go(self, ops: PodAccess, job: Workload) -> None:
+        await _switch_recovery(ops, job, "pause", "on")
 
-    async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
+    async def ensure_pods(self, ops: PodAccess, job: Workload, generation: str, places: Places) -> list[Object]:
         """Waits until the Operator has created the missing pods. It numbers generations by itself."""
         count = sum(template.pods for template in job.templates)
-        pods = await hands.reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
+        pods = await ops.reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
         if (there := len(_holders(pods))) < count:
             raise Conflict(f"{there} of {count} pods of AscendJob {job.name} are there")
-        await _switch_recovery(hands, job, "pause", "on")
+        await _switch_recovery(ops, job, "pause", "on")
         for pod in pods:
             if is_backup(pod):
-                await hands.delete(pod, 0)
+                await ops.delete(pod, 0)
         return _holders(pods)
 
 
 # ---- what both do
 
 
-async def _switch_recovery(hands: Hands, job: Workload, before: str, after: str) -> None:
+async def _switch_recovery(ops: PodAccess, job: Workload, before: str, after: str) -> None:
     """Changes the label of process-level recovery from `before` to `after`. A job without the label is left unchanged."""
     with suppress(NotFound):
-        if _labels(await _group(hands, job)).get(PROCESS_RECOVER_ENABLE) != before:
+        if _labels(await _group(ops, job)).get(PROCESS_RECOVER_ENABLE) != before:
             return
-        await hands.api.patch(pod_group(job), {"metadata": {"labels": {PROCESS_RECOVER_ENABLE: after}}})
+        await ops.api.patch(pod_group(job), {"metadata": {"labels": {PROCESS_RECOVER_ENABLE: after}}})
 
 
-async def _group(hands: Hands, job: Workload) -> Object:
+async def _group(ops: PodAccess, job: Workload) -> Object:
     """Returns the job's PodGroup; an empty object if there is none."""
     try:
-        return await hands.api.get(pod_group(job))
+        return await ops.api.get(pod_group(job))
     except NotFound:
         return {"metadata": {}}
 
 
 async def _mark(
-    hands: Hands, pod: Object, annotations: dict[str, str | None], labels: dict[str, str | None] | None = None
+    ops: PodAccess, pod: Object, annotations: dict[str, str | None], labels: dict[str, str | None] | None = None
 ) -> None:
     """Writes annotations and labels of a pod.
 
@@ -324,14 +324,14 @@ async def _mark(
     """
     change = {"uid": pod["metadata"]["uid"], "annotations": annotations, "labels": labels or {}}
     with suppress(NotFound):
-        await hands.api.patch(path_of(pod), {"metadata": change})
+        await ops.api.patch(path_of(pod), {"metadata": change})
 
 
-async def _unmark(hands: Hands, pod: Object, marks: Iterable[str]) -> None:
+async def _unmark(ops: PodAccess, pod: Object, marks: Iterable[str]) -> None:
     annotations: dict[str, str | None] = {mark: None for mark in marks if mark in _annotations(pod)}
     labels: dict[str, str | None] = {FAULT_TYPE: None} if _is_called_sub_healthy(pod) else {}
     if annotations or labels:
-        await _mark(hands, pod, annotations, labels)
+        await _mark(ops, pod, annotations, labels)
 
 
 def pod_group(job: Workload) -> str:

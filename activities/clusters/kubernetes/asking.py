@@ -9,9 +9,9 @@ from typing import Any
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
-from activities.clusters.kubernetes.hands import Hands, pods_path
-from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kind import PodAccess, Workload
 from activities.clusters.kubernetes.lost_rank import is_backup, is_standby, is_terminating
+from activities.clusters.kubernetes.pod_operations import pods_path
 from rekindle.errors import ClusterError, Forbidden, Invalid, Refused
 from rekindle.model.bounds import cut
 from rekindle.model.sizes import LONGEST_TEXT
@@ -47,7 +47,7 @@ def may_pass(error: ClusterError) -> bool:
 # ---- before it is stopped
 
 
-async def refuse_what_is_refused(hands: Hands, job: Workload, pods: Sequence[Object]) -> None:
+async def refuse_what_is_refused(ops: PodAccess, job: Workload, pods: Sequence[Object]) -> None:
     """Checks whether the API server would admit the job's pods again, one of each kind. Creates nothing.
 
     Args:
@@ -58,7 +58,7 @@ async def refuse_what_is_refused(hands: Hands, job: Workload, pods: Sequence[Obj
     """
     for body in _probes(job, pods):
         try:
-            await hands.api.create(pods_path(job.namespace), body, dry_run=True)
+            await ops.api.create(pods_path(job.namespace), body, dry_run=True)
         except (Forbidden, Invalid) as error:
             if is_refusal(error) and not _has_room_later(str(error)):
                 raise Refused(f"the cluster would refuse the new pods: {error}") from error
@@ -116,13 +116,13 @@ def _amount(text: str) -> tuple[str, float]:
 # ---- while a controller is waited for
 
 
-async def words_of_controllers(hands: Hands, job: Workload) -> str:
+async def words_of_controllers(ops: PodAccess, job: Workload) -> str:
     """Returns the last reason that the job's controllers gave in their events for creating no pods; empty: there is none."""
-    about = [job, *(await hands.reader.parts(job))][:MOST_ASKED]
+    about = [job, *(await ops.reader.parts(job))][:MOST_ASKED]
     said: list[Object] = []
     for one in about:
         selector = f"involvedObject.uid={one.uid},type=Warning"
-        said += (await hands.api.list(f"/api/v1/namespaces/{job.namespace}/events", fieldSelector=selector)).items
+        said += (await ops.api.list(f"/api/v1/namespaces/{job.namespace}/events", fieldSelector=selector)).items
     refusals = [event for event in said if _is_about_making(event)]
     if not refusals:
         return ""

@@ -15,7 +15,6 @@ from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budg
 from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.counting import refusal_of_backup
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
-from activities.clusters.kubernetes.hands import AT_ONCE, Hands
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.lost_rank import is_active, is_backup, lost_rank
@@ -27,6 +26,7 @@ from activities.clusters.kubernetes.objects import (
     pod_of,
     training_side_of,
 )
+from activities.clusters.kubernetes.pod_operations import AT_ONCE, PodOperations
 from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.reports import Heard, places
 from activities.clusters.kubernetes.said import SaidOfNodes
@@ -63,7 +63,7 @@ class KubernetesCluster:
         self._api, self._settings, self.rules = api, settings, rules_of(settings.rules)
         self._claims = claims
         self._reader = Reader(api, settings, kinds, claims)
-        self._hands = Hands(api, self._reader, settings)
+        self._operations = PodOperations(api, self._reader, settings)
         self._heard = Heard(api, self.rules)
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()
@@ -229,7 +229,7 @@ class KubernetesCluster:
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         job = await self._to_change(old.metadata.owner_uid)
         raw = await self._raw(job, old.metadata.name, old.metadata.uid)
-        (backup,) = self._read(job, [await job.kind.count.ensure_backup(self._hands, job, raw, name, avoid_nodes)])
+        (backup,) = self._read(job, [await job.kind.count.ensure_backup(self._operations, job, raw, name, avoid_nodes)])
         return backup
 
     async def refusal_of_backup(self, job_id: str) -> str:
@@ -241,13 +241,13 @@ class KubernetesCluster:
             if is_active(raw) and raw["spec"].get("nodeName") and (rank := rank_of(pod)) is not None
         )
         _, last = max(living, key=lambda one: one[0], default=(0, None))
-        return await refusal_of_backup(self._hands, job, last) if last else ""
+        return await refusal_of_backup(self._operations, job, last) if last else ""
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         job, pods = await self._decided(job_id)
         ranks = [rank_of(pod) for pod in self._read(job, pods)]
         lost = lost_rank(pod_rank, list(zip(ranks, pods, strict=True)), avoid_nodes)
-        made = self._read(job, [await job.kind.count.ensure_replacement(self._hands, job, lost, name, avoid_nodes)])
+        made = self._read(job, [await job.kind.count.ensure_replacement(self._operations, job, lost, name, avoid_nodes)])
         unasked = () if job.kind.count.makes_pods else lost.more  # otherwise the controller created them meanwhile
         old = self._read(job, [pod for pod in (lost.old, *unasked) if pod])
         return Replacement(made[0], next(iter(old), None))
@@ -261,12 +261,12 @@ class KubernetesCluster:
         plan = standbys.plan(_stem_of_standbys(job), self._read(job, raw), count, avoid_nodes)
         model = by_uid[plan.model.metadata.uid] if plan.model else None
         surplus = [by_uid[pod.metadata.uid] for pod in plan.end]
-        new = await self._hands.ensure_standbys(job, model, plan.new, plan.avoid_nodes, surplus)
+        new = await self._operations.ensure_standbys(job, model, plan.new, plan.avoid_nodes, surplus)
         return [*plan.stay, *self._read(job, new)]
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
         job = await self._to_change(job_id)
-        await job.kind.count.ensure_promoted(self._hands, job, await self._raw(job, name, uid))
+        await job.kind.count.ensure_promoted(self._operations, job, await self._raw(job, name, uid))
 
     async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
         try:
@@ -274,33 +274,35 @@ class KubernetesCluster:
             pod = await self._raw(job, name, uid)
         except NotFound:
             return
-        await job.kind.count.ensure_deleted(self._hands, job, pod, grace_seconds)
+        await job.kind.count.ensure_deleted(self._operations, job, pod, grace_seconds)
 
     async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
         job = await self._to_change(job_id)
         pods = await self._reader.pods(job)
-        await job.kind.count.ensure_no_backups(self._hands, job, pods, grace_seconds)
+        await job.kind.count.ensure_no_backups(self._operations, job, pods, grace_seconds)
         return self._read(job, [pod for pod in pods if is_backup(pod)])
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         job, pods = await self._decided(job_id)
-        await job.kind.restart.ensure_stopped(self._hands, job, pods, grace_seconds, lost_nodes)
+        await job.kind.restart.ensure_stopped(self._operations, job, pods, grace_seconds, lost_nodes)
         return self._read(job, pods)
 
     async def _decided(self, job_id: str) -> tuple[Workload, Sequence[Object]]:
         """Returns the job and its pods when its controllers have decided what to do about failed pods."""
         job = await self._to_change(job_id)
-        return await decided(self._hands, job, await self._reader.pods(job))
+        return await decided(self._operations, job, await self._reader.pods(job))
 
     async def ensure_pods(
         self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
     ) -> list[Pod]:
         job, _ = await self._decided(job_id)
-        return self._read(job, await job.kind.restart.ensure_pods(self._hands, job, generation, Places(avoid_nodes, shun_nodes)))
+        return self._read(
+            job, await job.kind.restart.ensure_pods(self._operations, job, generation, Places(avoid_nodes, shun_nodes))
+        )
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         job = await self._to_change(job_id)
-        await self._hands.ensure_metadata(job, labels, annotations)
+        await self._operations.ensure_metadata(job, labels, annotations)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         if holds:

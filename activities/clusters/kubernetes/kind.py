@@ -7,9 +7,9 @@ restarted, and who counts its pods. Code that serves jobs asks the row; no other
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from activities.clusters.api_server import Object
+from activities.clusters.api_server import Api, Object, lean
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.lost_rank import LostRank
 from rekindle.model.cluster import JobObject
@@ -17,9 +17,7 @@ from rekindle.model.job import Trait
 from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STOPPED, TRAINING_SIDE
 from rekindle.model.sizes import LONGEST_RANK
 from rekindle.model.training_side import TrainingSide
-
-if TYPE_CHECKING:  # import cycle: `Hands` needs the table, which needs the strategies
-    from activities.clusters.kubernetes.hands import Hands
+from rekindle.settings import Settings
 
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 MANAGER = "manager"
@@ -34,6 +32,51 @@ class Places:
     """Nodes that are used only if no other node is free."""
 
 
+class PodReader(Protocol):
+    """Reads jobs and their pods. Implemented by `Reader`, which needs the table of kinds."""
+
+    async def job(self, job_id: str) -> "Workload": ...
+
+    async def pods(self, job: "Workload", keep: Callable[[Object], Object] = lean) -> list[Object]: ...
+
+    async def until(self, job: "Workload", done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]: ...
+
+    async def managers(self, job: "Workload") -> list[Object]: ...
+
+    async def parts(self, job: "Workload") -> list["Workload"]: ...
+
+
+class PodAccess(Protocol):
+    """What the strategies of a kind may do with pods. Implemented by `PodOperations`."""
+
+    @property
+    def api(self) -> Api: ...
+
+    @property
+    def reader(self) -> PodReader: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    async def create(self, namespace: str, body: Object, is_ours: Callable[[Object], bool]) -> Object: ...
+
+    async def create_all(self, job: "Workload", wanted: Sequence[Object]) -> list[Object]: ...
+
+    async def delete(self, pod: Object, grace_seconds: int) -> None: ...
+
+    async def delete_all(self, pods: Sequence[Object], grace_seconds: int) -> None: ...
+
+    async def as_made(self, job: "Workload", pod: Object) -> Object: ...
+
+    async def topology(self, job: "Workload", pod: Object) -> list[tuple[str, str]]: ...
+
+    async def taken(self, job: "Workload", backup: Object, avoid_nodes: Collection[str]) -> Object | None: ...
+
+    async def ensure_metadata(
+        self, job: "Workload", labels: dict[str, str | None], annotations: dict[str, str | None]
+    ) -> None: ...
+
+
 class Restart(Protocol):
     """Strategy that stops all pods of a job and creates them again. Every call may be repeated."""
 
@@ -42,12 +85,12 @@ class Restart(Protocol):
         """Path below `spec` of the field that suspends the job, so that its controller creates no pods; empty: there is none."""
 
     async def ensure_stopped(
-        self, hands: "Hands", job: "Workload", pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+        self, ops: "PodAccess", job: "Workload", pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None: ...
 
-    async def ensure_pods(self, hands: "Hands", job: "Workload", generation: str, places: Places) -> list[Object]: ...
+    async def ensure_pods(self, ops: "PodAccess", job: "Workload", generation: str, places: Places) -> list[Object]: ...
 
-    async def let_go(self, hands: "Hands", job: "Workload") -> None:
+    async def let_go(self, ops: "PodAccess", job: "Workload") -> None:
         """Reverts the changes of a restart to the object of a job that is not started again."""
 
 
@@ -70,18 +113,18 @@ class Count(Protocol):
         """True if the controller that counts pods also creates missing ones."""
 
     async def ensure_backup(
-        self, hands: "Hands", job: "Workload", old: Object, name: str, avoid_nodes: Sequence[str]
+        self, ops: "PodAccess", job: "Workload", old: Object, name: str, avoid_nodes: Sequence[str]
     ) -> Object: ...
 
     async def ensure_replacement(
-        self, hands: "Hands", job: "Workload", lost: LostRank, name: str, avoid_nodes: Sequence[str]
+        self, ops: "PodAccess", job: "Workload", lost: LostRank, name: str, avoid_nodes: Sequence[str]
     ) -> Object: ...
 
-    async def ensure_promoted(self, hands: "Hands", job: "Workload", pod: Object) -> None: ...
+    async def ensure_promoted(self, ops: "PodAccess", job: "Workload", pod: Object) -> None: ...
 
-    async def ensure_deleted(self, hands: "Hands", job: "Workload", pod: Object, grace_seconds: int) -> None: ...
+    async def ensure_deleted(self, ops: "PodAccess", job: "Workload", pod: Object, grace_seconds: int) -> None: ...
 
-    async def ensure_no_backups(self, hands: "Hands", job: "Workload", pods: Sequence[Object], grace_seconds: int) -> None: ...
+    async def ensure_no_backups(self, ops: "PodAccess", job: "Workload", pods: Sequence[Object], grace_seconds: int) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
 from activities.clusters.kubernetes.asking import may_pass, refuse_what_is_refused, words_of_controllers
-from activities.clusters.kubernetes.hands import CONTROLLER_LIMIT, Hands, generation_of, is_on, side_by_side
-from activities.clusters.kubernetes.kind import Places, Workload
+from activities.clusters.kubernetes.kind import Places, PodAccess, Workload
 from activities.clusters.kubernetes.lost_rank import is_active, is_standby, is_terminating
+from activities.clusters.kubernetes.pod_operations import CONTROLLER_LIMIT, generation_of, is_on, side_by_side
 from rekindle.errors import Conflict, Forbidden, Invalid, Withheld
 from rekindle.model import keys
 
@@ -33,26 +33,26 @@ class ByOurHand:
         return ()
 
     async def ensure_stopped(
-        self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+        self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
         if not job.annotation(keys.STOPPED):
-            await refuse_what_is_refused(hands, job, pods)
-        await hands.delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
-        await self.prepare(hands, job, pods, grace_seconds)
+            await refuse_what_is_refused(ops, job, pods)
+        await ops.delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
+        await self.prepare(ops, job, pods, grace_seconds)
         # Managers last: our controller recreates a manager that ends while workers run.
         for group in ([pod for pod in pods if not made.is_manager(pod)], [pod for pod in pods if made.is_manager(pod)]):
-            await side_by_side(hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
+            await side_by_side(ops.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
 
-    async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
-        there = await hands.reader.pods(job)
+    async def ensure_pods(self, ops: PodAccess, job: Workload, generation: str, places: Places) -> list[Object]:
+        there = await ops.reader.pods(job)
         if job.was_resumed:
-            await hands.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
+            await ops.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
         late = [pod for pod in there if is_standby(pod) and not _is_new(pod, job, generation)]
-        await hands.delete_all(late, 0)  # created by another party while the job was stopped
+        await ops.delete_all(late, 0)  # created by another party while the job was stopped
         if left := [pod for pod in there if not _is_new(pod, job, generation) and self.is_in_the_way(pod)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         try:
-            return await self.make(hands, job, there, generation, places)
+            return await self.make(ops, job, there, generation, places)
         except Forbidden as error:
             if may_pass(error):
                 raise Withheld(str(error)) from error
@@ -62,14 +62,14 @@ class ByOurHand:
         """Returns whether new pods must wait until this one is gone, for example because of its name."""
         return True
 
-    async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def prepare(self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """Prepares the job before its pods are deleted. The default does nothing."""
 
-    async def let_go(self, hands: Hands, job: Workload) -> None:
+    async def let_go(self, ops: PodAccess, job: Workload) -> None:
         """Restores the job's object as its owner wrote it."""
 
     @abstractmethod
-    async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
+    async def make(self, ops: PodAccess, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
         """Returns the job's pods of this generation. The pods in `there` already belong to it."""
 
 
@@ -96,18 +96,18 @@ class Suspending(ByOurHand):
     def is_in_the_way(self, old: Object) -> bool:
         return not (self.generates_names and old["status"].get("phase") in ("Succeeded", "Failed"))
 
-    async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def prepare(self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         _refuse_held(job)
-        await self._suspend(hands, job)
-        await _given_up(hands, job)
-        await hands.delete_all(await hands.reader.managers(job), grace_seconds)
+        await self._suspend(ops, job)
+        await _given_up(ops, job)
+        await ops.delete_all(await ops.reader.managers(job), grace_seconds)
 
-    async def let_go(self, hands: Hands, job: Workload) -> None:
+    async def let_go(self, ops: PodAccess, job: Workload) -> None:
         if job.annotation(keys.STOPPED):
             metadata = {"uid": job.uid, "annotations": {keys.STOPPED: None}}
-            await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, False)})
+            await ops.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, False)})
 
-    async def _suspend(self, hands: Hands, job: Workload) -> None:
+    async def _suspend(self, ops: PodAccess, job: Workload) -> None:
         """Suspends the job, unless its spec has changed since it was read.
 
         An outdated attempt that continues after the job was resumed would leave it suspended forever. Changes of its status are
@@ -117,32 +117,32 @@ class Suspending(ByOurHand):
         while True:
             metadata = {"uid": job.uid, **_as_read(seen), "annotations": {keys.STOPPED: "yes"}}
             try:
-                await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, True)})
+                await ops.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, True)})
             except Conflict:
-                seen = Workload(job.kind, await hands.api.get(job.path))
+                seen = Workload(job.kind, await ops.api.get(job.path))
                 if (seen.uid, seen.metadata.get("generation")) != (job.uid, job.metadata.get("generation")):
                     raise
             else:
                 return
 
-    async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
+    async def make(self, ops: PodAccess, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
         if job.is_suspended:
             _refuse_held(job)
-            await self.resume(hands, job, generation, places)
-        return await _made_by_the_controller(hands, job, generation)
+            await self.resume(ops, job, generation, places)
+        return await _made_by_the_controller(ops, job, generation)
 
-    async def resume(self, hands: Hands, job: Workload, generation: str, places: Places) -> None:
+    async def resume(self, ops: PodAccess, job: Workload, generation: str, places: Places) -> None:
         spec = deepcopy(job.object["spec"])
         for one in job.kind.templates(spec):
             change_template(one.body, generation, places)
-        await self.change(hands, job, {**spec, **_nested_in(spec, self.field)})
+        await self.change(ops, job, {**spec, **_nested_in(spec, self.field)})
 
-    async def change(self, hands: Hands, job: Workload, spec: Object) -> None:
+    async def change(self, ops: PodAccess, job: Workload, spec: Object) -> None:
         """Changes the job's spec, only if the job is unchanged since it was read. Removes the mark that we suspended it."""
         if self.forgets_its_start:
-            job = await _never_started(hands, job)
+            job = await _never_started(ops, job)
         metadata = {**_as_read(job), "annotations": {keys.STOPPED: None}}
-        await hands.api.patch(job.path, {"metadata": metadata, "spec": spec})
+        await ops.api.patch(job.path, {"metadata": metadata, "spec": spec})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,17 +153,17 @@ class SuspendingParts(Suspending):
     parts: Suspending
     """Strategy that changes one of these objects while it is suspended. The job's controller resumes it."""
 
-    async def resume(self, hands: Hands, job: Workload, generation: str, places: Places) -> None:
+    async def resume(self, ops: PodAccess, job: Workload, generation: str, places: Places) -> None:
         async def renew(part: Workload) -> None:
             template = deepcopy(part.object["spec"]["template"])
             change_template(template, generation, places)
-            await self.parts.change(hands, part, {"template": template})
+            await self.parts.change(ops, part, {"template": template})
 
-        await side_by_side(renew(part) for part in await hands.reader.parts(job))  # there may be thousands
-        await self.change(hands, job, _nested(self.field, False))
+        await side_by_side(renew(part) for part in await ops.reader.parts(job))  # there may be thousands
+        await self.change(ops, job, _nested(self.field, False))
 
 
-async def _given_up(hands: Hands, job: Workload) -> None:
+async def _given_up(ops: PodAccess, job: Workload) -> None:
     """Waits until the job's controller has deleted its pods.
 
     A pod that is deleted by us first may count as failed, and fail the job permanently.
@@ -172,23 +172,23 @@ async def _given_up(hands: Hands, job: Workload) -> None:
     def kept(pods: Sequence[Object]) -> list[Object]:
         return [pod for pod in pods if made.controller_of(pod) and is_active(pod)]
 
-    pods = await hands.reader.until(job, lambda pods: not kept(pods), CONTROLLER_LIMIT)
+    pods = await ops.reader.until(job, lambda pods: not kept(pods), CONTROLLER_LIMIT)
     if left := kept(pods):
         name = left[0]["metadata"]["name"]
         raise Conflict(f"{job.kind.name} {job.name} is suspended, and its controller has not ended pod {name} yet")
 
 
-async def _never_started(hands: Hands, job: Workload) -> Workload:
+async def _never_started(ops: PodAccess, job: Workload) -> Workload:
     status = job.object.get("status", {})
     if not status.get("startTime"):
         return job
     if not any(one["type"] == "Suspended" and one["status"] == "True" for one in status.get("conditions", ())):
         raise Conflict(f"{job.kind.name} {job.name} is told to suspend, and its controller has not said yet that it is")
     change = {"metadata": _as_read(job), "status": {"startTime": None}}
-    return Workload(job.kind, await hands.api.patch(f"{job.path}/status", change))
+    return Workload(job.kind, await ops.api.patch(f"{job.path}/status", change))
 
 
-async def _made_by_the_controller(hands: Hands, job: Workload, generation: str) -> list[Object]:
+async def _made_by_the_controller(ops: PodAccess, job: Workload, generation: str) -> list[Object]:
     expected = sum(template.pods for template in job.templates)
 
     def new(pods: Sequence[Object]) -> list[Object]:
@@ -196,11 +196,11 @@ async def _made_by_the_controller(hands: Hands, job: Workload, generation: str) 
 
     there = "no pods are there"
     for limit in (SAYS_WHY, CONTROLLER_LIMIT - SAYS_WHY):
-        pods = new(await hands.reader.until(job, lambda pods: len(new(pods)) >= expected, limit))
+        pods = new(await ops.reader.until(job, lambda pods: len(new(pods)) >= expected, limit))
         if len(pods) >= expected:
             return pods
         there = f"{len(pods)} of {expected} pods of {job.kind.name} {job.name} are there"
-        if words := await words_of_controllers(hands, job):
+        if words := await words_of_controllers(ops, job):
             raise Withheld(f"{there}: {words}")
     raise Conflict(there)
 

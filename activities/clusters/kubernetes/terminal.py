@@ -7,32 +7,32 @@ recovery and the controller. So the controller is waited for, if it marks pods t
 from collections.abc import Sequence
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.hands import CONTROLLER_LIMIT, Hands
-from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kind import PodAccess, Workload
 from activities.clusters.kubernetes.objects import failure_of, given_up_indexes
 from activities.clusters.kubernetes.pod_objects import controller_of
+from activities.clusters.kubernetes.pod_operations import CONTROLLER_LIMIT
 from rekindle.errors import Conflict, Invalid
 
 
-async def decided(hands: Hands, job: Workload, pods: Sequence[Object]) -> tuple[Workload, Sequence[Object]]:
+async def decided(ops: PodAccess, job: Workload, pods: Sequence[Object]) -> tuple[Workload, Sequence[Object]]:
     """Returns the job and its pods when each failed pod was counted. A job that failed is not left suspended.
 
     Raises:
         Invalid: the job has failed for good, or a pod of it is never made again. Conflict: its controllers have not decided yet.
     """
     if any(_is_uncounted(job, pod) for pod in pods):
-        pods = await hands.reader.until(job, lambda now: not any(_is_uncounted(job, pod) for pod in now), CONTROLLER_LIMIT)
+        pods = await ops.reader.until(job, lambda now: not any(_is_uncounted(job, pod) for pod in now), CONTROLLER_LIMIT)
         if uncounted := next((pod["metadata"]["name"] for pod in pods if _is_uncounted(job, pod)), ""):
             raise Conflict(f"the controller of {job.kind.name} {job.name} has not counted pod {uncounted} as failed yet")
-        job = await hands.reader.job(job.uid)
+        job = await ops.reader.job(job.uid)
     counted = (pod for pod in pods if _failed(pod) and controller_of(pod))
     failure = failure_of(job) or next((why for pod in counted if (why := job.kind.fails_with(job, pod))), "")
     if failure:
-        await job.kind.restart.let_go(hands, job)
+        await job.kind.restart.let_go(ops, job)
         raise Invalid(f"{job.kind.name} {job.name} has failed for good: {failure}")
-    for part in await hands.reader.parts(job):
+    for part in await ops.reader.parts(job):
         if indexes := given_up_indexes(part):
-            await job.kind.restart.let_go(hands, job)
+            await job.kind.restart.let_go(ops, job)
             raise Invalid(f"{part.kind.name} {part.name} of {job.kind.name} {job.name} makes no more pods: {indexes}")
         if failure := failure_of(part):
             raise Conflict(

@@ -14,7 +14,6 @@ from activities.clusters.api_server import BOOKMARK, Api, Change, Object, lean
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.claims import elsewhere
 from activities.clusters.kubernetes.events import About, about_job, about_other
-from activities.clusters.kubernetes.hands import side_by_side
 from activities.clusters.kubernetes.kind import Kind, Workload
 from activities.clusters.kubernetes.kinds.bare_pods import bare_job, is_bare, refuse_misnamed
 from activities.clusters.kubernetes.objects import (
@@ -25,6 +24,7 @@ from activities.clusters.kubernetes.objects import (
     pod_of,
     shown_by,
 )
+from activities.clusters.kubernetes.pod_operations import side_by_side
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from activities.clusters.kubernetes.reports import Where, of_event, places
 from activities.clusters.kubernetes.said import SaidOfNodes

@@ -13,11 +13,11 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.counting import ByNobody
 from activities.clusters.kubernetes.devices import GIVEN
-from activities.clusters.kubernetes.hands import Hands, side_by_side
-from activities.clusters.kubernetes.kind import MANAGER, Kind, Places, Right, Template, Workload
+from activities.clusters.kubernetes.kind import MANAGER, Kind, Places, PodAccess, Right, Template, Workload
 from activities.clusters.kubernetes.lost_rank import is_backup
 from activities.clusters.kubernetes.objects import LONGEST_LABEL, as_its_pods_say, count_of
 from activities.clusters.kubernetes.pod_objects import placed, startable
+from activities.clusters.kubernetes.pod_operations import side_by_side
 from activities.clusters.kubernetes.restarting import ByOurHand
 from rekindle.errors import BadInput, Conflict, NotFound
 from rekindle.model import keys
@@ -33,22 +33,22 @@ OF_POD = "rekindle.io/pod-uid"
 
 @dataclass(frozen=True)
 class FromWhatTheyWere(ByOurHand):
-    async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
-        known = {template["metadata"]["name"]: template for template in await _templates(hands, job)}
+    async def prepare(self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        known = {template["metadata"]["name"]: template for template in await _templates(ops, job)}
         own = [pod for pod in pods if not is_backup(pod)]
-        await side_by_side(_remember(hands, job, pod, known.get(pod["metadata"]["name"])) for pod in own)
+        await side_by_side(_remember(ops, job, pod, known.get(pod["metadata"]["name"])) for pod in own)
 
-    async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
-        path, templates = _templates_path(job), await _templates(hands, job)
+    async def make(self, ops: PodAccess, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
+        path, templates = _templates_path(job), await _templates(ops, job)
         if not templates and not there:
             raise NotFound(f"nothing is known of the pods of job {job.name}: neither they nor their templates are there")
-        pods = await hands.create_all(job, [brought_back(template, generation, places) for template in templates])
+        pods = await ops.create_all(job, [brought_back(template, generation, places) for template in templates])
         for template in templates:
-            await hands.api.delete(f"{path}/{template['metadata']['name']}", template["metadata"]["uid"])
+            await ops.api.delete(f"{path}/{template['metadata']['name']}", template["metadata"]["uid"])
         return list({pod["metadata"]["uid"]: pod for pod in [*there, *pods]}.values())
 
 
-async def _remember(hands: Hands, job: Workload, pod: Object, before: Object | None) -> None:
+async def _remember(ops: PodAccess, job: Workload, pod: Object, before: Object | None) -> None:
     """Stores a PodTemplate of the pod.
 
     Replaces the template of an unfinished restart, if the owner has created another pod since.
@@ -57,13 +57,13 @@ async def _remember(hands: Hands, job: Workload, pod: Object, before: Object | N
     if before:
         if before["metadata"].get("annotations", {}).get(OF_POD) == pod["metadata"]["uid"]:
             return
-        await hands.api.delete(f"{path}/{before['metadata']['name']}", before["metadata"]["uid"])
+        await ops.api.delete(f"{path}/{before['metadata']['name']}", before["metadata"]["uid"])
     with suppress(Conflict):
-        await hands.api.create(path, remembered(pod))
+        await ops.api.create(path, remembered(pod))
 
 
-async def _templates(hands: Hands, job: Workload) -> list[Object]:
-    return (await hands.api.list(_templates_path(job), labelSelector=f"{keys.JOB_ID}={job.uid}")).items
+async def _templates(ops: PodAccess, job: Workload) -> list[Object]:
+    return (await ops.api.list(_templates_path(job), labelSelector=f"{keys.JOB_ID}={job.uid}")).items
 
 
 def _templates_path(job: Workload) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.counting import ByNobody
-from activities.clusters.kubernetes.hands import Hands, generation_of
-from activities.clusters.kubernetes.kind import Kind, Places, Template, Workload
+from activities.clusters.kubernetes.kind import Kind, Places, PodAccess, Template, Workload
 from activities.clusters.kubernetes.lost_rank import LostRank
 from activities.clusters.kubernetes.objects import metadata_of
 from activities.clusters.kubernetes.pod_objects import ROLE_FIELDS, fields, placed
+from activities.clusters.kubernetes.pod_operations import generation_of
 from activities.clusters.kubernetes.restarting import ByOurHand
 from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput, NotFound
@@ -38,8 +38,8 @@ MASTER_PORT = 29500
 
 @dataclass(frozen=True)
 class FromItsObject(ByOurHand):
-    async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
-        return await hands.create_all(job, pods_of_training_job(job, generation, places, hands.settings.gateway_address))
+    async def make(self, ops: PodAccess, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
+        return await ops.create_all(job, pods_of_training_job(job, generation, places, ops.settings.gateway_address))
 
 
 def _templates(spec: Object) -> list[Template]:

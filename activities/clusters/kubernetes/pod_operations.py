@@ -4,18 +4,15 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import pod_objects as made
-from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kind import PodReader, Workload
 from activities.clusters.kubernetes.lost_rank import is_terminating
 from rekindle.errors import Conflict, Forbidden, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.settings import Settings
-
-if TYPE_CHECKING:  # import cycle: `Reader` needs the table, whose strategies use `Hands`
-    from activities.clusters.kubernetes.reader import Reader
 
 AT_ONCE = 20
 """Maximum number of requests in flight. It is about the share that the API server gives one client."""
@@ -30,9 +27,9 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Hands:
+class PodOperations:
     api: Api
-    reader: "Reader"
+    reader: PodReader
     settings: Settings
 
     # ---- pods
