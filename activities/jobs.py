@@ -20,6 +20,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, Ca
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import heartbeating
+from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, runs_mode
 from rekindle.model.activity_values import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.base import sent
@@ -97,7 +98,8 @@ class JobActivities:
     async def links_now(self, job_id: str) -> tuple[OnBackup, ...]:
         """Returns which ranks the job's workflow knows to be on their backup links.
 
-        Raises: `job.unknown`, which no retry mends.
+        Raises: `job.unknown`, which no retry mends; `service.unavailable` while the job does not know how the recovery ended that
+        ran when its workflow was lost, as that may have moved links.
         """
         handle = self._client.get_workflow_handle(job_workflow(job_id))
         async with heartbeating():
@@ -111,6 +113,12 @@ class JobActivities:
                 if error.status is RPCStatusCode.NOT_FOUND:
                     raise unknown_job(job_id, "accepted is the id or the name of a registered job") from error
                 raise
+        if status.state.lost_recovery:
+            raise ApplicationError(
+                f"the end of {status.state.lost_recovery} is not known yet",
+                type=Unavailable.type,
+                category=ApplicationErrorCategory.BENIGN,
+            )
         return status.state.links
 
     @activity.defn

@@ -1,8 +1,8 @@
-"""Checks whether a job trains if its last report was lost in an outage.
+"""Checks whether a job trains if its last report did not come, before the job is restarted for that.
 
-Its client does not repeat a report, and running pods prove nothing, as agents outlive their ranks. So training itself is asked:
-it stops, is told that no rank is faulty, and repeats a step, which takes some seconds. A client whose repair has failed exits
-instead. Source: tried with real clients.
+A client may not repeat a report that was lost in an outage, and running pods prove nothing, as agents outlive their ranks. So
+training itself is asked: it stops, is told that no rank is faulty, and repeats a step, which takes some seconds. A client whose
+repair has failed exits instead. Source: tried with real clients.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,12 @@ TRIES = 3
 """Number of times that training is asked, as answers may be lost too."""
 
 
-async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault], bool]) -> str:
+async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault], bool], why: str = LOST) -> str:
     """Returns what training reports when it has repeated a step.
 
     Args:
         is_mended: tells whether a fault is over if training goes on, even if its source still shows it.
+        why: says why it is asked.
 
     Raises:
         Ends: training does not repeat a step; only a restart of the job is left.
@@ -33,33 +34,33 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
     before, mode.is_mended, mode.is_asked = mode.situation, is_mended, True
     report = None
     for _ in range(TRIES):
-        report = await _answer(mode, Situation(tried=before.tried, leaving=before.leaving))
+        report = await _answer(mode, Situation(tried=before.tried, leaving=before.leaving), why)
         if report or not mode.may_be_lost():
             break
     if report is None or report.code:
         said = f"{report.code} {report.info}".rstrip() if report else mode.lost_manager or "it says nothing"
-        raise _restart(f"training repeats no step: {said}")
+        raise _restart(why, f"training repeats no step: {said}")
     mode.went_on_at, mode.is_asked = mode.answered_at, False  # ranks that it names were only announced, and are not faulty
     mode.situation = mode.situation.with_(announced=before.announced)
     workflow.logger.info("training asked", extra={"job": mode.context.job.id, "info": report.info})
-    return f"{LOST}; training was asked, and repeated a step: {report.info}"
+    return f"{why}; training was asked, and repeated a step: {report.info}"
 
 
-async def _answer(mode: ModeWorkflow, situation: Situation) -> Report | None:
+async def _answer(mode: ModeWorkflow, situation: Situation, why: str) -> Report | None:
     """Returns the report about the repeated step; None: there is none, or it was lost too."""
     job, situation = mode.context.job, await open_recovery(mode, situation)
     if Strategy.RETRY not in situation.offers:
         raise (
-            Ends(Outcome.ESCALATE, f"{LOST}, and training cannot repeat its step")
+            Ends(Outcome.ESCALATE, f"{why}, and training cannot repeat its step")
             if situation.faulty
-            else _restart("training cannot repeat its step")
+            else _restart(why, "training cannot repeat its step")
         )
     mode.situation = situation.with_(ordered=(Strategy.RETRY,), answer_by=None)
     pods = faulty.pods_of(job, situation.announced)
     order = orders.change_strategy(job.id, situation.attempt, Strategy.RETRY, situation.announced, pods)
     async with mode.phase("training repeats a step"):
         if not await mode.order(order, mode.patience):
-            raise _restart(mode.lost_manager or "training could not be told to repeat its step")
+            raise _restart(why, mode.lost_manager or "training could not be told to repeat its step")
 
         def is_decided() -> bool:
             return mode.has_report(ReportKind.STATUS) or bool(mode.lost_manager)
@@ -71,5 +72,5 @@ async def _answer(mode: ModeWorkflow, situation: Situation) -> Report | None:
         return mode.next_report(ReportKind.STATUS)
 
 
-def _restart(reason: str) -> Ends:
-    return Ends(Outcome.ESCALATE, f"{LOST}, and {reason}", training=Training.LOST)
+def _restart(why: str, reason: str) -> Ends:
+    return Ends(Outcome.ESCALATE, f"{why}, and {reason}", training=Training.LOST)

@@ -285,14 +285,16 @@ class LinkFailover:
         return _NotMoved(f"{said}; the cluster still has it", ErrorTypes.JOB_BUSY)
 
     async def _is_asked(self, asked: AskRequest) -> None:
-        """Returns when the job has accepted the request, or may have accepted it during an outage.
+        """Returns when the job has accepted the request, or may have accepted it: in an outage, or before its workflow was
+        lost.
 
         The wait for the verdict sends it again.
         """
         try:
             await steps.ask(asked)
         except ActivityError as error:
-            if isinstance(error.cause, ApplicationError) and error.cause.non_retryable:
+            is_lost = _said(error).kind == ErrorTypes.WORKFLOW_LOST
+            if isinstance(error.cause, ApplicationError) and error.cause.non_retryable and not is_lost:
                 raise
         self._began = True
 

@@ -10,7 +10,7 @@ from temporalio import workflow
 
 from rekindle.model.recovery import Outcome, Report, ReportKind, Training, Verdict
 from rekindle.policy import cases, orders
-from workflows.asked import asked_whether_it_trains
+from workflows.asked import LOST, asked_whether_it_trains
 from workflows.concluding import Concluding
 from workflows.mode import Ends, seconds
 
@@ -43,10 +43,11 @@ class Operation(Concluding):
         )
         self.stop_for_a_fault()
         report = self.next_report(ReportKind.STOP_COMPLETE)
-        if report is None and self._is_lost():
-            raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {await self._asked()}", passing=True)
+        if report is None and (said := self.said_instead()):
+            raise self.cannot_go_on(said)
         if report is None:
-            raise self.cannot_go_on(self.said_instead() or f"no report of the pause within {seconds(job.limits.pause_train)}")
+            asked = await self._asked(f"no report of the pause within {seconds(job.limits.pause_train)}")
+            raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {asked}", passing=True)
         if report.code and not self.side.goes_on_by_itself:
             raise self.cannot_go_on(f"training could not be paused: {report.code} {report.info}".rstrip())
         if report.code:
@@ -73,11 +74,9 @@ class Operation(Concluding):
             self.stop_for_a_fault()
             raise self.cannot_go_on(f"training did not go on: {report.code} {report.info}".rstrip())
         self.stop_for_a_fault()
-        if self._is_lost():
-            return await self._asked()
-        raise self.cannot_go_on(
-            self.lost_manager or f"no report that training goes on within {seconds(job.limits.continue_train)}"
-        )
+        if self.lost_manager:
+            raise self.cannot_go_on(self.lost_manager)
+        return await self._asked(f"no report that training goes on within {seconds(job.limits.continue_train)}")
 
     async def _until_unless_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
         """Waits for an answer.
@@ -90,11 +89,14 @@ class Operation(Concluding):
         await self.until(condition, left, f"{why}: the report may be lost")
         await self.comes_back(condition)
 
-    def _is_lost(self) -> bool:
-        return self.may_be_lost() and not self.is_over()
+    async def _asked(self, late: str) -> str:
+        """Asks training whether it trains, as only a restart would be left otherwise.
 
-    async def _asked(self) -> str:
-        return await asked_whether_it_trains(self, lambda fault: fault in self.met)
+        Args:
+            late: says which report did not come in time.
+        """
+        why = LOST if self.may_be_lost() else late
+        return await asked_whether_it_trains(self, lambda fault: fault in self.met, why)
 
     def is_over(self) -> bool:
         """Returns whether nothing more can be done in this pause."""
@@ -143,6 +145,7 @@ class Operation(Concluding):
         return await super().close(verdict, cancelled=cancelled and not verdict.was_interrupted)
 
     def is_no_answer(self, report: Report) -> str:
-        if report.attempt and report.attempt != self.uuid:
+        attempt = self.situation.attempt if self.is_asked else self.uuid
+        if report.attempt and report.attempt != attempt:
             return "it answers an order of an earlier attempt"
         return super().is_no_answer(report)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.model.test_entity import MINDIO, RECOVERS, SEEDS, Example, example
 from tests.support.model_scripts import gentle_maintained_script, gentle_operated_script, maintained_script, operated_script
-from tests.support.model_walk import Disturbance, Walk, explained, kinds, shrunk
+from tests.support.model_walk import Disturbance, Script, Walk, explained, kinds, shrunk
 from tests.support.model_world import Knobs
 
 RUNS = max(50, int(os.environ.get("REKINDLE_MODEL_RUNS", "0")) // 4)
@@ -162,6 +162,32 @@ def test_what_was_found_of_operations_stays_mended(one: Example) -> None:
     for seed in range(SEEDS):
         script = replace(one.script, seed=seed)
         assert not Walk(script).run(), explained(script)
+
+
+OVER_AT_ONCE = Disturbance("failover asked for", "first step", 0.0)
+
+RARE = {
+    "a test is asked for before the first step, at which MindIO does not pause": Script(
+        (Disturbance("test asked for", "pod runs", 0.0),), Knobs(side="mindio", allows="exit"), 0.2, 10_000, 5488
+    ),
+    "a job's workflow is terminated before it has answered that it accepted a maintenance": Script(
+        (OVER_AT_ONCE, Disturbance("entity terminated", "order switch links", 0.0)), Knobs(allows="exit"), 0.0, 10_000, 1654
+    ),
+    "a switchback is asked for while a lost switch of links comes to its end": Script(
+        (OVER, Disturbance("switchback asked for", "held", 0.0), Disturbance("entity terminated", "order switch links", 0.0)),
+        Knobs(allows="exit"),
+        0.05,
+        10_000,
+        466,
+    ),
+}
+"""Scripts that found something with few of thousands of seeds, each with one of those."""
+
+
+@pytest.mark.parametrize("script", [pytest.param(script, id=name) for name, script in RARE.items()])
+def test_what_was_found_with_one_seed_stays_mended(script: Script) -> None:
+    """The walk with this seed ends well."""
+    assert not Walk(script).run(), explained(script)
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from rekindle.errors import ClusterUnavailable, NotFound
+from rekindle.errors import ClusterUnavailable, NotFound, Unavailable
 from rekindle.ids import ErrorTypes, Queries, Updates
 from rekindle.model import activity_values, keys
 from rekindle.model.cluster import (
@@ -343,8 +343,10 @@ class Activities:
         run = self._driver.running(ENTITY)
         if run and not run.has_begun:
             self._driver.after(0.05, lambda: self._links_now(activity, attempt))
+        elif run and (state := self._driver.query(ENTITY, Queries.STATUS, JobStatus).state).lost_recovery:
+            activity.fail(attempt, ApplicationError("its last recovery is not settled", type=Unavailable.type))
         elif run:
-            activity.complete(attempt, self._driver.query(ENTITY, Queries.STATUS, JobStatus).state.links)
+            activity.complete(attempt, state.links)
         else:
             activity.fail(attempt, ApplicationError("no such job", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True))
 

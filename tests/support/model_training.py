@@ -43,10 +43,8 @@ class Training:
         self.session = ""
         """Session of the open stream; empty: there is none."""
         self.queue = ""
-        self.ordered_by = ""
-        self.newest = ""
-        """Newest attempt of which its stream has an order."""
-        """Workflow id of the recovery that gave the last order on this stream; empty: none did."""
+        self.ordered_by = self.newest = ""
+        """Recovery that gave the last order on this stream, and the newest attempt of which the stream has an order."""
         self.manager = 1
         """Number of processes that have been the manager so far."""
         self.switching: Switch | None = None
@@ -60,8 +58,8 @@ class Training:
         """Ranks whose step failed, with the type of the fault."""
         self.came_as_backups: set[str] = set()
         """UIDs of member pods that joined as backup pods."""
-        self.went_on = "continue"
-        """Strategy by which the last hot switch ended: `migration`, or `continue` on the old pod."""
+        self._migration, self.went_on = object(), "continue"
+        """Token of the order to migrate that is being carried out; strategy by which the last one ended."""
         self.boss = Manager(self, follows=False) if world.knobs.allows != "exit" else None
         """Recovers processes; None: this training side does not."""
         self.pauses: Pauses | Mindio = Mindio(self) if self.mindio else Pauses(self, follows=False)
@@ -383,7 +381,10 @@ class Training:
 
     def _order_migration(self) -> None:
         if self.state == "paused":
-            self.clock.after(self.clock.random.choice((0.1, 2.0)), self._migrate)
+            self._migration = token = object()
+            self.clock.after(self.clock.random.choice((0.1, 2.0)), lambda: self._migrate(token))
+        elif self.boss and self.boss.follows and self.state == "standing":
+            self._fail_migration()
         elif self.boss and self.state == "standing":
             self.send(Message("resumed", code=406))
         elif self.boss and self.boss.follows and self.state == "training":
@@ -446,12 +447,17 @@ class Training:
                 self.state, self.switching = "training", None
                 self.look()
 
-    def _migrate(self) -> None:
+    def _migrate(self, token: object) -> None:
+        if token is not self._migration:  # a new manager carries the order out
+            return
+        self._migration = object()
         if self.boss and self.state == "standing":  # for a fault in the rebuild
             self.send(Message("resumed", code=406))
-        if self.state != "paused" or self.switching is None:
-            return
-        rank, backup = self.switching.rank, self._backup() or self.world.holder(self.switching.rank)
+        elif self.state == "paused" and self.switching:
+            self._resume(self.switching)
+
+    def _resume(self, switch: Switch) -> None:
+        rank, backup = switch.rank, self._backup() or self.world.holder(switch.rank)
         self.switching = None
         if self.world.knobs.resumes != "yes":
             if self.world.knobs.resumes == "406":

@@ -141,23 +141,45 @@ async def test_training_that_cannot_pause_goes_on(temporal: WorkflowEnvironment)
 
 
 @pytest.mark.parametrize(
-    ("script", "limit", "words"),
+    ("script", "phase", "late", "outcome"),
     [
-        (Script(holds=False), "pause_train", "no report of the pause within 900 s"),
-        (Script(continues=False), "continue_train", "no report that training goes on within 900 s"),
+        (Script(holds=False), "training pauses", "no report of the pause within 900 s", Outcome.IGNORED),
+        (Script(continues=False), "training goes on", "no report that training goes on within 900 s", Outcome.RECOVERED),
+    ],
+)
+async def test_training_is_asked_before_silence_ends_it(
+    temporal: WorkflowEnvironment, script: Script, phase: str, late: str, outcome: Outcome
+) -> None:
+    """It repeats a step when a limit of 15 minutes is over, and no process of it is ended."""
+    async with linked(temporal, a_job(), script) as (world, peer):
+        await begun(world)
+        await world.phase(phase)
+        await world.skip(timedelta(minutes=15, seconds=1))
+        (verdict,) = (await world.incident()).ladder
+        assert (verdict.mode, verdict.outcome) == (Mode.LINK_SWITCH, outcome)
+        assert f"{late}; training was asked, and repeated a step" in verdict.reason
+        assert peer.carried_out[-1] == "retry"
+
+
+@pytest.mark.parametrize(
+    ("script", "phase", "late"),
+    [
+        (Script(holds=False, stops=False), "training pauses", "no report of the pause within 900 s"),
+        (Script(continues=False, stops=False), "training goes on", "no report that training goes on within 900 s"),
     ],
 )
 async def test_training_that_says_nothing_starts_again(
-    temporal: WorkflowEnvironment, script: Script, limit: str, words: str
+    temporal: WorkflowEnvironment, script: Script, phase: str, late: str
 ) -> None:
-    """Nobody knows where it stands when a limit of 15 minutes is over."""
+    """It does not even answer when it is asked whether it trains."""
     async with linked(temporal, a_job(), script) as (world, _):
         await begun(world)
-        await world.phase("training pauses" if limit == "pause_train" else "training goes on")
-        await world.skip(timedelta(minutes=15, seconds=1))
+        for waits in (phase, "training stops"):
+            await world.phase(waits)
+            await world.skip(timedelta(minutes=15, seconds=1))
         ladder = (await world.restarted()).ladder
         assert [verdict.mode for verdict in ladder] == [Mode.LINK_SWITCH, Mode.JOB_RESCHEDULING]
-        assert words in ladder[0].reason
+        assert "no report of stop complete within 900 s" in ladder[0].reason
 
 
 async def test_a_switch_that_nobody_reports_is_undone_by_going_on(temporal: WorkflowEnvironment) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
-from temporalio.testing import WorkflowEnvironment
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
+from activities.jobs import JobActivities
 from rekindle import ids
 from rekindle.model.cluster import JobObject, JobView
 from rekindle.model.job import Job, SubHealthStrategy
@@ -262,6 +264,21 @@ async def test_a_hot_switch_that_is_lost_behind_the_pause_goes_to_its_end(tempor
         await _is_told_what_the_watcher_sees(world)
         assert (await world.status()).state.incidents == 1
         assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+
+
+async def test_moved_links_are_unknown_until_a_lost_recovery_has_ended(temporal: WorkflowEnvironment) -> None:
+    """It may have moved some: a maintenance of links asks again, and is not told that none is moved."""
+    async with _training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.orders)
+        await _lost_and_registered_again(world)
+        asked = ActivityEnvironment().run(JobActivities(world.client).links_now, world.job.id)
+        with pytest.raises(ApplicationError, match=r"the end of recovery/.* is not known yet") as unknown:
+            await asked
+        assert not unknown.value.non_retryable
+        await peer.resume()
+        await world.incident(1)
+        assert await ActivityEnvironment().run(JobActivities(world.client).links_now, world.job.id) == ()
 
 
 async def test_a_lost_hot_switch_that_fails_is_swept(temporal: WorkflowEnvironment) -> None:
