@@ -392,7 +392,7 @@ def is_of_training_side(run: Run) -> bool:
 def is_of_strangers(run: Run, introduced: Collection[str]) -> bool:
     """Returns whether its faults are only of sessions that were never introduced to the entity.
 
-    A late message of an old life is taken for one of the new life, see the known weaknesses. Sessions that the entity has
+    A late message of an old life is taken for one of the new life, see `docs/known-limits.md`. Sessions that the entity has
     forgotten do not count as strangers.
     """
     faults = run.argument(RecoveryContext, 1).situation.faults
