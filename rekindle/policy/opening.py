@@ -58,8 +58,8 @@ def is_told_at_once(job: Job, situation: Situation, strategy: Strategy) -> bool:
 
 
 def pods_leave(job: Job, in_place: bool) -> bool:
-    """Returns whether all ranks of a pod leave with a normal fault. In an in-place recovery they
-    stay. Source: the wire contract, `globalFault`."""
+    """Returns whether all ranks of a pod leave with a normal fault. In an in-place recovery they stay.
+    Source: the wire contract, `globalFault`."""
     return side_of(job).pods_leave and not in_place
 
 

@@ -1,4 +1,4 @@
-"""One more training side is one more row: policy and modes ask for facts, and never which training side it is."""
+"""Adding a training side takes a row: policy and modes ask for facts, and never which training side a job has."""
 
 import re
 from pathlib import Path
@@ -72,7 +72,7 @@ async def test_a_hot_switch_follows_the_facts_of_a_new_training_side(temporal: W
 
 
 def test_only_the_training_sides_name_mindio() -> None:
-    """What a reader finds elsewhere is a fact of a row, which says what it means."""
+    """Other files ask for a fact of a row, whose name says what it means."""
     assert _files_with(r"(?i)mindio") == NAMES
 
 

@@ -150,7 +150,7 @@ async def test_training_that_cannot_pause_goes_on(temporal: WorkflowEnvironment)
 async def test_training_is_asked_before_silence_ends_it(
     temporal: WorkflowEnvironment, script: Script, phase: str, late: str, outcome: Outcome
 ) -> None:
-    """It repeats a step when a limit of 15 minutes is over, and no process of it is ended."""
+    """Training repeats a step when the limit of 15 minutes is over, and no process is ended."""
     async with linked(temporal, a_job(), script) as (world, peer):
         await begun(world)
         await world.phase(phase)
@@ -171,7 +171,7 @@ async def test_training_is_asked_before_silence_ends_it(
 async def test_training_that_says_nothing_starts_again(
     temporal: WorkflowEnvironment, script: Script, phase: str, late: str
 ) -> None:
-    """It does not even answer when it is asked whether it trains."""
+    """Training that does not answer the question whether it trains is restarted."""
     async with linked(temporal, a_job(), script) as (world, _):
         await begun(world)
         for waits in (phase, "training stops"):

@@ -267,7 +267,7 @@ async def test_a_hot_switch_that_is_lost_behind_the_pause_goes_to_its_end(tempor
 
 
 async def test_moved_links_are_unknown_until_a_lost_recovery_has_ended(temporal: WorkflowEnvironment) -> None:
-    """It may have moved some: a maintenance of links asks again, and is not told that none is moved."""
+    """Asking for them fails until then, and is tried again: the recovery may have moved some."""
     async with _training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.orders)

@@ -186,7 +186,7 @@ async def test_another_mode_tests_nothing(temporal: WorkflowEnvironment) -> None
     ("script", "phase"), [(Script(holds=False), "training pauses"), (Script(continues=False), "training goes on")]
 )
 async def test_training_that_says_nothing_is_asked(temporal: WorkflowEnvironment, script: Script, phase: str) -> None:
-    """It repeats a step when a limit of 15 minutes is over, and no process of it is ended."""
+    """Training repeats a step when the limit of 15 minutes is over, and no process is ended."""
     async with listening(temporal, a_job(), script) as (world, peer):
         await begun(world)
         await world.phase(phase)

@@ -47,7 +47,7 @@ class PodReader(Protocol):
 
 
 class PodAccess(Protocol):
-    """What the strategies of a kind may do with pods. Implemented by `PodOperations`."""
+    """Operations on pods that the strategies of a kind use. Implemented by `PodOperations`."""
 
     @property
     def api(self) -> Api: ...

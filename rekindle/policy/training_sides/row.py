@@ -28,7 +28,7 @@ Check = Callable[[Job, int, Readiness], str]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSideRow:
-    """One training side. Each fact decides between two ways of a procedure."""
+    """Describes a training side. Each fact decides between two ways of a procedure."""
 
     label: str
     """Name in texts for users."""
