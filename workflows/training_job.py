@@ -2,7 +2,8 @@
 
 It is started only by the registration of a job (update-with-start). All that happens to the job enters as updates: each has a
 validator, which stores nothing, and one function of `workflows.memory` that changes the state; `run` does the work. It continues
-as new after each incident and never while one runs. It never fails, and ignores cancellations: the end of a job is an update.
+as new when its run is long, and never while an incident runs. It never fails, and ignores cancellations: the end of a job is an
+update.
 """
 
 import asyncio
@@ -35,6 +36,13 @@ from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
 from workflows.journal import Journal
 from workflows.shown import Shown
 from workflows.standbys import Standbys
+
+ROOM = 200
+"""Number of history events after which a run ends at the end of an incident.
+
+A new run costs the server more than the incident's own steps when many jobs fail at once. A run of this length is replayed in
+milliseconds.
+"""
 
 LOOKS_AFTER = timedelta(hours=1)
 """Time without news after which the job is looked at. This backs up the watcher, and finds a job whose end was not seen."""
@@ -110,7 +118,7 @@ class TrainingJob:
             case = cases.next_case(self.state, workflow.now())
             if case:
                 await self._handle(case)
-            elif self.state.incidents != incidents or self._moves_on():
+            elif (self.state.incidents != incidents and _is_long()) or self._moves_on():
                 if await self._is_at_rest():
                     self._show()  # the next run assumes that it was shown
                     # Only here a job moves to a newer version, so that an incident ends with the code that began it.
@@ -605,6 +613,10 @@ class TrainingJob:
         request, front = (asked.id, asked.request.front) if asked else ("", "")
         mode = incident.mode if incident else None
         return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)
+
+
+def _is_long() -> bool:
+    return workflow.info().get_current_history_length() > ROOM
 
 
 async def _signalled(workflow_id: str, signal: str, payload: Value) -> None:

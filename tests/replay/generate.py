@@ -31,6 +31,8 @@ async def record(env: WorkflowEnvironment, scene: Scene) -> list[WorkflowHistory
     async with harness(env, job, cluster) as world, world.peer(scene.script) as peer:
         await world.first_step()
         await scene.play(world, peer)
+        if ids.Workflows.TRAINING_JOB in scene.kinds:
+            await world.tell(ids.Updates.END, "the scene is over")
         runs = await _runs(world, scene)
         return [await world.client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history() for run in runs]
 

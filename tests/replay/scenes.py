@@ -1,17 +1,22 @@
 """The recoveries whose histories are kept: one for each way in which a recovery can end. Played by `generate.py`."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from temporalio.client import WorkflowExecutionStatus
+
 from rekindle import ids
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
+from rekindle.model.recovery import Progress
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health
 from tests.support.peer import Script, ScriptedPeer, nothing_before
 from tests.support.scripted_cluster import ScriptedCluster
+from workflows.training_job import ROOM
 
 SOON = timedelta(seconds=0.3)
 LIMIT = timedelta(minutes=15)
@@ -25,7 +30,10 @@ class Scene:
 
     play: Play
     kinds: tuple[str, ...]
-    """Types of the workflows that it takes, in the order of their starts; the job's own run is kept where it is named."""
+    """Types of the workflows that it takes, in the order of their starts.
+
+    The job's own runs are kept where it is named, and end with the scene.
+    """
     job: dict[str, Any] = field(default_factory=dict)
     script: Script = field(default_factory=Script)
     prepare: Callable[[ScriptedCluster], None] = lambda _: None
@@ -131,13 +139,23 @@ async def _cancelled_front(world: Harness, peer: ScriptedPeer) -> None:
 
 
 async def _lifted(world: Harness, peer: ScriptedPeer) -> None:
-    first_run = (await world.entity.describe()).run_id
     await _sub_health(world, peer)
     world.cluster.spare = True
-    while (await world.entity.describe()).run_id == first_run:  # it continues as new behind its notes
-        await asyncio.sleep(0.03)
     await world.tell(ids.Updates.LIFT)
     await world.incident(2)
+
+
+async def _long_run(world: Harness, peer: ScriptedPeer) -> None:
+    first = await world.entity.describe()
+    run = world.client.get_workflow_handle(first.id, run_id=first.run_id)
+    for step in itertools.count(2):
+        await world.tell(ids.Updates.PROGRESS, Progress(incarnation="life-1", step=step))
+        if (await run.describe()).history_length > ROOM:
+            break
+    await peer.report_fault(3, kind="0")
+    while (await run.describe()).status is WorkflowExecutionStatus.RUNNING:
+        await asyncio.sleep(0.03)
+    await world.incident()
 
 
 def _faulty(kind: str) -> Play:
@@ -214,5 +232,6 @@ SCENES: dict[str, Scene] = {
         _falls_from_mode_to_mode, (JOB, RETRY, IN_PLACE, ELSEWHERE, LAST), ALL_ALLOWED, Script(status=406)
     ),
     "restarted": Scene(_restarts, (LAST,)),
-    "lifted": Scene(_lifted, (JOB, HOT, JOB, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
+    "lifted": Scene(_lifted, (JOB, HOT, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
+    "continued-as-new": Scene(_long_run, (JOB, RETRY, JOB), ALL_ALLOWED),
 }

@@ -19,6 +19,7 @@ PYTHON = (sys.executable, "-P", "-m")
 NODES = 4
 
 CONTROL, GATEWAY, SERVER = "control", "gateway", "temporal"
+MODULES = {CONTROL: "tests.support.short_runs", GATEWAY: "workers.gateway"}
 
 
 @dataclass
@@ -62,10 +63,7 @@ async def processes(directory: Path, watcher: Watcher) -> AsyncIterator[Processe
         cluster = ["workers.local_cluster", f"--socket={addresses.socket}", f"--state-dir={directory}", f"--nodes={NODES}"]
         await asyncio.gather(
             stack.start(_member("cluster", [*PYTHON, *cluster], addresses, addresses.temporal)),
-            *(
-                stack.start(_member(name, [*PYTHON, f"workers.{name}"], addresses, proxy.address))
-                for name, proxy in proxies.items()
-            ),
+            *(stack.start(_member(name, [*PYTHON, MODULES[name]], addresses, proxy.address)) for name, proxy in proxies.items()),
         )
         client = await Client.connect(addresses.temporal, plugins=[plugin()])
         async with ClusterClient(Path(addresses.socket)) as pods:

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
@@ -26,6 +27,7 @@ async def _run_id(world: Harness) -> str | None:
     return (await world.entity.describe()).run_id
 
 
+@pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_downgrade_is_durable_and_visible(temporal: WorkflowEnvironment) -> None:
     """It survives continue-as-new and stands, with its reason, in label, annotation, event, search attribute, status and page."""
     job, cluster = _without_a_spare()

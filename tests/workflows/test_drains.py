@@ -20,6 +20,8 @@ from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
 
+pytestmark = pytest.mark.usefixtures("one_incident_a_run")
+
 SOON = timedelta(seconds=0.4)
 BEGUN = 4
 """Events of a history whose first task is done."""

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.fault import Fault
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy.modes import row_of
 from tests.support.harness import a_job, node_fault, sub_health, training
+from workflows import training_job
 
 TASK = ["WORKFLOW_TASK_SCHEDULED", "WORKFLOW_TASK_STARTED", "WORKFLOW_TASK_COMPLETED"]
 UPDATE = ["WORKFLOW_EXECUTION_UPDATE_ACCEPTED", "WORKFLOW_EXECUTION_UPDATE_COMPLETED"]
@@ -68,6 +69,7 @@ async def test_a_recovery_begins_in_its_first_phase(temporal: WorkflowEnvironmen
         assert fields["RekindlePhase"].data not in phases
 
 
+@pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_row_that_did_not_change_is_not_stored_again(temporal: WorkflowEnvironment) -> None:
     """A job continues as new after its incident, and its row is the one that it had."""
     async with training(temporal, a_job()) as (world, _peer):
@@ -80,6 +82,20 @@ async def test_a_row_that_did_not_change_is_not_stored_again(temporal: WorkflowE
         await world.status()
         assert "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES" not in await _names(world.entity)
         assert described.typed_search_attributes
+
+
+async def test_incidents_share_a_run_until_it_is_long(temporal: WorkflowEnvironment) -> None:
+    """A new run costs the server more than an incident's own events; the next one has the whole history of the job."""
+    async with training(temporal, a_job(annotations={})) as (world, peer):
+        first = await world.entity.describe()
+        run = world.client.get_workflow_handle(first.id, run_id=first.run_id)
+        lengths = [first.history_length]
+        while (described := await run.describe()).status is WorkflowExecutionStatus.RUNNING:
+            lengths.append(described.history_length)
+            await peer.report_fault(3, kind="0")
+            assert (await world.incident(len(lengths) - 1)).verdict is Outcome.RECOVERED
+        assert lengths[3] < training_job.ROOM < described.history_length < 2 * training_job.ROOM
+        assert (await world.status()).state.incidents == len(lengths) - 1
 
 
 def _fields(upsert: Any) -> Any:

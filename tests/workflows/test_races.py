@@ -184,6 +184,7 @@ async def test_a_stream_that_moves_again_and_again_costs_nothing(temporal: Workf
         assert not peer.exited
 
 
+@pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_report_of_faults_that_is_repeated_behind_its_recovery_is_taken_once(temporal: WorkflowEnvironment) -> None:
     """Its answer was lost, and by now another run of the job's workflow is asked, of which the server knows no update."""
     async with training(temporal, a_job()) as (world, _peer):

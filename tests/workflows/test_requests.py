@@ -69,6 +69,7 @@ async def test_any_client_asks_by_one_update_and_is_answered_with_the_verdict(te
         assert (await world.incident()).summary == "hot switch of pod rank 1, requested by ada"
 
 
+@pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_request_that_is_repeated_after_its_incident_is_answered_and_runs_nothing(temporal: WorkflowEnvironment) -> None:
     """The job's workflow has continued as new by then, so that the server does not know the update any more: the job does."""
     async with training(temporal, a_job()) as (world, peer):
@@ -294,6 +295,7 @@ async def test_a_front_gets_its_verdict_although_its_worker_died_meanwhile(tempo
         assert (await world.status()).state.incidents == 1
 
 
+@pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_front_whose_worker_is_away_when_the_incident_ends_gets_its_verdict(temporal: WorkflowEnvironment) -> None:
     """The verdict is given while nobody holds the request; asked again across runs of the job's workflow, it is still there."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):

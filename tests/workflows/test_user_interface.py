@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowExecutionStatus as Status
@@ -143,6 +144,7 @@ async def test_a_pod_that_is_moved_at_a_wish_leaves_no_node_to_look_at(temporal:
         assert (verdict.outcome, verdict.look_at) == (Outcome.RECOVERED, "")
 
 
+@pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_fault_costs_few_events_of_a_history(temporal: WorkflowEnvironment) -> None:
     """For one hot switch the job's workflow writes about 45 and its recovery about 80, of which 2 and 7 renew their rows in the
     list: the row of a job is written only when it changes. A server keeps 51,200 of a run."""
