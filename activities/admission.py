@@ -3,8 +3,8 @@
 from temporalio import activity
 
 from activities.clusters.port import Cluster
+from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
-from activities.translation import translating_errors
 from rekindle.model.activity_values import JobRequest
 from rekindle.model.bounds import reason
 

@@ -27,7 +27,7 @@ from rekindle.model.base import sent
 from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
-from rekindle.policy.modes import LAST
+from rekindle.policy.modes.mode_table import LAST
 from rekindle.temporal import Attributes, living
 
 

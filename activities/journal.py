@@ -5,8 +5,8 @@ from contextlib import suppress
 from temporalio import activity
 
 from activities.clusters.port import Cluster
+from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
-from activities.translation import translating_errors
 from rekindle.errors import ClusterError, NotFound
 from rekindle.model.activity_values import EventRequest, PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent

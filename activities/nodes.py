@@ -2,12 +2,12 @@
 
 from temporalio import activity
 
-from activities.believing import Beliefs
 from activities.clusters.port import Cluster
+from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
-from activities.translation import translating_errors
+from activities.rule_breaker import Beliefs
 from rekindle.model.explained import FEW_FACTS, MOST_DOUBTED, MOST_FACTS, Mark, NodesNow, NodesRequest
-from rekindle.policy.explaining import marked, node_now, nodes_now, there
+from rekindle.policy.detection.node_report import marked, node_now, nodes_now, there
 
 
 class NodeActivities:

@@ -9,8 +9,8 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clusters.port import Cluster
+from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
-from activities.translation import translating_errors
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotFound, NotMoved, Refused, Unavailable
@@ -21,8 +21,8 @@ from rekindle.model.job import JobId
 from rekindle.model.links import describe
 from rekindle.model.plan import FailOver, JobOnLeaf, Leaf, LeafView, MoveBack, Moved, SurveyLeafRequest
 from rekindle.model.state import JobStatus
-from rekindle.policy import plans
-from rekindle.policy.devices import devices
+from rekindle.policy.detection.devices import devices
+from rekindle.policy.operations import switch_upgrade
 from rekindle.temporal import TASK_TIMEOUT, Attributes, living
 
 AT_ONCE = 16
@@ -55,7 +55,7 @@ class PlanActivities:
                         return await self._look(_id(run), request.leaf)
 
                 found = await asyncio.gather(*(look(run) for run in chosen))
-        return plans.view(sorted((job for job in found if job), key=lambda job: (job.job, job.job_id)), unknown)
+        return switch_upgrade.view(sorted((job for job in found if job), key=lambda job: (job.job, job.job_id)), unknown)
 
     async def _unknown_nodes(self, leaf: Leaf) -> list[str]:
         unknown = []
@@ -76,7 +76,7 @@ class PlanActivities:
         if nodes.isdisjoint(row.node for row in rows):
             return None
         status = await self._status(job_id)
-        found = plans.on_leaf(status, rows, leaf) if status and not status.state.ended else None
+        found = switch_upgrade.on_leaf(status, rows, leaf) if status and not status.state.ended else None
         if found is None or status is None or not found.move:
             return found
         return found.model_copy(update={"maintenance": ids.failover_workflow(status.state.job, found.move)})

@@ -10,12 +10,12 @@ from datetime import timedelta
 
 from temporalio import activity
 
-from activities.believing import Beliefs
 from activities.clusters.port import Cluster
 from activities.clusters.waiting import Wanted, until
+from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
-from activities.made_anew import MakingAnew
-from activities.translation import translating_errors
+from activities.pod_recreation import MakingAnew
+from activities.rule_breaker import Beliefs
 from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model.activity_values import (
     Backup,
@@ -53,14 +53,15 @@ from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import GENERATION, POD_TYPE, TAKEN_AS
 from rekindle.model.recovery import PodRef
 from rekindle.model.stress import StressTargets
-from rekindle.policy import isolation, nodes, stress
-from rekindle.policy.believing import doubting
-from rekindle.policy.devices import DeviceOfRank, devices
-from rekindle.policy.links import resolved
-from rekindle.policy.pod_ranks import is_over, is_standby, rank_of
-from rekindle.policy.rules import of_node
-from rekindle.policy.sighting import end_of, gone, is_lost, sight, standbys
-from rekindle.policy.unfit import Unfit, unfit
+from rekindle.policy.detection import isolation, refusals
+from rekindle.policy.detection.devices import DeviceOfRank, devices
+from rekindle.policy.detection.pod_ranks import is_over, is_standby, rank_of
+from rekindle.policy.detection.rule_breaker import doubting
+from rekindle.policy.detection.rules import of_node
+from rekindle.policy.detection.sighting import end_of, gone, is_lost, sight, standbys
+from rekindle.policy.operations import device_checks
+from rekindle.policy.operations.links import resolved
+from rekindle.policy.placement.unfit_nodes import Unfit, unfit
 
 MOST_NODES = 100
 """Maximum number of nodes that one survey reads."""
@@ -378,23 +379,25 @@ class PodActivities:
     async def find_targets(self, request: TargetsRequest) -> StressTargets:
         """Returns which ranks a stress test asks, and for which operations; or why the test is impossible."""
         rows = await self._devices(request.job_id)
-        problem = stress.problem(request.stress, rows, request.accepted)
+        problem = device_checks.problem(request.stress, rows, request.accepted)
         return (
-            StressTargets(problem=problem) if problem else StressTargets(asked=stress.grouped(stress.plan(request.stress, rows)))
+            StressTargets(problem=problem)
+            if problem
+            else StressTargets(asked=device_checks.grouped(device_checks.plan(request.stress, rows)))
         )
 
     @activity.defn
     async def judge(self, request: FindingsRequest) -> Found:
         """Returns what a stress test has found for each node. Isolates nodes with faults, once."""
         rows = await self._devices(request.job_id)
-        found = stress.tested(request.results, stress.by_rank(request.asked), rows)
+        found = device_checks.tested(request.results, device_checks.by_rank(request.asked), rows)
         with translating_errors():
             async with heartbeating():
-                reasons = {name: stress.reason(found, name, request.why) for name in found.findings.isolate}
+                reasons = {name: device_checks.reason(found, name, request.why) for name in found.findings.isolate}
                 failed = {name: why for name in reasons if (why := await self._isolate(name, reasons[name]))}
                 job = await self._cluster.job(request.job_id)
-        found = stress.without(found, failed)
-        return Found(tested=found, faults=stress.faults(found, job.spec.layout, rows))
+        found = device_checks.without(found, failed)
+        return Found(tested=found, faults=device_checks.faults(found, job.spec.layout, rows))
 
     async def _devices(self, job_id: str) -> tuple[DeviceOfRank, ...]:
         with translating_errors():
@@ -465,7 +468,7 @@ def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
     if missing := expected - {pod.metadata.name for pod in pods}:
         return Started(running=False, message=f"gone: {few(sorted(missing))}")
     if failed := [pod for pod in pods if _over(pod)]:
-        refused = [pod for pod in failed if nodes.is_refusal(pod.status)]
+        refused = [pod for pod in failed if refusals.is_refusal(pod.status)]
         return Started(running=False, message=_each(failed, _end), failed_on=_failed_on(refused, pods))
     if len(pods) < count:
         return Started(running=False, message=f"{len(pods)} of {count} pods are there")

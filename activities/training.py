@@ -4,7 +4,7 @@ from typing import Protocol
 
 from temporalio import activity
 
-from activities.translation import translating_errors
+from activities.error_mapping import translating_errors
 from rekindle.model.activity_values import EndSession
 from rekindle.model.recovery import Order
 

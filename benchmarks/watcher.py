@@ -131,7 +131,7 @@ def tell(**what: Any) -> None:
 
 async def be_watcher(kubeconfig: Path) -> None:
     """Runs the watcher as `python -P -m workers.watcher` does, except that its updates go to stdout."""
-    from rekindle.policy.intake import End, News, Register
+    from rekindle.policy.detection.watcher_updates import End, News, Register
     from rekindle.settings import Settings
     from rekindle.temporal import connect
     from workers.clusters import cluster_of

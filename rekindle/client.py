@@ -38,8 +38,8 @@ from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressRequest
-from rekindle.policy import ladder, requests
-from rekindle.policy.modes import row_of
+from rekindle.policy.modes import ladder, requests
+from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect, in_words
 
 INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)

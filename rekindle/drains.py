@@ -18,7 +18,7 @@ from rekindle.model.draining import Draining
 from rekindle.model.explained import There
 from rekindle.model.state import JobStatus
 from rekindle.nodes import Nodes
-from rekindle.policy import draining
+from rekindle.policy.drain import node_progress
 
 AGAIN = 10.0
 """Seconds between two looks at the cluster, each of which is a workflow. Jobs are queried at each call of `look`."""
@@ -47,7 +47,7 @@ class Drains:
             NotFound: there is no such node. Unavailable: no control worker answered, or the cluster did not.
         """
         there = await self._nodes.there(node)
-        return draining.forecast(node, there, await self._jobs(there))
+        return node_progress.forecast(node, there, await self._jobs(there))
 
     async def begin(self, node: str) -> Draining:
         """Cordons the node: the ranks on it leave, each by the policy of its job.
@@ -61,7 +61,7 @@ class Drains:
         try:
             there = await self._nodes.there(node, cordon=True)
             self._known[node] = _Known(there, time.monotonic())
-            return draining.progress(node, there, await self._jobs(there))
+            return node_progress.progress(node, there, await self._jobs(there))
         except Unavailable as error:
             raise Unavailable(f"{error}\n{node} may be cordoned by now") from error
 
@@ -73,8 +73,8 @@ class Drains:
         """
         known = self._known.setdefault(node, _Known(There(), 0.0))
         jobs = await self._jobs(known.there)
-        now = draining.progress(node, known.there, jobs)
-        left, since = draining.are_left(now.rows), time.monotonic() - known.at
+        now = node_progress.progress(node, known.there, jobs)
+        left, since = node_progress.are_left(now.rows), time.monotonic() - known.at
         if since < (known.pause if left else self._again):
             return now
         try:
@@ -85,8 +85,8 @@ class Drains:
             known.at = time.monotonic()
             return now.model_copy(update={"drained": left})
         pause = min(max(1.0, 2 * known.pause), self._again) if left else 0.0
-        self._known[node] = known = _Known(draining.met(known.there, seen, jobs), time.monotonic(), pause)
-        return draining.progress(node, known.there, await self._jobs(known.there), seen)
+        self._known[node] = known = _Known(node_progress.met(known.there, seen, jobs), time.monotonic(), pause)
+        return node_progress.progress(node, known.there, await self._jobs(known.there), seen)
 
     async def undo(self, node: str) -> bool:
         """Uncordons the node; pods that have left do not return by themselves. Returns whether it was cordoned."""

@@ -35,8 +35,8 @@ from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks, describe
 from rekindle.model.maintenance import FailoverRequest, Maintenance, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Receipt
-from rekindle.policy import links as policy
-from rekindle.policy import requests
+from rekindle.policy.modes import requests
+from rekindle.policy.operations import links as policy
 from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread, in_words
 
 EXAMPLE = '{"links": [{"node": "node-1", "devices": ["0"]}]}'

@@ -28,7 +28,8 @@ from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.model.base import sent
 from rekindle.model.plan import ENDS, Control, Forecast, Stage, SwitchPlan, Upgrade, UpgradeRequest, Word
 from rekindle.model.recovery import Receipt
-from rekindle.policy import plans, requests
+from rekindle.policy.modes import requests
+from rekindle.policy.operations import switch_upgrade
 from rekindle.temporal import TASK_TIMEOUT, handle_unread, in_words
 
 LISTED = 200
@@ -142,7 +143,7 @@ class Plans:
 
 def _checked(plan: SwitchPlan) -> SwitchPlan:
     plan = requests.read_as(SwitchPlan, plan, '{"switch": "tor-7", "carries": [...], "leaves": [...]}')
-    if wrong := plans.problems(plan):
+    if wrong := switch_upgrade.problems(plan):
         raise BadInput("\n".join(wrong))
     return plan
 

@@ -13,8 +13,8 @@ from rekindle.client import Rekindle, begun
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.recovery import Mode, Outcome, Verdict
 from rekindle.model.stress import StressRequest
-from rekindle.policy import requests
-from rekindle.policy.modes import row_of
+from rekindle.policy.modes import requests
+from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import Attributes
 
 LOOK = 0.1

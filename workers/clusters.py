@@ -10,8 +10,8 @@ from activities.clusters.local import LocalCluster
 from activities.clusters.port import Cluster
 from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
+from workers.other_controller import refuse_beside_another_controller
 from workers.process import patiently
-from workers.rivals import refuse_beside_another_controller
 
 if TYPE_CHECKING:
     from activities.clusters.api_server import Api

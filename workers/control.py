@@ -18,14 +18,14 @@ from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
-from rekindle.policy.modes import MODES as ROWS
+from rekindle.policy.modes.mode_table import MODES as ROWS
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes, identity_of
 from workers.attributes import SearchAttributesKept
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
-from workers.sticky import leave_sticky_queues
+from workers.sticky_queues import leave_sticky_queues
 from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.link_failover import LinkFailover
 from workflows.nodes import Nodes

@@ -17,7 +17,7 @@ from activities.clusters.kubernetes.events import about_job, record
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.clusters.kubernetes.kinds.training_job import MASTER_PORT, pods_of_training_job
-from activities.clusters.kubernetes.lost_rank import is_standby
+from activities.clusters.kubernetes.missing_rank import is_standby
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of
 from activities.clusters.kubernetes.pod_objects import avoided_by, controller_of, is_manager, placed
 from activities.clusters.kubernetes.pod_operations import PodOperations, delete_pod
@@ -28,9 +28,9 @@ from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.manifest import job_of
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
-from workers import own_status
-from workers.own_jobs import FIRST, MANAGER_RESTARTS, phase_of
+from workers import training_job_status
 from workers.process import Process, patiently, run
+from workers.training_job_phase import FIRST, MANAGER_RESTARTS, phase_of
 
 PAUSE = 0.5
 """Seconds before a failed job is retried; doubles for each job up to `LONGEST`."""
@@ -309,14 +309,14 @@ class Operator:
         Args:
             of: resource version that the object must still have; empty: any.
         """
-        status = own_status.told(job.object, phase, message, _moment())
+        status = training_job_status.told(job.object, phase, message, _moment())
         if job.object.get("status", {}).get("phase") != phase.value:
             logger.info("job", extra={"job": job.uid, "job_name": job.name, "phase": phase, "reason": message})
         await self._write_status(job, status, of)
 
     async def _tell_trouble(self, job: Workload, words: str) -> None:
         try:
-            await self._write_status(job, own_status.in_trouble(job.object, words, _moment()))
+            await self._write_status(job, training_job_status.in_trouble(job.object, words, _moment()))
         except (ClusterError, *MALFORMED) as error:
             logger.warning("its trouble is not written", extra={"job": job.uid, "error": str(error)})
 

@@ -4,7 +4,7 @@ recovery needs one. Used by `TrainingJob`; a failure here never affects a recove
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from rekindle.policy import admission
+from rekindle.policy.placement import admission
 from workflows import steps
 from workflows.incident import Memory
 from workflows.journal import Journal

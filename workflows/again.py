@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.recovery import Incident, Outcome
 from rekindle.model.state import Again, JobState
-from rekindle.policy.modes import LAST
+from rekindle.policy.modes.mode_table import LAST
 from workflows import faults
 
 FAULT = "given-up"

@@ -11,7 +11,8 @@ from temporalio import workflow
 
 from rekindle.model.fault import Fault
 from rekindle.model.recovery import Outcome, Report, ReportKind, Situation, Strategy, Training
-from rekindle.policy import faulty, orders
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import faulty_ranks
 from workflows.mode import Ends, ModeWorkflow
 from workflows.opening import open_recovery
 
@@ -56,7 +57,7 @@ async def _answer(mode: ModeWorkflow, situation: Situation, why: str) -> Report 
             else _restart(why, "training cannot repeat its step")
         )
     mode.situation = situation.with_(ordered=(Strategy.RETRY,), answer_by=None)
-    pods = faulty.pods_of(job, situation.announced)
+    pods = faulty_ranks.pods_of(job, situation.announced)
     order = orders.change_strategy(job.id, situation.attempt, Strategy.RETRY, situation.announced, pods)
     async with mode.phase("training repeats a step"):
         if not await mode.order(order, mode.patience):

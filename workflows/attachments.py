@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from rekindle.model.recovery import Attachment
 from rekindle.model.state import JobState
-from rekindle.policy.clients import Identity, identity
+from rekindle.policy.dialogue.client_identity import Identity, identity
 from rekindle.policy.training_sides.table import side_of
 
 KEPT_SESSIONS = 8

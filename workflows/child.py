@@ -19,10 +19,10 @@ from rekindle.ids import ErrorTypes, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
-from rekindle.policy.cases import Case
-from rekindle.policy.modes import row_of
+from rekindle.policy.modes.cases import Case
+from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes
-from workflows import page, steps
+from workflows import steps, ui_text
 
 CONFLICT_PAUSE = timedelta(seconds=1)
 """Pause before a child is started again whose id is still held by a recovery of an earlier workflow of the job, which is ending.
@@ -65,8 +65,8 @@ class Child:
                     parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
                     task_timeout=TASK_TIMEOUT,
                     search_attributes=self._attributes(),
-                    static_summary=page.recovery_summary(self.mode, self._job, self._case),
-                    static_details=page.recovery_details(self.mode, self._job, self._incident, self._case),
+                    static_summary=ui_text.recovery_summary(self.mode, self._job, self._case),
+                    static_details=ui_text.recovery_details(self.mode, self._job, self._incident, self._case),
                 )
                 return
             except WorkflowAlreadyStartedError:

@@ -16,8 +16,8 @@ from temporalio.workflow import ActivityHandle
 from rekindle.ids import ErrorTypes, Signals, Updates
 from rekindle.model.fault import ManagerGone
 from rekindle.model.recovery import Attachment, Heard, Mode, Order, Receipt, RecoveryContext, Report, ReportKind, Strategy
-from rekindle.policy import orders, reports
-from rekindle.policy.clients import Identity, identity
+from rekindle.policy.dialogue import orders, reports
+from rekindle.policy.dialogue.client_identity import Identity, identity
 from rekindle.policy.training_sides.row import TrainingSideRow
 from rekindle.policy.training_sides.table import side_of
 from workflows import steps

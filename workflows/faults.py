@@ -25,8 +25,8 @@ from rekindle.model.fault import (
 from rekindle.model.job import Job
 from rekindle.model.recovery import Handled, Incident, Outcome
 from rekindle.model.state import JobState, Standing, Told
-from rekindle.policy import drains
-from rekindle.policy.cases import Case
+from rekindle.policy.drain import drain_verdicts
+from rekindle.policy.modes.cases import Case
 from workflows import attachments
 
 Key = tuple[str, str, tuple[int, ...]]
@@ -315,7 +315,7 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
     """
 
     def is_meant(one: Standing) -> bool:
-        return (every or one.fault.kind is FaultKind.SUB_HEALTH) and not drains.is_cancelled(one)
+        return (every or one.fault.kind is FaultKind.SUB_HEALTH) and not drain_verdicts.is_cancelled(one)
 
     again = (one.model_copy(update={"judged": ""}) if is_meant(one) else one for one in state.faults)
     return state.with_(faults=tuple(again))

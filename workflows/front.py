@@ -13,7 +13,7 @@ from rekindle.ids import ErrorTypes, job_workflow
 from rekindle.model.activity_values import AskRequest, TargetsRequest, WithdrawRequest
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.stress import Op, StressRequest
-from rekindle.policy import requests
+from rekindle.policy.modes import requests
 from workflows import steps
 from workflows.mode import shielded
 

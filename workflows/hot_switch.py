@@ -32,8 +32,9 @@ from rekindle.model.recovery import (
     Training,
     Verdict,
 )
-from rekindle.policy import faulty, orders
-from rekindle.policy.drains import BY_REQUEST, WENT_BACK
+from rekindle.policy.dialogue import orders
+from rekindle.policy.drain.drain_verdicts import BY_REQUEST, WENT_BACK
+from rekindle.policy.modes import faulty_ranks
 from workflows import hand_over, steps
 from workflows.asked import asked_whether_it_trains
 from workflows.dialogue import AFTER_AN_OUTAGE, OVERDUE, cancel_and_forget
@@ -336,7 +337,7 @@ class HotSwitch(ModeWorkflow):
             return _escalate(reason)
         await self.until(self._is_struck, self.context.job.limits.pause_crossing, "a fault may be the reason")
         real_faults, job = self._real_faults(), self.context.job
-        types = {one.type for fault in real_faults for one in faulty.ranks_of(job, fault)}
+        types = {one.type for fault in real_faults for one in faulty_ranks.ranks_of(job, fault)}
         if not real_faults:
             return _escalate(reason)
         if types == {FaultType.NETWORK}:

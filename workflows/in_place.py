@@ -11,8 +11,8 @@ from temporalio import workflow
 from rekindle.ids import Workflows
 from rekindle.model.bounds import numbered
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Report, Strategy, Verdict
-from rekindle.policy import faulty, opening
-from rekindle.policy.modes import IN_PLACE_TRIES
+from rekindle.policy.modes import faulty_ranks, recovery_opening
+from rekindle.policy.modes.mode_table import IN_PLACE_TRIES
 from workflows.mode import NOTHING, Ends
 from workflows.process_level import ProcessLevel, answer
 
@@ -51,7 +51,7 @@ class InPlaceRecovery(ProcessLevel):
 
     @property
     def _lost(self) -> tuple[int, ...]:
-        return faulty.lost_pods(self.context.job, self.faults)
+        return faulty_ranks.lost_pods(self.context.job, self.faults)
 
     def _fails_for(self, lost: tuple[int, ...]) -> Ends:
         return self.fails(f"no pod is left of {numbered('pod rank', lost)}")
@@ -65,4 +65,4 @@ class InPlaceRecovery(ProcessLevel):
 
     async def _repair(self) -> Report:
         job = self.context.job
-        return await self.carry_out(opening.repair(job, self.situation, self.MODE), job.limits.repair)
+        return await self.carry_out(recovery_opening.repair(job, self.situation, self.MODE), job.limits.repair)

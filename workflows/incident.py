@@ -17,10 +17,13 @@ from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Incident, Mode, Order, Outcome, Own, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
-from rekindle.policy import cases, drains, links, nodes, opening, standbys, succession
-from rekindle.policy.cases import Case
-from rekindle.policy.modes import LAST, About, row_of
-from workflows import attachments, faults, memory, steps
+from rekindle.policy.drain import drain_verdicts
+from rekindle.policy.modes import cases, recovery_opening, succession
+from rekindle.policy.modes.cases import Case
+from rekindle.policy.modes.mode_table import LAST, About, row_of
+from rekindle.policy.operations import links
+from rekindle.policy.placement import avoided_nodes, standbys
+from workflows import attachments, faults, job_reducers, steps
 from workflows.child import Child
 from workflows.dialogue import Dialogue
 from workflows.journal import Journal, event_of
@@ -126,14 +129,14 @@ class IncidentRun:
     # ---- the procedure
 
     async def run(self) -> None:
-        state = self._known.state = memory.begun(self._known.state, self.case)
+        state = self._known.state = job_reducers.begun(self._known.state, self.case)
         self._number = state.incidents
         verdicts: list[Verdict] = []
         while mode := self._next_mode(verdicts):
             verdict = await self._run_mode(mode)
             if not verdicts and self.case.plan.passed_over and verdict.outcome is Outcome.RECOVERED:
                 verdict = verdict.with_(reason=bounds.reason(f"{verdict.reason}; {self.case.plan.passed_over}"))
-            verdicts.append(drains.decided(self.case, self._known.state, workflow.now(), verdict))
+            verdicts.append(drain_verdicts.decided(self.case, self._known.state, workflow.now(), verdict))
             await self._apply(verdicts[-1])
             is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted
             if verdicts[-1].was_interrupted and not is_awaited and not await self._is_broken():
@@ -190,7 +193,7 @@ class IncidentRun:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
         finally:
             self._was_terminated, self._child = self._child.was_terminated, None
-        self._known.state = memory.with_refusing(self._known.state, verdict.failed_on, workflow.now())
+        self._known.state = job_reducers.with_refusing(self._known.state, verdict.failed_on, workflow.now())
         tried = (*self._situation.tried, mode)
         learnt = verdict.situation or self._situation
         self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)
@@ -204,7 +207,7 @@ class IncidentRun:
         here = context.attachment
         if self._situation.tried or not here or here.session != self._receipt_to:
             return None
-        order = opening.first_order(context.job, context.situation, mode, Dialogue.new_uuid())
+        order = recovery_opening.first_order(context.job, context.situation, mode, Dialogue.new_uuid())
         return order and order.model_copy(update={"session": here.session, "at_once": True})
 
     def _context(self, now: datetime) -> RecoveryContext:
@@ -222,8 +225,8 @@ class IncidentRun:
             incarnation=state.progress.incarnation if state.progress else "",
             sessions=attachments.sessions(state),
             policy=state.policy,
-            avoid_nodes=nodes.to_avoid(everything, state.policy, memory.refusing(state, now)),
-            lost_nodes=nodes.lost(everything),
+            avoid_nodes=avoided_nodes.to_avoid(everything, state.policy, job_reducers.refusing(state, now)),
+            lost_nodes=avoided_nodes.lost(everything),
             holders=state.holders,
             links=state.links,
             front=self.case.request.request.front if self.case.request else "",
@@ -233,16 +236,17 @@ class IncidentRun:
         """Applies a verdict. A downgrade is written where the scheduler reads it before the next mode starts pods."""
         if verdict.found:
             report = FaultReport(faults=verdict.found)
-            self._known.state = memory.reported(self._known.state, report, workflow.now(), recovering=True)
+            self._known.state = job_reducers.reported(self._known.state, report, workflow.now(), recovering=True)
         before = self._known.state
-        self._known.state = memory.with_links(before, verdict)
+        self._known.state = job_reducers.with_links(before, verdict)
         mover = self.case.request.request.front if self.case.request else ""
         self.taken_over += links.taken_over(before.links, self._known.state.links, mover)
         before = self._known.state
-        self._known.state = memory.downgraded(before, verdict, workflow.now())
+        self._known.state = job_reducers.downgraded(before, verdict, workflow.now())
         if self._known.state.policy is not before.policy:
             await self._journal.publish_policy(lambda: self._known.state)
-            words = f"sub-health is ignored from now on, until `rekindle policy lift`: {verdict.reason}{drains.worth_it(verdict)}"
+            worth_it = drain_verdicts.worth_it(verdict)
+            words = f"sub-health is ignored from now on, until `rekindle policy lift`: {verdict.reason}{worth_it}"
             await self._journal.record(self._known.state, "SubHealthDowngraded", words, warning=True)
 
     async def _conclude(self, verdicts: list[Verdict]) -> None:
@@ -258,9 +262,9 @@ class IncidentRun:
             faults=self.case.faults,
         )
         known = self._known
-        is_wait = drains.waits(known.state.job, self.case, last)
-        repeated = drains.waited(known.state.history, self.case) if is_wait else None
-        known.state = memory.concluded(known.state, self.case, incident, self._met)
+        is_wait = drain_verdicts.waits(known.state.job, self.case, last)
+        repeated = drain_verdicts.waited(known.state.history, self.case) if is_wait else None
+        known.state = job_reducers.concluded(known.state, self.case, incident, self._met)
         if any(moved.after.uid in self._stood_by for verdict in verdicts for moved in verdict.switched):
             known.state = known.state.with_(upkeep=standbys.taken(known.state.upkeep))
         self._show()
@@ -273,7 +277,7 @@ class IncidentRun:
         if self.case.request:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
-            known.state = memory.answered(known.state, self.case.request.id, _answer(verdicts))
+            known.state = job_reducers.answered(known.state, self.case.request.id, _answer(verdicts))
         self._journal.soon(self._note(last, repeated))
 
     async def _note(self, last: Verdict, repeated: Incident | None) -> None:
@@ -284,8 +288,8 @@ class IncidentRun:
         warning, reason = last.outcome is not Outcome.RECOVERED, f"Recovery{last.outcome.title().replace('_', '')}"
         event = event_of(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
         await self._journal.remember(event if repeated is None else None)
-        is_told = drains.is_told(self.case, repeated, self._began)
-        if is_told and (why := drains.why_held(self._known.state, self.case, last)):
+        is_told = drain_verdicts.is_told(self.case, repeated, self._began)
+        if is_told and (why := drain_verdicts.why_held(self._known.state, self.case, last)):
             await self._journal.drain_waits(self._known.state, self.case.faults[0], why)
 
     def _final(self, verdict: Verdict) -> Verdict:
@@ -333,7 +337,7 @@ async def look(known: Memory, journal: Journal) -> bool:
     if survey.ended:
         known.state = known.state.with_(ended=survey.ended)
     elif known.sightings == before:
-        known.state = memory.surveyed(known.state, survey, workflow.now())
+        known.state = job_reducers.surveyed(known.state, survey, workflow.now())
         journal.problems(known.state, state.problems)
         journal.lost_manager(known.state, state.manager_lost)
     return True

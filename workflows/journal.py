@@ -14,7 +14,7 @@ from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault
 from rekindle.model.job import ManagerLost
 from rekindle.model.state import JobState
-from rekindle.policy.clients import UNSURE
+from rekindle.policy.dialogue.client_identity import UNSURE
 from workflows import steps
 
 TOLD_AT_ONCE = 5

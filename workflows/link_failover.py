@@ -19,8 +19,9 @@ from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
 from rekindle.model.links import LinksReset, NodeLinks, Placed, describe, named
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
-from rekindle.policy import links, requests
-from rekindle.policy.modes import LAST
+from rekindle.policy.modes import requests
+from rekindle.policy.modes.mode_table import LAST
+from rekindle.policy.operations import links
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import finished

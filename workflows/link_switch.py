@@ -13,7 +13,8 @@ from rekindle.ids import Workflows
 from rekindle.model.activity_values import ResolveLinksRequest
 from rekindle.model.links import RankLinks, describe
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Report, ReportKind, Verdict
-from rekindle.policy import links, orders
+from rekindle.policy.dialogue import orders
+from rekindle.policy.operations import links
 from workflows import steps
 from workflows.mode import NOTHING, Ends, seconds
 from workflows.operation import CANCELLED, Operation

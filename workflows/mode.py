@@ -26,7 +26,7 @@ from rekindle.model.recovery import (
     Training,
     Verdict,
 )
-from rekindle.policy import opening
+from rekindle.policy.modes import recovery_opening
 from rekindle.temporal import Attributes
 from workflows.dialogue import Dialogue
 from workflows.shown import Shown
@@ -75,7 +75,7 @@ class ModeWorkflow(Dialogue):
         self.request = request
         self.situation = context.situation if context else Situation()
         if self.told_first:
-            self.situation = opening.told(self.situation, self.told_first)
+            self.situation = recovery_opening.told(self.situation, self.told_first)
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # current faults
         self.failed_on: list[str] = []  # nodes on which pods of this mode did not start
         self.met = self.faults  # faults at the beginning of the mode

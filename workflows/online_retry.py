@@ -11,7 +11,7 @@ from temporalio import workflow
 from rekindle.ids import Workflows
 from rekindle.model.fault import FaultType
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Strategy, Verdict
-from rekindle.policy import opening
+from rekindle.policy.modes import recovery_opening
 from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer
 
@@ -48,7 +48,7 @@ class OnlineRetry(ProcessLevel):
 
     async def _repeat(self) -> str:
         job = self.context.job
-        report = await self.carry_out(opening.repair(job, self.situation, self.MODE), job.limits.retry)
+        report = await self.carry_out(recovery_opening.repair(job, self.situation, self.MODE), job.limits.retry)
         if report.code:
             raise self.fails(f"the step could not be repeated: {answer(report)}", report.code)
         return f"the step was repeated, no process ended: {report.info}"

@@ -13,7 +13,8 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.model.job import Job
 from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation, Training
-from rekindle.policy import faulty, opening, orders
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import faulty_ranks, recovery_opening
 from workflows import steps
 from workflows.mode import Ends, ModeWorkflow, seconds
 
@@ -47,7 +48,7 @@ class _Opening:
         self.mode = mode
         self.job: Job = mode.context.job
         self.side = mode.side
-        self.leave = opening.pods_leave(self.job, in_place=mode.MODE is Mode.IN_PLACE)
+        self.leave = recovery_opening.pods_leave(self.job, in_place=mode.MODE is Mode.IN_PLACE)
         self.ordered_on: Attachment | None = None
         """Stream on which the last order was first tried.
 
@@ -61,7 +62,7 @@ class _Opening:
     def told(self, report: Report | None = None) -> Situation:
         """Updates the situation with the current faults, including those of the training side's report, and returns it."""
         here, named = self.mode.delivered_on, report.fault_ranks if report else ()
-        situation = opening.updated(self.job, self.situation, self.mode.standing_faults(), named)
+        situation = recovery_opening.updated(self.job, self.situation, self.mode.standing_faults(), named)
         self.mode.situation = situation.with_(told_on=here.session if here else situation.told_on)
         return self.mode.situation
 
@@ -92,7 +93,7 @@ class _Opening:
 
     async def settle(self) -> None:
         """Waits for further faults, which are announced with the others."""
-        wait = opening.settling(self.job, self.told())
+        wait = recovery_opening.settling(self.job, self.told())
         if wait > timedelta(0):
             await self.mode.until(lambda: bool(self.mode.lost_manager), wait, "faults settle")
         self._must_be_answered()
@@ -101,22 +102,22 @@ class _Opening:
         """Announces the faults, once per attempt. A later fault is sent with the strategy."""
         if not self.situation.attempt:
             self.mode.situation = self.situation.with_(attempt=self.mode.new_attempt())
-        retries = opening.may_retry(self.job, self.told())
+        retries = recovery_opening.may_retry(self.job, self.told())
         holders = () if retries or not self.leave else await holders_now(self.mode)
         situation = self.told()
-        before = () if opening.may_retry(self.job, situation) else self.mode.context.holders
-        named = opening.leaving(self.job, situation, before, holders)
+        before = () if recovery_opening.may_retry(self.job, situation) else self.mode.context.holders
+        named = recovery_opening.leaving(self.job, situation, before, holders)
         order = self._announcement(named)
         self.mode.situation = situation.with_(
-            announced=opening.announcement(self.job, situation, leave=self.leave),
+            announced=recovery_opening.announcement(self.job, situation, leave=self.leave),
             leaving=tuple(sorted((*situation.leaving, *named))),
         )
         await self._give(order)
 
     def _announcement(self, leaving: tuple[int, ...]) -> Order:
         situation = self.situation
-        faults = situation.announced or opening.announcement(self.job, situation, leave=self.leave)
-        if faulty.is_retryable(faults):
+        faults = situation.announced or recovery_opening.announcement(self.job, situation, leave=self.leave)
+        if faulty_ranks.is_retryable(faults):
             return orders.retryable_fault(self.job.id, situation.attempt, faults)
         return orders.normal_fault(self.job.id, situation.attempt, faults, leaving)
 
@@ -127,7 +128,7 @@ class _Opening:
         """
         report = await self._answer(ReportKind.STRATEGIES, self.job.limits.offers)
         self._take(report)
-        offers = opening.offers(report.strategies) if report else opening.presumed(self.situation)
+        offers = recovery_opening.offers(report.strategies) if report else recovery_opening.presumed(self.situation)
         self.mode.situation = self.situation.with_(offered=True, offers=offers, presumed=report is None)
 
     # ---- orders and their answers
@@ -187,7 +188,7 @@ class _Opening:
         return self._is_cut() and self.mode.attachment is not None
 
     def _no_answer(self) -> str:
-        if faulty.is_nobody_left(self.job, self.mode.standing_faults()):
+        if faulty_ranks.is_nobody_left(self.job, self.mode.standing_faults()):
             return "every pod is lost"
         return self.mode.lost_manager
 
@@ -204,7 +205,7 @@ class _Opening:
     def _patience(self) -> datetime | None:
         if self.side.waits_for_orders or self.mode.answered_at is None:
             return None
-        return self.mode.answered_at + opening.patience(self.job, self.situation)
+        return self.mode.answered_at + recovery_opening.patience(self.job, self.situation)
 
 
 async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from datetime import timedelta
 from temporalio import workflow
 
 from rekindle.model.recovery import Outcome, Report, ReportKind, Training, Verdict
-from rekindle.policy import cases, orders
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import cases
 from workflows.asked import LOST, asked_whether_it_trains
-from workflows.concluding import Concluding
 from workflows.mode import Ends, seconds
+from workflows.non_interruptible import Concluding
 
 CANCELLED = "cancelled by request"
 

@@ -9,10 +9,10 @@ from temporalio import workflow
 
 from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, not_among
 from rekindle.model.recovery import Handled, Order, Outcome, Report, ReportKind, Strategy, Training, Verdict
-from rekindle.policy import faulty, opening
+from rekindle.policy.modes import faulty_ranks, recovery_opening
 from workflows.asked import asked_whether_it_trains
-from workflows.concluding import Concluding
 from workflows.mode import Ends, seconds
+from workflows.non_interruptible import Concluding
 from workflows.opening import open_recovery
 
 NEWS = timedelta(seconds=1)
@@ -59,13 +59,13 @@ class ProcessLevel(Concluding):
         Raises:
             Ends: it does not.
         """
-        self.situation = opening.updated(self.context.job, self.situation, self.faults)
+        self.situation = recovery_opening.updated(self.context.job, self.situation, self.faults)
         if self.told_first:
             return
-        if self.ASKS_FIRST or not opening.is_told_at_once(self.context.job, self.situation, strategy):
+        if self.ASKS_FIRST or not recovery_opening.is_told_at_once(self.context.job, self.situation, strategy):
             await self._ask_for(strategy)
         else:
-            self.situation = opening.unasked(self.context.job, self.situation, self.new_attempt(), strategy)
+            self.situation = recovery_opening.unasked(self.context.job, self.situation, self.new_attempt(), strategy)
 
     async def _ask_for(self, strategy: Strategy) -> None:
         situation = await open_recovery(self, self.situation)
@@ -137,7 +137,7 @@ class ProcessLevel(Concluding):
     def _told_by_others(self) -> tuple[Handled, ...]:
         announced, job = {one.rank for one in self.situation.announced}, self.context.job
         told = [fault for fault in self.faults if fault.source not in (WATCHER, TRAINING_SIDE)]
-        ranks = [(fault, {one.rank for one in faulty.ranks_of(job, fault)}) for fault in told]
+        ranks = [(fault, {one.rank for one in faulty_ranks.ranks_of(job, fault)}) for fault in told]
         return tuple(Handled.of(fault) for fault, of in ranks if of and of <= announced)
 
     def is_no_answer(self, report: Report) -> str:
@@ -174,12 +174,12 @@ class ProcessLevel(Concluding):
     def is_hit(self) -> bool:
         """True if ranks are faulty that were not announced."""
         known = {one.rank for one in self.situation.announced}
-        now = opening.updated(self.context.job, self.situation, self.faults)
+        now = recovery_opening.updated(self.context.job, self.situation, self.faults)
         return any(one.rank not in known for one in now.faulty)
 
     def again(self) -> None:
         """Prepares to announce all faults again with a new uuid, including those that occurred meanwhile."""
-        self.situation = opening.again(self.situation)
+        self.situation = recovery_opening.again(self.situation)
 
     # ---- ends
 

@@ -20,8 +20,10 @@ from rekindle.model.activity_values import BackupRequest, Replacement
 from rekindle.model.bounds import few
 from rekindle.model.fault import FaultKind
 from rekindle.model.recovery import Handled, Mode, ModeRequest, PodRef, RecoveryContext, Report, Strategy, Switched, Verdict
-from rekindle.policy import faulty, nodes, orders
-from rekindle.policy.modes import RESCHEDULING_TRIES
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import faulty_ranks
+from rekindle.policy.modes.mode_table import RESCHEDULING_TRIES
+from rekindle.policy.placement import avoided_nodes
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.mode import NOTHING, seconds
@@ -129,7 +131,7 @@ class ProcessRescheduling(RecreatedPods):
         request = BackupRequest(job_id=self.context.job.id, pod_rank=pod_rank, name_suffix=suffix, avoid_nodes=avoid)
         self.leaves.pop(pod_rank, None)
         try:
-            if pod_rank in faulty.lost_pods(self.context.job, self.faults):
+            if pod_rank in faulty_ranks.lost_pods(self.context.job, self.faults):
                 return await steps.ensure_replacement(request)
             try:
                 living = await steps.ensure_backup(request)
@@ -231,8 +233,8 @@ class ProcessRescheduling(RecreatedPods):
         return [backup for backup in self.backups.values() if backup.backup.uid in over]
 
     def _nodes_to_avoid(self) -> tuple[str, ...]:
-        lost = (*self.context.lost_nodes, *nodes.lost(self.faults))
-        return tuple(dict.fromkeys((*self.leaves_out, *self.context.avoid_nodes, *lost)))[: nodes.MOST_NODES]
+        lost = (*self.context.lost_nodes, *avoided_nodes.lost(self.faults))
+        return tuple(dict.fromkeys((*self.leaves_out, *self.context.avoid_nodes, *lost)))[: avoided_nodes.MOST_NODES]
 
     async def _delete_backups(self) -> None:
         self.left_behind = tuple(backup.backup for backup in self.backups.values())

@@ -15,9 +15,11 @@ from rekindle.model.activity_values import Held
 from rekindle.model.bounds import few, numbered
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.recovery import Report, Strategy, Switched
-from rekindle.policy import faulty, nodes, opening, orders
-from rekindle.policy.eligibility import MOST_REPLACED, too_many
-from rekindle.policy.modes import RESCHEDULING_TRIES
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import faulty_ranks, recovery_opening
+from rekindle.policy.modes.eligibility import MOST_REPLACED, too_many
+from rekindle.policy.modes.mode_table import RESCHEDULING_TRIES
+from rekindle.policy.placement import avoided_nodes
 from workflows import steps
 from workflows.mode import CAUGHT, seconds
 from workflows.opening import holders_now
@@ -48,7 +50,7 @@ class RecreatedPods(ProcessLevel):
         self.pods_to_replace()
         async with self.phase("new pods take over the ranks"):
             late = await self._found_late()
-            pods = faulty.pods_of(self.context.job, self.situation.announced)
+            pods = faulty_ranks.pods_of(self.context.job, self.situation.announced)
             report = await self._recover(late, self._held(pods))
         if report.code:
             raise self.fails(f"the new pods could not take over: {answer(report)}", report.code)
@@ -57,7 +59,7 @@ class RecreatedPods(ProcessLevel):
 
     def pods_to_replace(self) -> tuple[int, ...]:
         """Returns the pod ranks of the announced faults; raises Ends if they are too many by now."""
-        pods = faulty.pods_of(self.context.job, self.situation.announced)
+        pods = faulty_ranks.pods_of(self.context.job, self.situation.announced)
         if len(pods) > MOST_REPLACED:
             raise self.fails(too_many(len(pods)))
         return pods
@@ -65,9 +67,9 @@ class RecreatedPods(ProcessLevel):
     async def _found_late(self) -> tuple[int, ...]:
         """Returns the pods that only this order tells to leave, as their faults were found after the announcement."""
         job, here = self.context.job, self.situation
-        is_late = set(faulty.pods_of(job, here.faulty)) - set(faulty.pods_of(job, here.announced))
-        late = opening.leaving(job, here, self.context.holders, await holders_now(self)) if is_late else ()
-        announced = opening.announcement(job, here, leave=True)
+        is_late = set(faulty_ranks.pods_of(job, here.faulty)) - set(faulty_ranks.pods_of(job, here.announced))
+        late = recovery_opening.leaving(job, here, self.context.holders, await holders_now(self)) if is_late else ()
+        announced = recovery_opening.announcement(job, here, leave=True)
         self.situation = here.with_(announced=announced, leaving=tuple(sorted((*here.leaving, *late))))
         return late
 
@@ -119,7 +121,7 @@ class RecreatedPods(ProcessLevel):
         raise self.ends_all("new pods fail again and again")
 
     async def _come(self, held: tuple[Held, ...]) -> None:
-        limit, lost = self.context.job.limits.replacement_scheduled, (*self.context.lost_nodes, *nodes.lost(self.faults))
+        limit, lost = self.context.job.limits.replacement_scheduled, (*self.context.lost_nodes, *avoided_nodes.lost(self.faults))
         made = await steps.make_anew(self.context.job.id, held, tuple(dict.fromkeys(lost)), workflow.now() + limit)
         if made.missing:
             raise self.ends_all(f"no spare: {made.missing} within {seconds(limit)}")

@@ -13,7 +13,7 @@ from temporalio.workflow import ActivityHandle
 from rekindle.model import bounds
 from rekindle.model.activity_values import StandbysNow
 from rekindle.model.standby import Upkeep
-from rekindle.policy import standbys
+from rekindle.policy.placement import standbys
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory

@@ -33,7 +33,8 @@ from rekindle.model.plan import (
     Word,
 )
 from rekindle.model.recovery import Receipt
-from rekindle.policy import plans, requests
+from rekindle.policy.modes import requests
+from rekindle.policy.operations import switch_upgrade
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import finished
@@ -91,7 +92,7 @@ class SwitchUpgrade:
         if self.known.stage is Stage.CHECKING:
             await self._check()
         while self.known.stage not in ENDS and not self.request.dry_run:
-            await workflow.wait_condition(lambda: not plans.stands(self.known) or self._moves_on())
+            await workflow.wait_condition(lambda: not switch_upgrade.stands(self.known) or self._moves_on())
             if self._moves_on():
                 await self._continue_as_new()
             await self._next()
@@ -130,16 +131,16 @@ class SwitchUpgrade:
             self._becomes(Stage.REFUSED)
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise _refusal(self._forecast)
-        self.known = plans.begun(self.plan, self.known)
+        self.known = switch_upgrade.begun(self.plan, self.known)
 
     async def _look_ahead(self) -> Forecast:
-        if wrong := (self._misread,) if self._misread else plans.problems(self.plan):
+        if wrong := (self._misread,) if self._misread else switch_upgrade.problems(self.plan):
             return Forecast(refused=wrong)
         try:
             views = [await steps.survey_leaf(leaf, self.plan.jobs) for leaf in self.plan.leaves]
         except ActivityError as error:
             return Forecast(refused=(f"its leaves cannot be looked at: {_words(error)}",))
-        return plans.forecast(self.plan, views)
+        return switch_upgrade.forecast(self.plan, views)
 
     # ---- one leaf
 
@@ -160,11 +161,11 @@ class SwitchUpgrade:
         """Moves every job off the leaf. The leaf is free when a look shows that no job is left on it."""
         if (seen := await self._survey()) is None:
             return
-        here = plans.to_move(seen, self.known)
+        here = switch_upgrade.to_move(seen, self.known)
         await self._each(here, self._move, Stage.FAILING_OVER)
         if self.known.asking:
             seen = await self._survey()
-            self.known = plans.without_gone(self.known, seen) if seen else self.known
+            self.known = switch_upgrade.without_gone(self.known, seen) if seen else self.known
         elif not here and self._goes_on(Stage.FAILING_OVER):
             self._becomes(Stage.FREE)
 
@@ -183,22 +184,22 @@ class SwitchUpgrade:
 
     async def _look_again(self) -> None:
         seen = await self._survey()
-        come = plans.newcomers(seen, self.known) if seen else []
-        self._soon = bool(seen and not come and plans.came_back(seen, self.known))
+        come = switch_upgrade.newcomers(seen, self.known) if seen else []
+        self._soon = bool(seen and not come and switch_upgrade.came_back(seen, self.known))
         if come and self.known.stage is Stage.FREE:
             self._note(f"back to failing over, {bounds.few([job.job for job in come])} on the leaf")
             self._becomes(Stage.FAILING_OVER)
         self._show()
 
     async def _switch_back(self) -> None:
-        here = plans.to_return(self.known)
+        here = switch_upgrade.to_return(self.known)
         await self._each(here, self._move_back, self.known.stage)
-        if plans.stands(self.known) or plans.to_return(self.known):
+        if switch_upgrade.stands(self.known) or switch_upgrade.to_return(self.known):
             return
         if self.known.stage is Stage.ROLLING_BACK:
             self._becomes(Stage.ROLLED_BACK)
         else:
-            self.known = plans.leaf_done(self.known)
+            self.known = switch_upgrade.leaf_done(self.known)
 
     # ---- one job
 
@@ -220,7 +221,7 @@ class SwitchUpgrade:
         return self.known.stage is stage and not self.known.stopped
 
     async def _move(self, job: JobOnLeaf) -> None:
-        move, stage, until = plans.first_move(job, self.known.leaf), Stage.FAILING_OVER, workflow.now() + PATIENCE
+        move, stage, until = switch_upgrade.first_move(job, self.known.leaf), Stage.FAILING_OVER, workflow.now() + PATIENCE
         moved = Moved(problem=job.problem)
         while not job.problem:
             self._put(move, Where.MOVING, moved.problem)
@@ -234,7 +235,7 @@ class SwitchUpgrade:
         if not moved.problem:
             self._put(move, Where.ON_BACKUP, moved.info)
         elif self.known.stage is not stage or (self.known.stopped and moved.busy):
-            self.known = plans.without(self.known, move)
+            self.known = switch_upgrade.without(self.known, move)
             self._show()
         else:
             self._put(move, Where.SKIPPED if self.plan.skip_unmovable else Where.NOT_MOVED, moved.problem)
@@ -279,11 +280,11 @@ class SwitchUpgrade:
     @workflow.update(name=PlanUpdates.CONTROL)
     async def control(self, control: Control) -> Receipt:
         self._tell(control)
-        return Receipt(info=plans.now(self.known))
+        return Receipt(info=switch_upgrade.now(self.known))
 
     @control.validator
     def _may_be_told(self, control: Control) -> None:
-        if problem := plans.may_not(self.known, control):
+        if problem := switch_upgrade.may_not(self.known, control):
             raise ApplicationError(problem, type=ErrorTypes.REQUEST_REFUSED)
 
     @workflow.signal(name=Signals.CONTROL)
@@ -293,10 +294,10 @@ class SwitchUpgrade:
 
     def _tell(self, control: Control) -> None:
         by = f" by {control.requested_by}" if control.requested_by else ""
-        if problem := plans.may_not(self.known, control):
+        if problem := switch_upgrade.may_not(self.known, control):
             self._note(f"{control.word}{by} was refused: {problem}")
             return
-        self.known = plans.told(self.known, control.word)
+        self.known = switch_upgrade.told(self.known, control.word)
         self._note(f"{control.word}{by}")
 
     @workflow.signal(name=Signals.RETURNED)
@@ -319,7 +320,7 @@ class SwitchUpgrade:
     # ---- what people see
 
     def _put(self, move: JobMove, where: Where, reason: str = "") -> None:
-        self.known = plans.put(self.known, move.model_copy(update={"where": where, "reason": bounds.note(reason)}))
+        self.known = switch_upgrade.put(self.known, move.model_copy(update={"where": where, "reason": bounds.note(reason)}))
         self._show()
 
     def _becomes(self, stage: Stage) -> None:
@@ -332,7 +333,7 @@ class SwitchUpgrade:
 
     def _show(self) -> None:
         self._shown.tell({Attributes.PHASE: self.known.stage.value})
-        lines = [f"**{self.known.switch}**: {plans.now(self.known)}"]
+        lines = [f"**{self.known.switch}**: {switch_upgrade.now(self.known)}"]
         lines += [
             f"- leaf {one.name}: {one.returned} jobs moved and back, {one.skipped + one.left} left" for one in self.known.done
         ]

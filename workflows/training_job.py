@@ -1,9 +1,9 @@
 """Entity workflow of one training job, for as long as the job lives. It decides, and runs one incident at a time.
 
 It is started only by the registration of a job (update-with-start). All that happens to the job enters as updates: each has a
-validator, which stores nothing, and one function of `workflows.memory` that changes the state; `run` does the work. It continues
-as new when its run is long, and never while an incident runs. It never fails, and ignores cancellations: the end of a job is an
-update.
+validator, which stores nothing, and one function of `workflows.job_reducers` that changes the state; `run` does the work. It
+continues as new when its run is long, and never while an incident runs. It never fails, and ignores cancellations: the end of a
+job is an update.
 """
 
 import asyncio
@@ -25,16 +25,19 @@ from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
 from rekindle.model.trace import Trace
-from rekindle.policy import cases, drains, eligibility, faulty, links, observing, orders, requests
-from rekindle.policy.cases import Case
-from workflows import again, attachments, faults, lost, memory, page, steps
+from rekindle.policy.dialogue import orders
+from rekindle.policy.drain import drain_verdicts
+from rekindle.policy.modes import cases, eligibility, faulty_ranks, observe_only, requests
+from rekindle.policy.modes.cases import Case
+from rekindle.policy.operations import links
+from workflows import again, attachments, faults, job_reducers, orphaned_recovery, steps, ui_text
 from workflows.admission import Admission
 from workflows.attachments import Standing
-from workflows.broom import Broom
-from workflows.declined import Declined
 from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
 from workflows.journal import Journal
+from workflows.leftover_pods import Broom
 from workflows.shown import Shown
+from workflows.skipped_decisions import Declined
 from workflows.standbys import Standbys
 
 ROOM = 200
@@ -73,7 +76,7 @@ class TrainingJob:
         self._standbys = Standbys(self.known, self.journal)
         self._admission = Admission(self.known, self.journal)
         is_new = workflow.info().continued_run_id is None
-        self._shown = Shown({} if is_new or not self._is_readable else page.job_row(self.state, None))
+        self._shown = Shown({} if is_new or not self._is_readable else ui_text.job_row(self.state, None))
         self._told: tuple[Fault, ...] = ()
         self._declined = Declined(self.known, self.journal)
 
@@ -136,8 +139,8 @@ class TrainingJob:
     def _forget_what_is_over(self) -> None:
         before = self.state
         self.known.state = faults.without_over(before, workflow.now())
-        if drains.is_due(self.state, workflow.now()):
-            self.known.state = drains.judged_again(self.state)
+        if drain_verdicts.is_due(self.state, workflow.now()):
+            self.known.state = drain_verdicts.judged_again(self.state)
         if again.is_due(self.state, workflow.now()):
             self.known.state = again.judged_again(self.state)
         if self.state is not before:
@@ -219,7 +222,7 @@ class TrainingJob:
 
     async def _handle(self, case: Case) -> None:
         if self.state.lost_recovery:
-            before, settled = self.state, await lost.is_settled(self.known, self.journal)
+            before, settled = self.state, await orphaned_recovery.is_settled(self.known, self.journal)
             self._tell_reset_links(before)
             if settled:
                 self._show()
@@ -251,7 +254,7 @@ class TrainingJob:
         """
 
         def is_settled() -> bool:
-            lost = faulty.is_nobody_left(self.state.job, cases.counting(self.state, workflow.now()))
+            lost = faulty_ranks.is_nobody_left(self.state.job, cases.counting(self.state, workflow.now()))
             return not self.state.misses_stream or bool(self.state.ended) or lost
 
         with suppress(TimeoutError):
@@ -301,20 +304,20 @@ class TrainingJob:
     async def _dismiss_request(self) -> None:
         if (waiting := self.state.request) and waiting.request.mode:
             verdict = Verdict(mode=waiting.request.mode, outcome=Outcome.CANCELLED, reason=self.state.ended)
-            self.known.state = memory.answered(self.state, waiting.id, verdict)
+            self.known.state = job_reducers.answered(self.state, waiting.id, verdict)
 
     def _show(self) -> None:
         """Renews the job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
         recovery = self._running()
-        self._shown.tell(page.job_row(self.state, running))
-        workflow.set_current_details(page.job_page(self.state, running, recovery))
+        self._shown.tell(ui_text.job_row(self.state, running))
+        workflow.set_current_details(ui_text.job_page(self.state, running, recovery))
 
     # ---- the watcher: the job, its pods and nodes, its end
 
     @workflow.update(name=Updates.REGISTER)
     def register(self, registration: Registration) -> Receipt:
-        self.known.state = memory.registered(self.state, registration, workflow.now())
+        self.known.state = job_reducers.registered(self.state, registration, workflow.now())
         if registration.sighting:
             self._sighted(registration.sighting)
         self._show()
@@ -335,7 +338,7 @@ class TrainingJob:
     def _sighted(self, sighting: Sighting) -> None:
         self.known.sightings += 1
         before = self.state
-        self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
+        self.known.state = job_reducers.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         self.journal.problems(self.state, before.problems)
         if self.journal.lost_manager(self.state, before.manager_lost):
             self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
@@ -364,7 +367,7 @@ class TrainingJob:
         Gateways repeat it at intervals, so that a lost state is completed again.
         """
         state, before = self.state, self.state.attachment
-        self.known.state = memory.attached(state, attachment, workflow.now(), restarting=self._restarts_pods())
+        self.known.state = job_reducers.attached(state, attachment, workflow.now(), restarting=self._restarts_pods())
         self.journal.lost_manager(self.state, state.manager_lost)
         self.journal.unsure(self.state, state.unsure_since)
         self._tell_faults()
@@ -406,7 +409,7 @@ class TrainingJob:
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
         before, recovering = self.state, bool(self.incident or self.state.lost_recovery)
-        self.known.state = memory.progressed(before, progress, recovering=recovering)
+        self.known.state = job_reducers.progressed(before, progress, recovering=recovering)
         self._tell(Signals.PROGRESSED, progress)
         self._tell_faults()
         self._tell_reset_links(before)
@@ -433,7 +436,7 @@ class TrainingJob:
 
         The receipt contains the first order if that follows from the faults alone, and its gateway sends it at once.
         """
-        self.known.state = memory.reported(
+        self.known.state = job_reducers.reported(
             self.state, report, workflow.now(), recovering=self.incident is not None, update_id=_update_id()
         )
         self._tell_faults()
@@ -480,7 +483,7 @@ class TrainingJob:
         over = links.reset(before, self.state)
         if not over:
             return
-        self.known.state = memory.without_links(self.state, over)
+        self.known.state = job_reducers.without_links(self.state, over)
         words = f"on their first links again, in new pods: {links.described(over)}"
         self.journal.soon(self.journal.record(self.state, "LinksReset", words, warning=True))
         self._tell_maintenances(over, "on their first links, in new pods")
@@ -516,16 +519,16 @@ class TrainingJob:
             request: a `ModeRequest` as the client wrote it. An invalid one is refused by this handler, not by the SDK.
         """
         request_id = _update_id()
-        if memory.answer_of(self.state, request_id) is None:
-            self.known.state = memory.requested(self.state, Pending(id=request_id, request=requests.read(request)))
-            await workflow.wait_condition(lambda: memory.answer_of(self.state, request_id) is not None)
-        verdict = memory.answer_of(self.state, request_id)
+        if job_reducers.answer_of(self.state, request_id) is None:
+            self.known.state = job_reducers.requested(self.state, Pending(id=request_id, request=requests.read(request)))
+            await workflow.wait_condition(lambda: job_reducers.answer_of(self.state, request_id) is not None)
+        verdict = job_reducers.answer_of(self.state, request_id)
         assert verdict is not None
         return verdict.with_(tested=self.known.tested.get(request_id))
 
     @recover.validator
     def _may_be_asked_for(self, request: object) -> None:
-        if memory.answer_of(self.state, _update_id()):
+        if job_reducers.answer_of(self.state, _update_id()):
             return
         if self.state.ended:
             raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
@@ -543,8 +546,8 @@ class TrainingJob:
         asked = self.incident.case.request if self.incident else None
         if self.incident and asked and asked.id == request_id:
             self.incident.withdraw(request_id)
-        elif memory.answer_of(self.state, request_id) is None:
-            self.known.state = memory.withdrawn(self.state, request_id)
+        elif job_reducers.answer_of(self.state, request_id) is None:
+            self.known.state = job_reducers.withdrawn(self.state, request_id)
         return Receipt(info="withdrawn")
 
     @withdraw.validator
@@ -557,7 +560,7 @@ class TrainingJob:
         """Lifts the downgrade on behalf of an operator: the owner's policy holds again, and sub-healths are judged again."""
         if self.state.downgrade is None:
             return Receipt(info=f"nothing to lift: the policy is {self.state.policy}")
-        self.known.state = memory.lifted(self.state)
+        self.known.state = job_reducers.lifted(self.state)
         await self.journal.publish_policy(lambda: self.state)
         await self.journal.remember()
         words = f"the sub-health policy is {self.state.policy} again"
@@ -568,15 +571,15 @@ class TrainingJob:
     @lift.validator
     def _may_be_lifted(self) -> None:
         if self.state.job.observe and self.state.downgrade:
-            raise _rejected(ErrorTypes.REQUEST_REFUSED, observing.ONLY)
+            raise _rejected(ErrorTypes.REQUEST_REFUSED, observe_only.ONLY)
 
     def _to_remember(self) -> RememberRequest:
         recovery = self._running()
         return RememberRequest(
             job_id=self.state.job.id,
-            memory=memory.to_remember(self.state, recovery),
+            memory=job_reducers.to_remember(self.state, recovery),
             recovering=(self.incident.mode if self.incident else None) or "",
-            last_verdict=memory.last_verdict(self.state),
+            last_verdict=job_reducers.last_verdict(self.state),
         )
 
     @workflow.signal(name=Signals.VERDICT)

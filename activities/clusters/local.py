@@ -11,8 +11,8 @@ from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodPhase, PodRole, PodSpec, WatchEvent
 from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules
-from rekindle.policy import standbys
-from rekindle.policy.pod_ranks import is_over, is_standby, last_holder, latest_generation
+from rekindle.policy.detection.pod_ranks import is_over, is_standby, last_holder, latest_generation
+from rekindle.policy.placement import standbys
 
 RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
 """Annotations of a pod that are about its rank."""

@@ -17,7 +17,7 @@ from rekindle.model.rule_file import rules_of
 from rekindle.model.rules import Named, Rule, Rules, Then, Unbelieved
 from rekindle.model.state import JobStatus, Standing
 from rekindle.nodes import Nodes
-from rekindle.policy.explaining import UNUSED, is_used
+from rekindle.policy.detection.node_report import UNUSED, is_used
 
 DOUBTS = 10.0
 """Seconds to wait for the rules that are not believed, after a job was shown."""

@@ -22,9 +22,9 @@ from rekindle.model.cluster import Node, Pod, condition_of
 from rekindle.model.keys import HEALTH, ISOLATED, NODE_HEALTHY
 from rekindle.model.manifest import parse_all
 from rekindle.model.rule_file import rules_of
-from rekindle.policy import isolation
-from rekindle.policy.believing import among
-from rekindle.policy.phases import RECOVERING
+from rekindle.policy.detection import isolation
+from rekindle.policy.detection.rule_breaker import among
+from rekindle.policy.modes.job_phase import RECOVERING
 from rekindle.settings import read_settings
 
 nodes_app = App(

@@ -22,10 +22,10 @@ from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
 from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.model.stress import Code, Tested
-from rekindle.policy import standbys
-from rekindle.policy.cases import describe
-from rekindle.policy.clients import doubts
-from rekindle.policy.phases import phase
+from rekindle.policy.dialogue.client_identity import doubts
+from rekindle.policy.modes.cases import describe
+from rekindle.policy.modes.job_phase import phase
+from rekindle.policy.placement import standbys
 
 NO_STEP = "reports 406 no step was completed"
 """Part of the verdict of a hot switch after which no step was completed: our training side rebuilt its communicator after the

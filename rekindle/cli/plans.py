@@ -20,7 +20,7 @@ from rekindle.errors import BadInput, Refused
 from rekindle.model.plan import ENDS, Forecast, Stage, SwitchPlan, Upgrade, Where, Word
 from rekindle.model.plan_file import parse
 from rekindle.plans import ENDED_BY_FORCE, Plans
-from rekindle.policy import plans as policy
+from rekindle.policy.operations import switch_upgrade as policy
 from rekindle.temporal import Attributes
 
 plan_app = App(name="plan", help="Upgrade a switch leaf by leaf, while the jobs on it train on their backup links.")

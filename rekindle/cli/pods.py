@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from rekindle.model.cluster import Pod, PodPhase, condition_of
-from rekindle.policy.pod_ranks import is_standby
+from rekindle.policy.detection.pod_ranks import is_standby
 
 
 def is_waiting(pod: Pod) -> bool:

@@ -28,8 +28,8 @@ from rekindle.model.fault import FaultKind
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.state import JobState
-from rekindle.policy import requests
-from rekindle.policy.ladder import for_request
+from rekindle.policy.modes import requests
+from rekindle.policy.modes.ladder import for_request
 
 policy_app = App(name="policy", help="Show a job's sub-health policy, and lift its downgrade.")
 

@@ -24,7 +24,7 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.manifest import parse
 from rekindle.model.recovery import Incident, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus
-from rekindle.policy.pod_ranks import is_standby
+from rekindle.policy.detection.pod_ranks import is_standby
 from rekindle.temporal import connect
 
 RANKS = 4

@@ -10,7 +10,7 @@ from rekindle.cli.output import Format, show_tested
 from rekindle.cli.scenario import STEP_MS, Options, Scenario, Step
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.stress import Op, StressRequest
-from rekindle.policy import isolation
+from rekindle.policy.detection import isolation
 
 OUTLASTED = 12.0
 """Minimum seconds for which training lasts after the test, as a pod on another node has to load."""

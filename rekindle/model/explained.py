@@ -1,4 +1,7 @@
-"""Explanation for people of what the cluster shows about its nodes, and its effects. Built by `rekindle.policy.explaining`."""
+"""Explanation for people of what the cluster shows about its nodes, and its effects.
+
+Built by `rekindle.policy.detection.node_report`.
+"""
 
 from datetime import datetime
 from enum import StrEnum

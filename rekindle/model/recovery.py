@@ -190,7 +190,7 @@ class Attachment(Value):
 
     since: datetime
     client: str = ""
-    """Process of the client, as far as it is known. See `rekindle.policy.clients`."""
+    """Process of the client, as far as it is known. See `rekindle.policy.dialogue.client_identity`."""
 
     progress: Progress | None = None
     """Last progress that was reported to this gateway."""

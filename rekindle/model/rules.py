@@ -1,7 +1,7 @@
 """Rules of detection, as a person writes them. They map facts that Kubernetes shows to their meaning for training.
 
 The first rule that takes a fact decides about it; a fact that no rule takes has no effect. `rekindle.model.rule_file` reads the
-rules, `rekindle.policy.rules` evaluates them. docs/detection.md describes the language and the ready-made sets.
+rules, `rekindle.policy.detection.rules` evaluates them. docs/detection.md describes the language and the ready-made sets.
 """
 
 import re

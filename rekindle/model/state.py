@@ -191,7 +191,7 @@ class JobState(Value):
     """Last sessions of training sides that ended when all pods were recreated. Their late messages are ignored."""
 
     client: str = ""
-    """Client of the last stream, even if the stream has ended. See `rekindle.policy.clients`."""
+    """Client of the last stream, even if the stream has ended. See `rekindle.policy.dialogue.client_identity`."""
 
     manager_lost: str = ""
     """Description of how the manager was lost for good, until the job restarts. Empty: it was not lost."""

@@ -11,7 +11,7 @@ from itertools import chain
 from rekindle.model.base import Value
 from rekindle.model.fault import EXPECTED_HOLDER, Fault, FaultKind
 from rekindle.model.state import JobState
-from rekindle.policy.sighting import FAILED, SUCCEEDED
+from rekindle.policy.detection.sighting import FAILED, SUCCEEDED
 
 
 class Stage(StrEnum):

@@ -17,7 +17,7 @@ from rekindle.errors import Invalid
 from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
-from rekindle.policy.requests import LONGEST_ID
+from rekindle.policy.modes.requests import LONGEST_ID
 from tests.support.commands import Command, begun
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.peer import Script

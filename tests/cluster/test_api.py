@@ -14,7 +14,7 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import JobPhase, ObjectMeta, Pod, PodPhase, PodSpec, condition_of
-from rekindle.policy import isolation
+from rekindle.policy.detection import isolation
 from tests.support.cluster import FOREVER, View, job_object, phase, until, until_gone, until_running, until_said
 
 

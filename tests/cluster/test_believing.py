@@ -10,11 +10,11 @@ from temporalio.testing import ActivityEnvironment
 from activities.pods import PodActivities
 from rekindle.model.activity_values import Backup, BackupRequest, PodsRequest, Scheduled, Survey, SurveyRequest
 from rekindle.model.cluster import Condition, Node
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher.cluster_index import ClusterIndex
-from workers.watcher.doubts import Doubts
+from workers.watcher.rule_breaker_events import Doubts
 
 SICK = (Condition(type="SubHealthy", status="True", reason="slow"),)
 

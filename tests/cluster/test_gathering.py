@@ -11,7 +11,7 @@ from rekindle.model.cluster import Node, Pod, PodPhase, WatchEvent
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.policy.intake import Acknowledged, Register, due, shown
+from rekindle.policy.detection.watcher_updates import Acknowledged, Register, due, shown
 from tests.support.job_views import job, node, pod
 from tests.support.operations import operations
 from tests.support.scripted_cluster import ScriptedCluster

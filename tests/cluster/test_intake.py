@@ -14,8 +14,19 @@ from rekindle.model.fault import FaultKind, Sighting
 from rekindle.model.job import Trait
 from rekindle.model.limits import Limits
 from rekindle.model.state import Registration, Remembered
-from rekindle.policy import intake
-from rekindle.policy.intake import Acknowledged, End, News, Register, Shown, Sighted, acknowledge, decline, is_urgent, unconfirmed
+from rekindle.policy.detection import watcher_updates
+from rekindle.policy.detection.watcher_updates import (
+    Acknowledged,
+    End,
+    News,
+    Register,
+    Shown,
+    Sighted,
+    acknowledge,
+    decline,
+    is_urgent,
+    unconfirmed,
+)
 from tests.support.cluster import ROOT
 from tests.support.job_views import NOW, job, manager, node, pod, view
 from workers.watcher.cluster_index import ClusterIndex
@@ -24,11 +35,11 @@ NOTHING = Acknowledged()
 
 
 def shown(seen: JobView) -> Shown:
-    return intake.shown(seen, Limits())
+    return watcher_updates.shown(seen, Limits())
 
 
 def due(seen: JobView, acknowledged: Acknowledged) -> News | None:
-    return intake.due(shown(seen), acknowledged)
+    return watcher_updates.due(shown(seen), acknowledged)
 
 
 def told(seen: JobView, acknowledged: Acknowledged = NOTHING) -> tuple[Acknowledged, list[News]]:
@@ -184,7 +195,7 @@ def test_who_held_the_ranks_is_known_also_if_the_last_word_was_not_confirmed() -
     known, _ = told(view(pod()))
     news = due(view(), known)
     assert isinstance(news, Sighted)
-    again = due(view(), intake.unknown(shown(view()), unconfirmed(known, news), news))
+    again = due(view(), watcher_updates.unknown(shown(view()), unconfirmed(known, news), news))
     assert isinstance(again, Register)
     assert known.sighting
     assert again.registration.holders == known.sighting.holders
@@ -195,7 +206,7 @@ def test_a_rank_that_had_lost_its_pod_is_missed_by_the_next_workflow_too() -> No
     known, _ = told(view(pod()))
     assert known.sighting
     after, _ = told(view(), known)
-    again = due(view(), intake.forgotten(after))
+    again = due(view(), watcher_updates.forgotten(after))
     assert isinstance(again, Register)
     assert again.registration.holders == known.sighting.holders
 
@@ -289,7 +300,7 @@ def test_of_a_job_that_nobody_can_register_nothing_is_told_again_and_again() -> 
     seen = view(pod(), of=MISSPELT)
     news = due(seen, NOTHING)
     assert news
-    lost = intake.unknown(shown(seen), NOTHING, news)
+    lost = watcher_updates.unknown(shown(seen), NOTHING, news)
     assert due(seen, lost) is None
     assert due(JobView(), lost) is None
     assert isinstance(due(view(pod()), lost), Register)
@@ -323,11 +334,11 @@ def test_a_job_whose_workflow_is_gone_is_registered_again() -> None:
     sick = view(pod(), nodes=SICK)
     news = due(sick, known)
     assert news
-    _, (register,) = told(sick, intake.unknown(shown(sick), known, news))
+    _, (register,) = told(sick, watcher_updates.unknown(shown(sick), known, news))
     assert isinstance(register, Register)
     end = due(JobView(), known)
     assert end
-    assert due(JobView(), intake.unknown(shown(JobView()), known, end)) is None
+    assert due(JobView(), watcher_updates.unknown(shown(JobView()), known, end)) is None
 
 
 # ---- how long news may wait
@@ -411,7 +422,7 @@ def test_whatever_becomes_of_updates_the_workflow_comes_to_know_the_world(
         nobody = held is None and not isinstance(news, Register)
         if nobody or fate == "nobody there":
             held = None
-            acknowledged = intake.unknown(shown(seen), acknowledged, news)
+            acknowledged = watcher_updates.unknown(shown(seen), acknowledged, news)
         elif fate == "refused":
             acknowledged = decline(acknowledged, news)
         else:
@@ -440,7 +451,7 @@ def _brought_up_to_date(seen: JobView, acknowledged: Acknowledged, held: Held) -
         if news is None:
             break
         if held is None and not isinstance(news, Register):
-            acknowledged = intake.unknown(shown(seen), acknowledged, news)
+            acknowledged = watcher_updates.unknown(shown(seen), acknowledged, news)
         else:
             held, acknowledged = _held(held, news), acknowledge(acknowledged, news)
     assert due(seen, acknowledged) is None

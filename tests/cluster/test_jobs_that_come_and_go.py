@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes import reader, shapes
+from activities.clusters.kubernetes import reader, schemas
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import BATCH_JOB, TRAINING_JOB
 from activities.clusters.kubernetes.kinds.bare_pods import remembered
@@ -96,7 +96,7 @@ async def test_pods_that_nobody_controls_and_that_are_made_again_are_the_only_on
 async def test_pods_that_nobody_controls_are_not_over_in_the_middle_of_a_restart(tenants: Tenants) -> None:
     """Their templates are all that there is of them then, and a watch that breaks in that moment lists everything anew."""
     made = await tenants.pod("victim", "worker", "victim.loose")
-    template = remembered(shapes.checked(shapes.Pod, made))
+    template = remembered(schemas.checked(schemas.Pod, made))
     template["metadata"] |= {"namespace": "victim", "uid": "uid-of-template"}
     await tenants.scripted.put("/api/v1/namespaces/victim/podtemplates", template)
     assert (await tenants.snapshot()).unreadable == []

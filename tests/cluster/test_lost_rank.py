@@ -3,7 +3,7 @@
 import pytest
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.lost_rank import lost_rank
+from activities.clusters.kubernetes.missing_rank import lost_rank
 from rekindle.model.keys import POD_TYPE
 
 

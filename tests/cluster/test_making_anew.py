@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.made_anew import MakingAnew
+from activities.pod_recreation import MakingAnew
 from rekindle.model.activity_values import Held, MadeAnew, MadeAnewRequest
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import HOLDER_LENGTH

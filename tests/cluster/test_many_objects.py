@@ -24,7 +24,7 @@ from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.state import Registration
-from rekindle.policy.intake import News, Register, Sighted
+from rekindle.policy.detection.watcher_updates import News, Register, Sighted
 from rekindle.settings import Settings
 from tests.support import job_views, valid_objects
 from tests.support.scripted_api import ScriptedApi, scripted_api

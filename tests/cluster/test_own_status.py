@@ -3,7 +3,7 @@
 from typing import Any
 
 from rekindle.model.cluster import JobPhase
-from workers.own_status import LONGEST_MESSAGE, in_trouble, told
+from workers.training_job_status import LONGEST_MESSAGE, in_trouble, told
 
 FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 

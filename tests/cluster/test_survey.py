@@ -14,7 +14,7 @@ from rekindle.model.activity_values import EventRequest, PolicyRequest, Remember
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, Node
 from rekindle.model.fault import FaultKind
 from rekindle.model.state import Remembered
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
 from tests.support.cluster import job_object, until, until_running
 
 

@@ -17,7 +17,7 @@ from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.state import Registration
-from rekindle.policy.intake import End, News, Register, Sighted
+from rekindle.policy.detection.watcher_updates import End, News, Register, Sighted
 from rekindle.temporal import plugin
 from tests.support import job_views
 from tests.support.cluster import environment

@@ -14,7 +14,7 @@ from rekindle.errors import BadInput, ClusterUnavailable, Refused, Unavailable
 from rekindle.model.cluster import ClusterEvent, Pod, WatchEvent
 from rekindle.model.fault import FaultKind, Sighting
 from rekindle.model.keys import RANK_INDEX, SUB_HEALTHY_STRATEGY
-from rekindle.policy.intake import End, News, Register, Sighted
+from rekindle.policy.detection.watcher_updates import End, News, Register, Sighted
 from tests.support.cluster import job_object, until, until_gone, until_running
 from tests.support.watching import Peer, watching
 from workers.watcher import watcher

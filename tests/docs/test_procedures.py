@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic.alias_generators import to_camel
 
-from rekindle.policy.modes import MODES, ModeRow
+from rekindle.policy.modes.mode_table import MODES, ModeRow
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "procedures"
 PHASE = re.compile(r'\.phase\("([^"]+)"\)')

@@ -7,7 +7,7 @@ import pytest
 
 from rekindle.cli.app import app
 from rekindle.model.plan_file import parse
-from rekindle.policy.plans import problems
+from rekindle.policy.operations.switch_upgrade import problems
 from tests.docs.test_readme import ROOT, commands
 
 PAGE = "docs/switch-upgrade.md"

@@ -20,7 +20,7 @@ from rekindle.settings import Settings
 from tests.support.scripted_api import ScriptedApi, scripted_api
 from tests.support.valid_objects import JOBS, node, pod
 from workers.operator import Operator
-from workers.own_jobs import MANAGER_RESTARTS
+from workers.training_job_phase import MANAGER_RESTARTS
 
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.kind import REPLICA_INDEX, Kind, Places, Template, Workload, rank_of
 from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, KINDS, PYTORCH_JOB, TRAINING_JOB
 from activities.clusters.kubernetes.kinds.bare_pods import bare_job, brought_back, is_bare, remembered
@@ -20,7 +20,7 @@ from activities.clusters.kubernetes.pod_objects import backup_of, controller_of,
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobView, Pod
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
 from tests.fuzz.broken import broken, fuzzed, reads, text
 from tests.support.attempts import BOMB, MERGES
 from tests.support.valid_objects import JOBS, namespace, node, pod
@@ -154,7 +154,7 @@ def test_what_was_meant_is_looked_for_of_few_names(where: str, names: list[str])
 def read_pod(raw: Object, job: Workload) -> Pod:
     """As the watcher, the drivers and our own controller do."""
     found = pod_of(raw, job, RANK_KEYS)
-    checked = shapes.checked(shapes.Pod, raw)
+    checked = schemas.checked(schemas.Pod, raw)
     affinity = placed(checked["spec"].get("affinity", {}), ["node-1"])
     backup_of(checked, job, "spare", rank_of(job, checked, RANK_KEYS), affinity)
     brought_back(remembered(checked), "1", Places(["node-1"], ["node-2"]))
@@ -178,7 +178,7 @@ def test_broken_pods_that_nobody_controls_are_refused_by_their_field(raw: list[A
     """Together they are a job."""
 
     def read() -> JobObject | None:
-        pods = [shapes.checked(shapes.Pod, one) for one in raw if isinstance(one, dict)]
+        pods = [schemas.checked(schemas.Pod, one) for one in raw if isinstance(one, dict)]
         bare = [one for one in pods if is_bare(one)]
         return job_object_of(bare_job("default", "loose", bare), observe=False) if bare else None
 
@@ -191,7 +191,7 @@ def test_broken_templates_of_such_pods_are_refused_by_their_field(raw: Object) -
     """A restart leaves them, and anybody in the namespace may change them."""
 
     def read() -> JobObject:
-        job = bare_job("default", "loose", [shapes.checked(shapes.PodTemplate, raw)])
+        job = bare_job("default", "loose", [schemas.checked(schemas.PodTemplate, raw)])
         assert job.kind is BARE
         return job_object_of(job, observe=False)
 
@@ -209,7 +209,7 @@ def test_a_broken_node_is_refused_by_its_field(raw: Object) -> None:
 @fuzzed
 def test_a_broken_namespace_is_refused_by_its_field(raw: Object) -> None:
     """Only its name and its labels are read."""
-    reads(lambda: shapes.checked(shapes.Named, raw))
+    reads(lambda: schemas.checked(schemas.Named, raw))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -14,10 +14,10 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.keys import MEMORY
 from rekindle.model.sizes import LONGEST_TEXT
 from rekindle.model.state import JobState, Registration, Remembered
-from rekindle.policy import cases
-from rekindle.policy.intake import _remembered
+from rekindle.policy.detection.watcher_updates import _remembered
+from rekindle.policy.modes import cases
 from tests.fuzz.broken import broken, fuzzed, reads, text
-from workflows import memory
+from workflows import job_reducers
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=1)
@@ -40,7 +40,7 @@ def an_object(written: str) -> JobObject:
 def remembered(written: str) -> Remembered:
     found = reads(lambda: _remembered(an_object(written)))
     assert isinstance(found, Remembered)
-    state = memory.registered(JobState.of(JOB), Registration(job=JOB, remembered=found), NOW)
+    state = job_reducers.registered(JobState.of(JOB), Registration(job=JOB, remembered=found), NOW)
     cases.next_case(state, NOW)
     assert len(state.model_dump_json()) < 10_000
     return found

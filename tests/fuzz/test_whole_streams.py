@@ -22,7 +22,7 @@ from rekindle.errors import NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import Node, WatchEvent
 from rekindle.model.fault import Sighting
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
 from rekindle.settings import Settings
 from tests.fuzz.broken import broken, fuzzed, text
 from tests.kubernetes.test_reports import card, config_map, device_info, event, kept, public

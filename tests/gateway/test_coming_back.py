@@ -5,7 +5,7 @@ import asyncio
 import grpc
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.policy import phases
+from rekindle.policy.modes import job_phase
 from rekindle.temporal import Attributes
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
@@ -15,7 +15,7 @@ from tests.support.harness import GatewayProcess, Harness, a_job, harness, train
 async def test_clients_of_jobs_that_train_are_let_in_without_a_question(temporal: WorkflowEnvironment) -> None:
     """The gateway lists them at its start: it knows them also while no control worker answers."""
     async with training(temporal, a_job()) as (world, _peer):
-        await _lists(world, phases.TRAINING)
+        await _lists(world, job_phase.TRAINING)
         await world.control.stop()
         try:
             assert await _codes_at_another_gateway(world) == [0, 0]
@@ -26,14 +26,14 @@ async def test_clients_of_jobs_that_train_are_let_in_without_a_question(temporal
 async def test_a_job_that_never_attached_is_asked(temporal: WorkflowEnvironment) -> None:
     """A list does not say of it whether anything may be recovered, nor that its client was introduced."""
     async with harness(temporal, a_job()) as world:
-        await _lists(world, phases.STARTING)
+        await _lists(world, job_phase.STARTING)
         assert await _codes_at_another_gateway(world, "Register") == [408]
 
 
 async def test_progress_is_known_again_when_the_stream_is_here(temporal: WorkflowEnvironment) -> None:
     """The list says nothing of it: the gateway asks for it in its first round, so that a lost workflow of the job hears of it."""
     async with training(temporal, a_job()) as (world, peer):
-        await _lists(world, phases.TRAINING)
+        await _lists(world, job_phase.TRAINING)
         another = await GatewayProcess(world.client, f"another-{world.job.id}", offer_again=0.1).start()
         world.gateways.append(another)
         peer.address = another.address

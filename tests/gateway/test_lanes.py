@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rekindle.errors import Unavailable
-from workers.gateway.lanes import Admission, Lanes
+from workers.gateway.concurrency import Admission, Lanes
 
 
 class Visitors:

@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.ids import ErrorTypes, Updates, recovery_workflow
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
-from rekindle.policy.cases import describe
+from rekindle.policy.modes.cases import describe
 from rekindle_wire import REPORT
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub

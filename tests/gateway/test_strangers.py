@@ -23,8 +23,8 @@ from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.support.harness import Harness, a_job, harness
 from tests.support.peer import Script, ScriptedPeer
-from workers.gateway import senders
-from workers.gateway.senders import Senders, Times, address_of
+from workers.gateway import caller_auth
+from workers.gateway.caller_auth import Senders, Times, address_of
 from workers.gateway.server import OPTIONS, Gateway
 from workers.gateway.tokens import Tokens
 
@@ -297,7 +297,7 @@ async def test_a_job_that_takes_long_to_look_up_is_looked_up_rarely() -> None:
         with pytest.raises(Refused):
             await who.check("job", STRANGER)
     assert len(pods.asked) > 1
-    assert all(later - earlier >= senders.REST * took for earlier, later in pairwise(pods.asked))
+    assert all(later - earlier >= caller_auth.REST * took for earlier, later in pairwise(pods.asked))
 
 
 async def test_who_lacks_a_token_does_not_make_us_look() -> None:
@@ -357,7 +357,7 @@ async def test_what_the_cluster_says_decides_who_should_come_again(problem: Exce
 
 async def test_jobs_that_nobody_names_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: the job that was named longest ago goes first."""
-    monkeypatch.setattr(senders, "MAX_JOBS", 2)
+    monkeypatch.setattr(caller_auth, "MAX_JOBS", 2)
     pods = Pods(US)
     async with remembering(pods, gap=0.0) as who:
         for job, looks in (("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)):
@@ -373,7 +373,7 @@ async def given_up(calls: Sequence[asyncio.Task[None]]) -> None:
 
 async def test_ids_of_no_job_make_nobody_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody can make up as many as he likes: what is known of a job stays known."""
-    monkeypatch.setattr(senders, "MAX_JOBS", 2)
+    monkeypatch.setattr(caller_auth, "MAX_JOBS", 2)
     pods = Pods(US)
     pods.unknown = {f"made-up-{number}" for number in range(5)}
     pods.looked.set()
@@ -389,7 +389,7 @@ async def test_ids_of_no_job_make_nobody_forgotten(monkeypatch: pytest.MonkeyPat
 
 async def test_who_names_a_job_that_there_is_not_keeps_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """All such ids wait together for the next look at all jobs: clients of a hundred deleted jobs call every second, for ever."""
-    monkeypatch.setattr(senders, "LOOKUPS", 2)
+    monkeypatch.setattr(caller_auth, "LOOKUPS", 2)
     pods = Pods(US)
     pods.unknown = {f"deleted-{number}" for number in range(100)}
     async with remembering(pods, patience=10) as who:
@@ -402,7 +402,7 @@ async def test_who_names_a_job_that_there_is_not_keeps_no_other_one_waiting(monk
 
 async def test_one_address_that_names_many_jobs_is_looked_up_by_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each id costs requests of its own, as those of pods that nobody controls do."""
-    monkeypatch.setattr(senders, "LOOKUPS", 1)
+    monkeypatch.setattr(caller_auth, "LOOKUPS", 1)
     pods = Pods(US)
     pods.answers = asyncio.Semaphore(0)
     async with remembering(pods, patience=10) as who:

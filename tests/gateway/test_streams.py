@@ -11,16 +11,16 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import NotAttached, Unavailable
 from rekindle.model.recovery import Mode, Order, Outcome
-from rekindle.policy import orders
+from rekindle.policy.dialogue import orders
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
 from tests.support.harness import Harness, a_job, harness, sub_health, training
 from tests.support.peer import Script
 from tests.support.sampling import ALL
 from workers.gateway import streams as gateway_streams
-from workers.gateway.desk import Context, Desk
+from workers.gateway.access import Context, Desk
+from workers.gateway.secondary_streams import Side, SideStreams
 from workers.gateway.server import Gateway
-from workers.gateway.side_streams import Side, SideStreams
 from workers.gateway.streams import GAP, KEEP_ALIVE, Stream, Streams
 
 RECOVERY = "recovery/of-the-test"

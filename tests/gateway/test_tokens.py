@@ -24,7 +24,7 @@ from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, harness
 from tests.support.service_account_tokens import claims_of_pod, unsigned
 from workers.gateway import tokens as limits
-from workers.gateway.senders import Senders, Times
+from workers.gateway.caller_auth import Senders, Times
 from workers.gateway.server import Gateway
 from workers.gateway.tokens import Times as TokenTimes
 from workers.gateway.tokens import Tokens

@@ -21,7 +21,7 @@ from tests.support.kubeflow import JobController, pod_template
 from tests.support.kubernetes import Namespace, endpoint_of
 from tests.support.worlds import rank_of, tried
 from workers.local_kubernetes.installation import install, kubeconfig_of
-from workers.rivals import NAMESPACE
+from workers.other_controller import NAMESPACE
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 RANKS = ["0", "1", "2"]

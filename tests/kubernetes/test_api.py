@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clusters import api_server as kube
 from activities.clusters.api_server import Api, check_version
-from activities.translation import translating_errors
+from activities.error_mapping import translating_errors
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace

@@ -21,7 +21,7 @@ from rekindle.errors import Conflict, Forbidden, Invalid
 from rekindle.model import keys
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
-from rekindle.policy.intake import End, News, Register
+from rekindle.policy.detection.watcher_updates import End, News, Register
 from rekindle.settings import Settings
 from tests.support.attempts import ATTEMPTS, MANAGED, Attacker, Attempt
 from tests.support.cluster import FOREVER

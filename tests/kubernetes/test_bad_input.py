@@ -17,8 +17,8 @@ from rekindle.model import keys
 from rekindle.model.cluster import JobView
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
-from rekindle.policy.intake import End, News, Register
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
+from rekindle.policy.detection.watcher_updates import End, News, Register
 from rekindle.settings import Settings
 from tests.support.api_proxy import api_proxy
 from tests.support.cluster import FOREVER

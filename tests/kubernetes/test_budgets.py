@@ -14,7 +14,7 @@ from rekindle.model.keys import JOB_ID, RANK_INDEX
 from tests.support.foreign import Setting
 from tests.support.kubeflow import submit, train_jobs_path, train_spec
 from tests.support.worlds import WORLDS, KubernetesWorld
-from workers.rivals import PART_OF
+from workers.other_controller import PART_OF
 
 
 @pytest.fixture(params=["direct, TrainingJob", "direct, Job", "operator"])

@@ -11,7 +11,7 @@ from activities.clusters.port import Snapshot
 from rekindle.errors import Conflict, Invalid, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobView, PodPhase
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
 from tests.support.cluster import FOREVER
 from tests.support.worlds import NODES, WORLDS, World, rank_of, tried
 

@@ -37,8 +37,8 @@ from tests.support.manifests import (
     workloads,
 )
 from workers.local_kubernetes.binaries import MODULE
+from workers.other_controller import NAMESPACE, SERVICE
 from workers.process import refuse_another_namespace
-from workers.rivals import NAMESPACE, SERVICE
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl
 

@@ -18,7 +18,7 @@ from activities.clusters.port import Snapshot
 from rekindle.errors import Conflict
 from rekindle.model.cluster import Node
 from rekindle.model.keys import HEALTH
-from rekindle.policy.rules import of_node
+from rekindle.policy.detection.rules import of_node
 from rekindle.settings import Settings
 from tests.kubernetes.test_reports import card, device_info, event, public
 from tests.support.api_proxy import ApiProxy, api_proxy

@@ -15,7 +15,7 @@ from activities.clusters.port import Snapshot
 from rekindle.errors import ClusterUnavailable, Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import JobView, Pod, WatchEvent
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
 from tests.support.controller import annotations_of, is_terminating, labels_of
 from tests.support.foreign import Setting, a_setting
 from tests.support.kubeflow import (

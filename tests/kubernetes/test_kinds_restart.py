@@ -11,8 +11,8 @@ from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
-from rekindle.policy.pod_ranks import is_over
-from rekindle.policy.sighting import end_of
+from rekindle.policy.detection.pod_ranks import is_over
+from rekindle.policy.detection.sighting import end_of
 from tests.support.controller import annotations_of, labels_of
 from tests.support.foreign import Setting
 from tests.support.kubeflow import (

@@ -24,7 +24,7 @@ from rekindle.model.fault import FaultKind, Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Outcome, Progress, Receipt
 from rekindle.model.state import JobStatus
-from rekindle.policy.intake import News, Sighted
+from rekindle.policy.detection.watcher_updates import News, Sighted
 from tests.support.worlds import WORLDS, KubernetesWorld
 from workers.control import control_worker
 from workers.local_kubernetes.kubelet import LOST

@@ -11,6 +11,7 @@ import pytest
 
 from activities.clusters.api_server import Listing
 from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.node_reports_index import SaidOfNodes
 from activities.clusters.kubernetes.objects import node_of
 from activities.clusters.kubernetes.reports import (
     Heard,
@@ -23,14 +24,13 @@ from activities.clusters.kubernetes.reports import (
     places,
     read,
 )
-from activities.clusters.kubernetes.said import SaidOfNodes
 from rekindle.errors import NotFound
 from rekindle.model.cluster import Node, NodeReport
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_LEVELS, SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
-from rekindle.policy.rules import of_node, over_at
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.rules import of_node, over_at
+from rekindle.policy.detection.sighting import sight
 from rekindle.settings import Settings
 from tests.support.job_views import job, node, pod, view
 from tests.support.rules import written

@@ -25,7 +25,7 @@ from rekindle.model import keys
 from rekindle.model.activity_values import RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
 from rekindle.model.state import Remembered
-from rekindle.policy.isolation import isolated
+from rekindle.policy.detection.isolation import isolated
 from rekindle.settings import Settings
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.controller import apply_crds
@@ -34,7 +34,7 @@ from tests.support.volcano import operator_and_volcano
 from tests.support.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
 from workers.local_kubernetes.installation import DEPLOY, install, kubeconfig_of
 from workers.operator import Operator
-from workers.rivals import NAMESPACE, SERVICE, refuse_beside_another_controller
+from workers.other_controller import NAMESPACE, SERVICE, refuse_beside_another_controller
 
 VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "WATCH": "watch"}
 EVENT = ClusterEvent(name="demo", kind="any", reason="Seen", message="by a test")

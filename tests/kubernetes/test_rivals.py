@@ -13,7 +13,7 @@ from rekindle.errors import ClusterUnavailable, Conflict, Forbidden, NotFound, R
 from rekindle.settings import Settings
 from tests.gateway.processes import started
 from tests.support.kubernetes import Namespace
-from workers.rivals import NAMESPACE, PART_OF, SERVICE, refuse_beside_another_controller
+from workers.other_controller import NAMESPACE, PART_OF, SERVICE, refuse_beside_another_controller
 
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"

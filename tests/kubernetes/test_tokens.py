@@ -23,8 +23,8 @@ from tests.support.kubeflow import pytorch_jobs_path
 from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.scripted_api import scripted_api
 from tests.support.service_account_tokens import claims_in, new_key, signed, token_of, unsigned
+from workers.gateway.caller_auth import Senders, Times, rules_of
 from workers.gateway.jobs_of_pods import FRESH_REFUSAL
-from workers.gateway.senders import Senders, Times, rules_of
 from workers.gateway.tokens import Times as TokenTimes
 from workers.gateway.tokens import Tokens
 

@@ -10,9 +10,9 @@ from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Outcome, Progress, Verdict
 from rekindle.model.state import JobState, Pending
-from rekindle.policy import cases
+from rekindle.policy.modes import cases
 from tests.support.harness import a_job, a_mindio_job
-from workflows import again, memory
+from workflows import again, job_reducers
 
 _numbers = count(1)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,12 +37,12 @@ def given_up(state: JobState, now: datetime, **changes: Any) -> JobState:
         ladder=(verdict,),
         policy_after=SubHealthStrategy.IGNORE,
     )
-    return memory.concluded(memory.begun(state, case), case, incident)
+    return job_reducers.concluded(job_reducers.begun(state, case), case, incident)
 
 
 def crashed_again(state: JobState, now: datetime) -> JobState:
     """Faults that came after the restart."""
-    return memory.reported(state, FaultReport(faults=(CRASH.model_copy(update={"id": f"crash {next(_numbers)}"}),)), now)
+    return job_reducers.reported(state, FaultReport(faults=(CRASH.model_copy(update={"id": f"crash {next(_numbers)}"}),)), now)
 
 
 def test_restarts_that_fail_one_after_the_other_are_spaced() -> None:
@@ -66,11 +66,11 @@ def test_a_job_that_trains_again_is_restarted_at_once(how: str) -> None:
     state = given_up(given_up(state, NOW), NOW, again="that its pods can be made")
     assert any(one.fault.id == again.FAULT for one in state.faults)
     if how == "a step":
-        state = memory.progressed(state, Progress(incarnation="life-2", step=1), recovering=False)
+        state = job_reducers.progressed(state, Progress(incarnation="life-2", step=1), recovering=False)
     elif how == "a restart":
         state = given_up(state, NOW + timedelta(hours=1), outcome=Outcome.RECOVERED)
     else:
-        state = memory.attached(state, Attachment(queue="gateway/gateway-0", session="s", since=NOW), NOW, restarting=False)
+        state = job_reducers.attached(state, Attachment(queue="gateway/gateway-0", session="s", since=NOW), NOW, restarting=False)
     assert state.again is None
     assert not any(one.fault.id == again.FAULT for one in state.faults)
 
@@ -106,6 +106,6 @@ def test_a_person_need_not_wait_for_the_next_restart() -> None:
     state = crashed_again(given_up(given_up(JobState.of(a_job()), NOW), NOW), NOW)
     assert cases.next_case(state, NOW) is None
     asked = Pending(id="request", request=ModeRequest(job="gpt", mode=Mode.JOB_RESCHEDULING))
-    case = cases.next_case(memory.requested(state, asked), NOW)
+    case = cases.next_case(job_reducers.requested(state, asked), NOW)
     assert case
     assert case.request == asked

@@ -12,8 +12,9 @@ from rekindle.model.recovery import Attachment, PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import KEPT_REFUSING, JobState, Standing
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy import cases, nodes
-from workflows import attachments, faults, memory
+from rekindle.policy.modes import cases
+from rekindle.policy.placement import avoided_nodes
+from workflows import attachments, faults, job_reducers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -28,11 +29,11 @@ FAILED = Fault(id="failed/0/exit 1", kind=FaultKind.POD, pod_ranks=(1,), ranks=(
 def see(
     state: JobState, *found: Fault, holders: tuple[str, ...] = WHOLE, at: datetime = NOW, restarting: bool = False
 ) -> JobState:
-    return memory.sighted(state, Sighting(holders=holders, faults=found), at, restarting=restarting)
+    return job_reducers.sighted(state, Sighting(holders=holders, faults=found), at, restarting=restarting)
 
 
 def told(state: JobState, *found: Fault, cleared: tuple[str, ...] = (), at: datetime = NOW) -> JobState:
-    return memory.reported(state, FaultReport(faults=found, cleared=cleared), at)
+    return job_reducers.reported(state, FaultReport(faults=found, cleared=cleared), at)
 
 
 def ids(state: JobState) -> list[str]:
@@ -146,7 +147,7 @@ def test_what_was_judged_holds_until_it_grows_or_something_new_breaks() -> None:
     state = see(STATE, two, SLOW)
     case = cases.next_case(state, NOW)
     assert case
-    state = memory.judged(state, case, "given_up: enough")
+    state = job_reducers.judged(state, case, "given_up: enough")
     assert cases.next_case(see(state, FAILED), LATER) is None or ids(state) == [two.id, SLOW.id]
     shrunk = see(state, FAILED, SLOW)
     assert shrunk.faults[0].judged == "given_up: enough"
@@ -195,7 +196,7 @@ def test_a_sighting_is_no_reason_to_judge_anew_what_others_told() -> None:
     state = told(see(STATE), by_a_person(LOST))
     case = cases.next_case(state, NOW)
     assert case
-    state = memory.judged(state, case, "given_up: enough")
+    state = job_reducers.judged(state, case, "given_up: enough")
     assert [one.judged for one in see(state, at=LATER).faults] == ["given_up: enough"]
 
 
@@ -214,7 +215,7 @@ def test_reported_faults_that_do_not_fit_are_refused_and_counted() -> None:
     """None is dropped without a word; those of processes merge, and are always taken; what is cleared makes room."""
     state, told_so_far = STATE, 0
     while not (problem := faults.room_problem(state, report := a_report(told_so_far))):
-        state = memory.reported(state, report, NOW)
+        state = job_reducers.reported(state, report, NOW)
         told_so_far += 1
     assert f"1 more do not fit beside the {told_so_far} that stand" in problem
     assert ids(state) == [f"e{number}" for number in range(told_so_far)]
@@ -239,7 +240,7 @@ def test_a_judgement_is_short() -> None:
     state = see(STATE, FAILED)
     case = cases.next_case(state, NOW)
     assert case
-    (one,) = memory.judged(state, case, "given_up: " + "x" * 2000).faults
+    (one,) = job_reducers.judged(state, case, "given_up: " + "x" * 2000).faults
     assert len(one.judged) == LONGEST_NOTE
 
 
@@ -270,7 +271,7 @@ def test_every_fault_comes_to_a_case_or_a_judgement(news: list[World]) -> None:
         for _ in range(20):
             if not (case := cases.next_case(state, now)):
                 break
-            state = memory.judged(state, case, "done")
+            state = job_reducers.judged(state, case, "done")
         assert all(one.judged for one in state.faults if not one.fault.backup)
 
 
@@ -308,13 +309,13 @@ def step(incarnation: str) -> Progress:
 
 def test_the_first_step_of_a_new_life_ends_what_was_reported_of_the_last() -> None:
     """Somebody restarted the job in its pods, or replaced a pod: it trains."""
-    state = memory.progressed(see(STATE), step("one"), recovering=False)
+    state = job_reducers.progressed(see(STATE), step("one"), recovering=False)
     state = told(see(state, holders=("aaaa", "new", "cccc")), crash(1))
     assert ids(state) == ["holders", "processes"]
-    assert memory.progressed(state, step("one"), recovering=False).faults
-    trains = memory.progressed(state, step("two"), recovering=False)
+    assert job_reducers.progressed(state, step("one"), recovering=False).faults
+    trains = job_reducers.progressed(state, step("two"), recovering=False)
     assert ids(see(trains, holders=("aaaa", "new", "cccc"))) == []
-    assert ids(memory.progressed(state, step("two"), recovering=True)) == ["holders", "processes"]
+    assert ids(job_reducers.progressed(state, step("two"), recovering=True)) == ["holders", "processes"]
 
 
 def test_another_life_has_another_manager() -> None:
@@ -328,16 +329,16 @@ def test_another_life_brings_its_manager_and_is_not_restarted_for_it() -> None:
     """A person started all pods anew, also the manager's: a job that wants a restart for a lost manager needs none."""
     wants = {"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}
     state = see(JobState.of(JOB.model_copy(update=wants))).with_(manager="m1")
-    new = memory.sighted(state, Sighting(holders=("dddd", "eeee", "ffff"), manager="m2"), NOW, restarting=False)
+    new = job_reducers.sighted(state, Sighting(holders=("dddd", "eeee", "ffff"), manager="m2"), NOW, restarting=False)
     assert (new.manager, new.manager_lost, new.faults) == ("m2", "", ())
-    other = memory.sighted(state, Sighting(holders=WHOLE, manager="m2"), NOW, restarting=False)
+    other = job_reducers.sighted(state, Sighting(holders=WHOLE, manager="m2"), NOW, restarting=False)
     assert (other.manager_lost, ids(other)) == ("manager m2 is another process", ["manager/m2"])
 
 
 def test_another_life_is_told_nothing_by_the_last() -> None:
     """What was on its way from a stream that has ended says nothing of processes that a person started."""
     old, here = (Attachment(queue="q", session=session, since=NOW) for session in ("old", "new"))
-    state = memory.attached(memory.attached(see(STATE), old, NOW, restarting=False), here, NOW, restarting=False)
+    state = job_reducers.attached(job_reducers.attached(see(STATE), old, NOW, restarting=False), here, NOW, restarting=False)
     state = see(state, holders=("dddd", "eeee", "ffff"))
     assert told(state, crash(1).model_copy(update={"session": "old"})).faults == ()
     assert ids(told(state, crash(1).model_copy(update={"session": "new"}))) == ["processes"]
@@ -349,14 +350,14 @@ def test_another_life_ends_what_was_reported_of_the_last() -> None:
     judged = judged.with_(faults=tuple(faults.judged(judged.faults, [judged.faults[0].fault], "given_up: r")))
     assert ids(see(judged, holders=("dddd", "eeee", "ffff"))) == [SLOW.id]
     here = Attachment(queue="q", session="new", since=NOW)
-    news = memory.attached(told(see(STATE), crash(1).model_copy(update={"session": "new"})), here, NOW, restarting=False)
+    news = job_reducers.attached(told(see(STATE), crash(1).model_copy(update={"session": "new"})), here, NOW, restarting=False)
     assert ids(see(news, holders=("dddd", "eeee", "ffff"))) == ["processes"]
 
 
 def test_another_life_ends_what_the_last_one_reported_also_before_its_stream_comes() -> None:
     """The streams of the pods that a person ended have ended with them; those that were started have none yet."""
     old = Attachment(queue="q", session="old", since=NOW)
-    state = memory.attached(told(see(STATE), crash(1).model_copy(update={"session": "old"})), old, NOW, restarting=False)
+    state = job_reducers.attached(told(see(STATE), crash(1).model_copy(update={"session": "old"})), old, NOW, restarting=False)
     state = attachments.detached(state, "old")
     assert ids(see(state, holders=("dddd", "eeee", "ffff"))) == []
 
@@ -392,12 +393,12 @@ REFUSED = FAILED.model_copy(update={"id": "failed/0/OutOfcpu/node-1", "code": "O
 def test_a_node_that_has_refused_a_pod_is_kept_away_from_for_a_while() -> None:
     """Whichever mode makes the next one: otherwise a node without its devices swallows all restarts, beside one that is free."""
     state = see(see(STATE), REFUSED)
-    assert memory.refusing(state, NOW) == ("node-1",)
+    assert job_reducers.refusing(state, NOW) == ("node-1",)
     later = see(state)
     assert later.faults == ()
-    assert memory.refusing(later, NOW + memory.REFUSES - timedelta(seconds=1)) == ("node-1",)
-    assert memory.refusing(later, NOW + memory.REFUSES) == ()
-    assert nodes.to_avoid((), SubHealthStrategy.IGNORE, memory.refusing(later, NOW)) == ("node-1",)
+    assert job_reducers.refusing(later, NOW + job_reducers.REFUSES - timedelta(seconds=1)) == ("node-1",)
+    assert job_reducers.refusing(later, NOW + job_reducers.REFUSES) == ()
+    assert avoided_nodes.to_avoid((), SubHealthStrategy.IGNORE, job_reducers.refusing(later, NOW)) == ("node-1",)
 
 
 def test_nodes_that_refuse_are_remembered_up_to_a_number() -> None:

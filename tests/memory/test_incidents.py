@@ -25,12 +25,12 @@ from rekindle.model.recovery import (
 )
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy import cases, ladder
-from rekindle.policy.cases import Case
-from rekindle.policy.eligibility import MOST_REPAIRS
-from rekindle.policy.modes import MODES
+from rekindle.policy.modes import cases, ladder
+from rekindle.policy.modes.cases import Case
+from rekindle.policy.modes.eligibility import MOST_REPAIRS
+from rekindle.policy.modes.mode_table import MODES
 from tests.support.incidents import ASKED, JOB, NOW, STATE, a_fault, a_verdict, an_incident, concluded, told
-from workflows import attachments, faults, memory
+from workflows import attachments, faults, job_reducers
 
 
 def anything() -> Case:
@@ -48,7 +48,7 @@ def test_a_restart_settles_what_was_told_before_it_and_nothing_else(seconds: int
     case = cases.next_case(state, NOW)
     assert case
     verdict = a_verdict(restarted_at=NOW + timedelta(seconds=restarted))
-    after = memory.concluded(late, case, an_incident(verdict))
+    after = job_reducers.concluded(late, case, an_incident(verdict))
     assert [one.fault.id for one in after.faults] == (["second"] if seconds >= restarted else [])
 
 
@@ -60,13 +60,13 @@ def test_what_is_told_behind_a_repair_stands_without_the_ranks_that_it_mended() 
         return a_fault("processes", FaultKind.PROCESS, ranks=ranks, source=TRAINING_SIDE, details=(FaultyRanks(ranks=ranks),))
 
     def tell(state: JobState, at: datetime, *ranks: int) -> JobState:
-        return memory.reported(state, FaultReport(faults=(crash(*ranks),)), at, recovering=True)
+        return job_reducers.reported(state, FaultReport(faults=(crash(*ranks),)), at, recovering=True)
 
     first = told(STATE, crash(0, 2, 3))
     state = tell(tell(tell(first, seconds[1], 4), seconds[3], 1), seconds[4], 2)
     case = cases.next_case(first, NOW)
     assert case
-    (left,) = memory.concluded(state, case, an_incident(a_verdict(Mode.PROCESS_RESCHEDULING, went_on_at=seconds[2]))).faults
+    (left,) = job_reducers.concluded(state, case, an_incident(a_verdict(Mode.PROCESS_RESCHEDULING, went_on_at=seconds[2]))).faults
     assert (left.fault.ranks, left.fault.details) == ((1, 2), (FaultyRanks(ranks=(1, 2)),))
 
 
@@ -75,7 +75,7 @@ def test_a_training_side_that_says_much_is_remembered_in_few_words() -> None:
     state = told(STATE, a_fault("processes", FaultKind.PROCESS, ranks=(0,), source=TRAINING_SIDE))
     for rank in range(1, 100):
         fault = a_fault("processes", FaultKind.PROCESS, ranks=(rank,), source=TRAINING_SIDE)
-        state = memory.reported(state, FaultReport(faults=(fault,)), NOW + timedelta(seconds=rank), recovering=True)
+        state = job_reducers.reported(state, FaultReport(faults=(fault,)), NOW + timedelta(seconds=rank), recovering=True)
     (one,) = state.faults
     assert len(one.told) == faults.MOST_TOLD
     assert sorted(rank for words in one.told for rank in words.ranks) == list(range(100))
@@ -85,32 +85,32 @@ def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
     """It was stored late: what it says of ranks is about processes that are gone."""
     old = a_fault("processes", FaultKind.PROCESS, ranks=(1,), session="old")
     here = Attachment(queue="q", session="new", since=NOW)
-    state = told(memory.attached(STATE, here, NOW, restarting=False), a_fault("lost"))
+    state = told(job_reducers.attached(STATE, here, NOW, restarting=False), a_fault("lost"))
     state = told(state, old, at=NOW + timedelta(minutes=1))
     case = cases.next_case(told(STATE, a_fault("lost")), NOW)
     assert case
-    assert memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW))).faults == ()
+    assert job_reducers.concluded(state, case, an_incident(a_verdict(restarted_at=NOW))).faults == ()
 
 
 def test_a_report_of_a_stream_that_has_ended_is_of_the_old_life_while_no_stream_is_open() -> None:
     """The new life's stream breaks as the restart ends. In a workflow that was just registered nothing is known of streams."""
     old, new = (Attachment(queue="q", session=session, since=NOW) for session in ("old", "new"))
-    state = attachments.detached(memory.attached(told(STATE, a_fault("lost")), old, NOW, restarting=False), "old")
+    state = attachments.detached(job_reducers.attached(told(STATE, a_fault("lost")), old, NOW, restarting=False), "old")
     case = cases.next_case(state, NOW)
     assert case
     state = told(state, a_fault("processes", FaultKind.PROCESS, ranks=(1,), session="old"), at=NOW + timedelta(minutes=1))
-    state = attachments.detached(memory.attached(state, new, NOW, restarting=True), "new")
+    state = attachments.detached(job_reducers.attached(state, new, NOW, restarting=True), "new")
     restarted = an_incident(a_verdict(restarted_at=NOW + timedelta(seconds=1)))
-    assert memory.concluded(state, case, restarted).faults == ()
+    assert job_reducers.concluded(state, case, restarted).faults == ()
     nothing_known = state.with_(replaced=(), detached=())
-    assert [one.fault.session for one in memory.concluded(nothing_known, case, restarted).faults] == ["old"]
+    assert [one.fault.session for one in job_reducers.concluded(nothing_known, case, restarted).faults] == ["old"]
 
 
 def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
     """A report may be on its way for longer than the restart took; the life that now runs is listened to."""
     old = Attachment(queue="gateway/a", session="old", since=NOW)
-    state = memory.attached(STATE, old, NOW, restarting=False)
-    state = memory.attached(state, old.model_copy(update={"session": "new"}), NOW, restarting=True)
+    state = job_reducers.attached(STATE, old, NOW, restarting=False)
+    state = job_reducers.attached(state, old.model_copy(update={"session": "new"}), NOW, restarting=True)
     state = concluded(told(state, a_fault("crash")), a_verdict(restarted_at=NOW + timedelta(seconds=1)))
     assert told(state, a_fault("late", FaultKind.PROCESS, session="old")).faults == ()
     assert told(state, a_fault("fresh", FaultKind.PROCESS, session="new")).faults
@@ -124,7 +124,7 @@ def test_a_restart_that_was_given_up_ended_the_faulty_processes_too() -> None:
     assert case
     state = told(state, a_fault("new ranks", FaultKind.PROCESS, ranks=(2,), session="new"), at=NOW + timedelta(seconds=9))
     given_up = a_verdict(outcome=Outcome.GIVEN_UP, restarted_at=NOW + timedelta(seconds=1))
-    after = memory.concluded(state, case, an_incident(given_up))
+    after = job_reducers.concluded(state, case, an_incident(given_up))
     assert {one.fault.id: one.judged for one in after.faults} == {"switch is down": "given_up: r", "new ranks": ""}
 
 
@@ -132,14 +132,14 @@ def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
     """Also to a later workflow of the job."""
     old = PodRef(name="gpt-1", uid="old")
     state = concluded(told(STATE, a_fault("ill")), a_verdict(Mode.HOT_SWITCH, left_behind=(old,)))
-    assert memory.to_remember(state, "").left_behind == (old,)
+    assert job_reducers.to_remember(state, "").left_behind == (old,)
     assert concluded(told(state, a_fault("crash")), a_verdict(restarted_at=NOW)).left_behind == ()
 
 
 def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
     """It restarted the job: what was told before that is over, somebody has to hold each rank, and it counts as a restart."""
     state = told(STATE.with_(lost_recovery="recovery/x"), a_fault("crash", FaultKind.PROCESS))
-    state = memory.settled(state, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
+    state = job_reducers.settled(state, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
     assert (state.faults, state.lost_recovery, len(state.restarts)) == ((), "", 1)
     assert state.holders == ("*", "*", "*")
 
@@ -149,22 +149,22 @@ def test_a_switch_of_a_lost_workflow_takes_no_rank_from_who_was_seen_since() -> 
     moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
     verdict = a_verdict(Mode.HOT_SWITCH, switched=(moved,))
     seen_since = STATE.with_(lost_recovery="recovery/x", holders=("eeee", "ffff", "gggg"))
-    assert memory.settled(seen_since, verdict, NOW).holders == ("eeee", "ffff", "gggg")
+    assert job_reducers.settled(seen_since, verdict, NOW).holders == ("eeee", "ffff", "gggg")
     still_held = seen_since.with_(holders=("aaaa", "bbbb", "cccc"))
-    assert memory.settled(still_held, verdict, NOW).holders == ("aaaa", "dddd", "cccc")
+    assert job_reducers.settled(still_held, verdict, NOW).holders == ("aaaa", "dddd", "cccc")
 
 
 def test_a_switch_of_a_rank_that_had_passed_to_another_pod_ends_that_fault() -> None:
     """It was given up, and the job trained on; then a person moved the pod that stands there now: nothing is wrong any more."""
     held, passed, moved = (Sighting(holders=("aaaa", uid, "cccc")) for uid in ("bbbb", "xxxx", "dddd"))
-    state = memory.sighted(memory.sighted(STATE, held, NOW, restarting=False), passed, NOW, restarting=False)
+    state = job_reducers.sighted(job_reducers.sighted(STATE, held, NOW, restarting=False), passed, NOW, restarting=False)
     state = concluded(state, a_verdict(outcome=Outcome.GIVEN_UP))
     assert [one.fault.id for one in state.faults] == [HOLDERS]
     switched = Switched(pod_rank=1, before=PodRef(name="old", uid="xxxx"), after=PodRef(name="new", uid="dddd"))
-    state = memory.concluded(
+    state = job_reducers.concluded(
         state, Case(plan=ladder.Plan(), summary="s"), an_incident(a_verdict(Mode.HOT_SWITCH, switched=(switched,)))
     )
-    after = memory.sighted(state, moved, NOW, restarting=False)
+    after = job_reducers.sighted(state, moved, NOW, restarting=False)
     assert (after.holders, after.faults) == (("aaaa", "dddd", "cccc"), ())
 
 
@@ -174,7 +174,7 @@ def test_a_fault_that_came_while_a_recovery_failed_is_not_judged_with_it() -> No
     case = cases.next_case(state, NOW)
     assert case
     state = told(state, a_fault("second"))
-    state = memory.concluded(state, case, an_incident(a_verdict(outcome=Outcome.GIVEN_UP)))
+    state = job_reducers.concluded(state, case, an_incident(a_verdict(outcome=Outcome.GIVEN_UP)))
     assert [(one.fault.id, one.judged) for one in state.faults] == [("first", "given_up: r"), ("second", "")]
     assert cases.next_case(state, NOW)
 
@@ -184,7 +184,7 @@ def test_refused_sub_healths_are_judged_again_at_a_real_fault() -> None:
     state = told(STATE, a_fault("ill", FaultKind.SUB_HEALTH, pod_ranks=(1,)))
     case = cases.next_case(state, NOW)
     assert case
-    state = memory.judged(state, case, "refused: no step yet")
+    state = job_reducers.judged(state, case, "refused: no step yet")
     assert cases.next_case(state, NOW) is None
     state = told(state, a_fault("broken"))
     assert [one.judged for one in state.faults] == ["", ""]
@@ -195,7 +195,7 @@ def test_a_pod_that_was_replaced_is_not_switched_again_for_want_of_a_look() -> N
     that of another pod on the same node is."""
     ill = a_fault("ill/0/1", FaultKind.SUB_HEALTH, pod_ranks=(1,), pod_uids=("old",)).model_copy(update={"source": WATCHER})
     other = ill.model_copy(update={"id": "ill/0/2", "pod_ranks": (2,), "pod_uids": ("other",)})
-    state = memory.sighted(STATE, Sighting(holders=("a", "old", "other"), faults=(ill, other)), NOW, restarting=False)
+    state = job_reducers.sighted(STATE, Sighting(holders=("a", "old", "other"), faults=(ill, other)), NOW, restarting=False)
     moved = Switched(pod_rank=1, before=PodRef(name="gpt-1", uid="old"), after=PodRef(name="gpt-1-hot", uid="new"))
     after = concluded(state, a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
     assert [one.fault.id for one in after.faults] == ["ill/0/2"]
@@ -235,8 +235,8 @@ def test_five_restarts_an_hour_are_enough(restarts: int, minutes: int) -> None:
     """The sixth within an hour is one too many; older ones do not count, and neither do incidents without a restart."""
     state, case = STATE, anything()
     for number in range(restarts):
-        state = memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW), number=number))
-        state = memory.concluded(state, case, an_incident(a_verdict(Mode.HOT_SWITCH), number=number))
+        state = job_reducers.concluded(state, case, an_incident(a_verdict(restarted_at=NOW), number=number))
+        state = job_reducers.concluded(state, case, an_incident(a_verdict(Mode.HOT_SWITCH), number=number))
     now = NOW + timedelta(minutes=minutes)
     assert (not cases.no_restart(state, now, requested=False)) is (restarts < 5 or minutes >= 60)
     assert not cases.no_restart(state, now, requested=True)
@@ -248,7 +248,7 @@ def test_the_history_is_bounded() -> None:
     for number in range(KEPT_INCIDENTS + 5):
         many = a_fault(f"{number}", FaultKind.PROCESS, ranks=tuple(range(1000)))
         verdict = a_verdict(phases=(Phase(name="all pods stop", seconds=1.0),))
-        state = memory.concluded(state, case, an_incident(verdict, number=number, about=(many,)))
+        state = job_reducers.concluded(state, case, an_incident(verdict, number=number, about=(many,)))
     assert [incident.number for incident in state.history] == list(range(5, KEPT_INCIDENTS + 5))
     *older, first, _second, _last = state.history
     assert [len(fault.ranks) for fault in first.faults] == [faults.KEPT_RANKS]
@@ -259,15 +259,15 @@ def test_the_history_is_bounded() -> None:
 def test_a_verdict_lowers_the_policy_once() -> None:
     """The first reason stays; a policy of its owner's that is not `hotSwitch` is not ours to lower."""
     lowers = a_verdict(Mode.HOT_SWITCH, Outcome.IGNORED, policy_after=SubHealthStrategy.IGNORE)
-    once = memory.downgraded(STATE, lowers, NOW)
+    once = job_reducers.downgraded(STATE, lowers, NOW)
     assert once.policy is SubHealthStrategy.IGNORE
     assert once.downgrade
     assert once.downgrade.before is SubHealthStrategy.HOT_SWITCH
-    assert memory.downgraded(once, lowers.with_(reason="another"), NOW) == once
+    assert job_reducers.downgraded(once, lowers.with_(reason="another"), NOW) == once
     for word in (SubHealthStrategy.IGNORE, SubHealthStrategy.GRACE_EXIT):
         owners = JobState.of(JOB.model_copy(update={"sub_health": word}))
-        assert memory.downgraded(owners, lowers, NOW) == owners
-    assert memory.downgraded(STATE, a_verdict(), NOW) == STATE
+        assert job_reducers.downgraded(owners, lowers, NOW) == owners
+    assert job_reducers.downgraded(STATE, a_verdict(), NOW) == STATE
 
 
 LABELLED = JOB.model_copy(update={"sub_health": SubHealthStrategy.IGNORE, "annotations": {DOWNGRADED: "r"}})
@@ -276,68 +276,68 @@ LABELLED = JOB.model_copy(update={"sub_health": SubHealthStrategy.IGNORE, "annot
 def test_our_own_label_is_not_the_owners_policy() -> None:
     """A job registered again with the label of its downgrade keeps the owner's policy for the day when it is lifted, and on that
     day, before the label is taken back."""
-    known = memory.registered(STATE, Registration(job=JOB), NOW)
-    lowered = memory.downgraded(known, a_verdict(policy_after=SubHealthStrategy.IGNORE), NOW)
-    again = memory.registered(lowered, Registration(job=LABELLED), NOW)
+    known = job_reducers.registered(STATE, Registration(job=JOB), NOW)
+    lowered = job_reducers.downgraded(known, a_verdict(policy_after=SubHealthStrategy.IGNORE), NOW)
+    again = job_reducers.registered(lowered, Registration(job=LABELLED), NOW)
     assert again.policy is SubHealthStrategy.IGNORE
-    lifted = memory.lifted(again)
+    lifted = job_reducers.lifted(again)
     assert lifted.policy is SubHealthStrategy.HOT_SWITCH
-    assert memory.registered(lifted, Registration(job=LABELLED), NOW).policy is SubHealthStrategy.HOT_SWITCH
+    assert job_reducers.registered(lifted, Registration(job=LABELLED), NOW).policy is SubHealthStrategy.HOT_SWITCH
 
 
 def test_an_owner_who_writes_another_policy_into_the_label_means_it() -> None:
     """Also while a downgrade stands: it holds when that is lifted."""
-    lowered = memory.downgraded(STATE, a_verdict(policy_after=SubHealthStrategy.IGNORE), NOW)
+    lowered = job_reducers.downgraded(STATE, a_verdict(policy_after=SubHealthStrategy.IGNORE), NOW)
     changed = LABELLED.model_copy(update={"sub_health": SubHealthStrategy.FORCE_EXIT})
-    state = memory.registered(lowered, Registration(job=changed), NOW)
-    assert (state.policy, memory.lifted(state).policy) == (SubHealthStrategy.IGNORE, SubHealthStrategy.FORCE_EXIT)
+    state = job_reducers.registered(lowered, Registration(job=changed), NOW)
+    assert (state.policy, job_reducers.lifted(state).policy) == (SubHealthStrategy.IGNORE, SubHealthStrategy.FORCE_EXIT)
 
 
 def test_a_workflow_that_was_lost_is_rebuilt_from_the_jobs_object() -> None:
     """Downgrade with its reason and the policy before it, incidents and restarts counted on, and the recovery that ran."""
     runs = recovery_workflow(JOB, 7, Mode.HOT_SWITCH)
     knew = Remembered(job=JOB.id, incidents=7, recovery=runs, downgrade="no spare", restarts=(NOW,))
-    state = memory.registered(JobState.of(LABELLED), Registration(job=LABELLED, remembered=knew), NOW)
+    state = job_reducers.registered(JobState.of(LABELLED), Registration(job=LABELLED, remembered=knew), NOW)
     assert (state.incidents, state.restarts, state.lost_recovery) == (7, (NOW,), runs)
     assert state.downgrade
-    assert (state.downgrade.reason, memory.lifted(state).policy) == ("no spare", SubHealthStrategy.HOT_SWITCH)
-    assert memory.to_remember(state, runs) == knew
+    assert (state.downgrade.reason, job_reducers.lifted(state).policy) == ("no spare", SubHealthStrategy.HOT_SWITCH)
+    assert job_reducers.to_remember(state, runs) == knew
     case = cases.next_case(state, NOW)
     assert case
-    assert (case.plan.modes, memory.begun(state, case).lost_recovery) == ((Mode.JOB_RESCHEDULING,), "")
+    assert (case.plan.modes, job_reducers.begun(state, case).lost_recovery) == ((Mode.JOB_RESCHEDULING,), "")
 
 
 def test_what_stands_on_the_object_is_read_once() -> None:
     """A workflow that lives knows better."""
-    known = memory.registered(STATE, Registration(job=JOB), NOW)
+    known = job_reducers.registered(STATE, Registration(job=JOB), NOW)
     knew = Remembered(incidents=7, recovery="recovery/x", downgrade="no spare")
-    assert memory.registered(known, Registration(job=JOB, remembered=knew), NOW) == known
+    assert job_reducers.registered(known, Registration(job=JOB, remembered=knew), NOW) == known
 
 
 def test_a_request_is_judged_again_when_its_turn_comes() -> None:
     """What came before it may have made it pointless: a pod that is healthy by then is not moved."""
     asked = Pending(id="r1", request=ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1))
-    case = cases.next_case(memory.requested(STATE, asked), NOW)
+    case = cases.next_case(job_reducers.requested(STATE, asked), NOW)
     assert case
     assert "pod rank 1 is healthy" in case.plan.refused
 
 
 def test_an_answer_is_remembered_and_nothing_waits_any_more() -> None:
     """The last answers stay, each under the id of its request."""
-    state = memory.answered(memory.requested(STATE, ASKED), "r1", a_verdict(reason="mine"))
+    state = job_reducers.answered(job_reducers.requested(STATE, ASKED), "r1", a_verdict(reason="mine"))
     assert state.request is None
     for number in range(KEPT_ANSWERS + 5):
-        state = memory.answered(state, f"n{number}", a_verdict())
-    assert memory.answer_of(state, "r1") is None
-    assert memory.answer_of(state, f"n{KEPT_ANSWERS + 4}")
+        state = job_reducers.answered(state, f"n{number}", a_verdict())
+    assert job_reducers.answer_of(state, "r1") is None
+    assert job_reducers.answer_of(state, f"n{KEPT_ANSWERS + 4}")
     assert len(state.answers) == KEPT_ANSWERS
 
 
 @pytest.mark.parametrize("came_first", [True, False], ids=["waits", "has not arrived"])
 def test_a_request_that_is_withdrawn_never_begins(*, came_first: bool) -> None:
     """Also when the withdrawal overtakes it."""
-    state = memory.withdrawn(memory.requested(STATE, ASKED) if came_first else STATE, "r1")
-    answer = memory.answer_of(state, "r1")
+    state = job_reducers.withdrawn(job_reducers.requested(STATE, ASKED) if came_first else STATE, "r1")
+    answer = job_reducers.answer_of(state, "r1")
     assert state.request is None
     assert answer
     assert answer.outcome is Outcome.CANCELLED
@@ -355,13 +355,13 @@ def test_changes_name_every_field() -> None:
 def test_a_manager_in_a_pod_of_its_own_is_seen_to_be_another_process() -> None:
     """Before it attaches; of MindIO only, whose new manager knows no rank, and not while all pods start anew."""
     mindio = JobState.of(JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}))
-    first = memory.sighted(mindio, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
+    first = job_reducers.sighted(mindio, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
     assert first.manager_lost == ""
-    lost = memory.sighted(first, Sighting(manager="uid-1/9:00"), NOW, restarting=False)
+    lost = job_reducers.sighted(first, Sighting(manager="uid-1/9:00"), NOW, restarting=False)
     assert (lost.manager_lost, len(lost.faults)) == ("manager uid-1/9:00 is another process", 1)
-    assert memory.sighted(first, Sighting(manager="uid-2/9:00"), NOW, restarting=True).manager_lost == ""
-    ours = memory.sighted(STATE, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
-    assert memory.sighted(ours, Sighting(manager="uid-1/9:00"), NOW, restarting=False).manager_lost == ""
+    assert job_reducers.sighted(first, Sighting(manager="uid-2/9:00"), NOW, restarting=True).manager_lost == ""
+    ours = job_reducers.sighted(STATE, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
+    assert job_reducers.sighted(ours, Sighting(manager="uid-1/9:00"), NOW, restarting=False).manager_lost == ""
 
 
 def test_what_the_last_mode_was_given_and_did_not_mend_begins_no_incident_either() -> None:
@@ -371,7 +371,7 @@ def test_what_the_last_mode_was_given_and_did_not_mend_begins_no_incident_either
     assert case
     state = told(state, a_fault("second"))
     met = [one.fault for one in state.faults]
-    state = memory.concluded(state, case, an_incident(a_verdict(outcome=Outcome.GIVEN_UP)), met)
+    state = job_reducers.concluded(state, case, an_incident(a_verdict(outcome=Outcome.GIVEN_UP)), met)
     assert [one.judged for one in state.faults] == ["given_up: r"] * 2
     assert cases.next_case(state, NOW) is None
 
@@ -381,13 +381,13 @@ def test_a_restart_by_us_knows_no_manager_from_before() -> None:
     mindio = JobState.of(JOB.model_copy(update={"training_side": TrainingSide.MINDIO}))
     old = Attachment(queue="q", session="s1", client="10.0.0.7 one 2026-01-01T00:00:00Z", since=NOW)
     new = Attachment(queue="q", session="s2", client="10.0.0.8 two 2026-01-01T00:00:00Z", since=NOW)
-    state = attachments.detached(memory.attached(mindio, old, NOW, restarting=False), "s1")
-    state = memory.sighted(state, Sighting(manager="m1/1"), NOW, restarting=False)
+    state = attachments.detached(job_reducers.attached(mindio, old, NOW, restarting=False), "s1")
+    state = job_reducers.sighted(state, Sighting(manager="m1/1"), NOW, restarting=False)
     case = cases.next_case(told(state, a_fault()), NOW)
     assert case
-    state = memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW)))
-    state = memory.sighted(state, Sighting(manager="m2/2"), NOW, restarting=False)
-    state = memory.attached(state, new, NOW, restarting=False)
+    state = job_reducers.concluded(state, case, an_incident(a_verdict(restarted_at=NOW)))
+    state = job_reducers.sighted(state, Sighting(manager="m2/2"), NOW, restarting=False)
+    state = job_reducers.attached(state, new, NOW, restarting=False)
     assert (state.manager, state.manager_lost) == ("m2/2", "")
 
 
@@ -395,10 +395,10 @@ def test_a_restart_by_a_lost_workflow_brings_another_manager_too() -> None:
     """Its successor waits for that restart, and sees the new manager come: it does not restart the job once more for it."""
     wants = {"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}
     state = JobState.of(JOB.model_copy(update=wants)).with_(lost_recovery="recovery/x", manager="m1")
-    state = memory.sighted(state, Sighting(manager="m2"), NOW + timedelta(seconds=2), restarting=False)
+    state = job_reducers.sighted(state, Sighting(manager="m2"), NOW + timedelta(seconds=2), restarting=False)
     assert len(state.faults) == 1
     restarted = a_verdict(restarted_at=NOW + timedelta(seconds=1))
-    state = memory.settled(state, restarted, NOW + timedelta(seconds=3))
+    state = job_reducers.settled(state, restarted, NOW + timedelta(seconds=3))
     assert (state.manager_lost, state.faults) == ("", ())
 
 
@@ -406,7 +406,7 @@ def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_
     """Nobody may have seen the pod go, but somebody held the rank."""
     now_held = Sighting(holders=("aaaa", "", "cccc"))
     knew = Registration(job=JOB, sighting=now_held, holders=("aaaa", "bbbb", "cccc"))
-    state = memory.sighted(memory.registered(STATE, knew, NOW), now_held, NOW, restarting=False)
+    state = job_reducers.sighted(job_reducers.registered(STATE, knew, NOW), now_held, NOW, restarting=False)
     assert [one.fault.pod_ranks for one in state.faults] == [(1,)]
 
 
@@ -414,11 +414,11 @@ def test_a_pod_that_took_over_is_not_missed_by_the_next_workflow() -> None:
     """The watcher had told only that the old one was gone when the job's workflow was lost; another pod would be a fault."""
     moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
     state = concluded(told(STATE, a_fault()), a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
-    note = Remembered.model_validate_json(memory.to_remember(state, "").model_dump_json())
+    note = Remembered.model_validate_json(job_reducers.to_remember(state, "").model_dump_json())
     knew = Registration(job=JOB, remembered=note, holders=("aaaa", "bbbb", "cccc"))
-    again = memory.registered(STATE, knew, NOW)
+    again = job_reducers.registered(STATE, knew, NOW)
     for holder, missed in (("dddd", []), ("eeee", [(1,)])):
-        seen = memory.sighted(again, Sighting(holders=("aaaa", holder, "cccc")), NOW, restarting=False)
+        seen = job_reducers.sighted(again, Sighting(holders=("aaaa", holder, "cccc")), NOW, restarting=False)
         assert [one.fault.pod_ranks for one in seen.faults] == missed
 
 
@@ -442,5 +442,5 @@ def test_a_recovery_that_was_not_noted_is_looked_for_where_an_earlier_workflow_w
     perhaps = recovery_workflow(JOB, 4, MODES[0].mode)
     noted = Registration(job=JOB, remembered=Remembered(job=JOB.id, incidents=3))
     held = Registration(job=JOB, holders=("aaaa", "bbbb", "cccc"))
-    found = [memory.registered(STATE, one, NOW).lost_recovery for one in (noted, held, Registration(job=JOB))]
+    found = [job_reducers.registered(STATE, one, NOW).lost_recovery for one in (noted, held, Registration(job=JOB))]
     assert found == [perhaps, recovery_workflow(JOB, 1, MODES[0].mode), ""]

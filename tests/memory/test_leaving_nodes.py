@@ -9,9 +9,10 @@ from rekindle.model.recovery import (
     Outcome,
 )
 from rekindle.model.state import JobState
-from rekindle.policy import cases, drains
+from rekindle.policy.drain import drain_verdicts
+from rekindle.policy.modes import cases
 from tests.support.incidents import ASKED, JOB, NOW, STATE, a_fault, a_verdict, an_incident, told
-from workflows import faults, memory
+from workflows import faults, job_reducers
 
 
 def leaving(pod_rank: int) -> Fault:
@@ -31,7 +32,7 @@ def ended(state: JobState, reason: str, outcome: Outcome = Outcome.IGNORED) -> J
     assert case
     verdict = a_verdict(Mode.HOT_SWITCH, outcome, reason=reason)
     met = [one.fault for one in state.faults]
-    return memory.concluded(state, case, an_incident(verdict), met)
+    return job_reducers.concluded(state, case, an_incident(verdict), met)
 
 
 def judged(state: JobState) -> dict[str, str]:
@@ -50,18 +51,18 @@ def test_a_drain_that_moves_nobody_decides_nothing_about_a_sick_node(drain: Drai
 
 def test_what_a_person_cancels_in_a_drain_is_not_tried_again_for_another_pod() -> None:
     """Whose drain waits beside it, and is."""
-    state = ended(told(STATE, leaving(0), leaving(1)), f"{drains.BY_REQUEST}, before training paused", Outcome.CANCELLED)
+    state = ended(told(STATE, leaving(0), leaving(1)), f"{drain_verdicts.BY_REQUEST}, before training paused", Outcome.CANCELLED)
     for _ in range(3):
-        state = drains.judged_again(ended(state, "the drain waits: no spare"))
+        state = drain_verdicts.judged_again(ended(state, "the drain waits: no spare"))
         assert [bool(judged(state)[name]) for name in ("c0", "c1")] == [True, False]
 
 
 def test_what_a_person_cancels_in_a_drain_stays_so_whoever_comes_back() -> None:
     """A gateway that is replaced, another fault, other limits of the job: nobody has said that the pod may be moved now."""
-    state = ended(told(STATE, leaving(0), leaving(1)), f"{drains.BY_REQUEST}, before training paused", Outcome.CANCELLED)
+    state = ended(told(STATE, leaving(0), leaving(1)), f"{drain_verdicts.BY_REQUEST}, before training paused", Outcome.CANCELLED)
     assert judged(faults.rejudged(state))["c0"]
     assert judged(faults.rejudged(state, every=True))["c0"]
-    anew = told(memory.reported(state, FaultReport(cleared=("c0",)), NOW), leaving(0))
+    anew = told(job_reducers.reported(state, FaultReport(cleared=("c0",)), NOW), leaving(0))
     assert not judged(anew)["c0"]
 
 
@@ -72,12 +73,12 @@ def test_each_pod_that_is_to_leave_its_node_has_its_turn() -> None:
         case = cases.next_case(state, NOW)
         assert case
         tried.append(case.pod_rank or 0)
-        state = drains.judged_again(ended(memory.begun(state, case), "the drain waits: no spare"))
+        state = drain_verdicts.judged_again(ended(job_reducers.begun(state, case), "the drain waits: no spare"))
     assert sorted(tried) == [0, 0, 1, 1, 2, 2], tried
 
 
 @pytest.mark.parametrize("outcome", [Outcome.IGNORED, Outcome.REFUSED, Outcome.CANCELLED])
 def test_what_a_person_asks_for_meanwhile_is_no_word_on_a_drain(outcome: Outcome) -> None:
     """It is tried again as if nobody had asked; a sub-health that was given time is judged by itself."""
-    state = memory.requested(told(STATE, leaving(1), sick(2)), ASKED)
+    state = job_reducers.requested(told(STATE, leaving(1), sick(2)), ASKED)
     assert judged(ended(state, "cancelled by request, before training paused", outcome)) == {"c1": "", "s2": ""}

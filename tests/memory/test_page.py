@@ -12,8 +12,8 @@ from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, Progres
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.model.standby import Standby
 from rekindle.model.state import Downgrade, JobState
-from rekindle.policy.cases import next_case
-from workflows import memory, page
+from rekindle.policy.modes.cases import next_case
+from workflows import job_reducers, ui_text
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = Job(id=JobId("uid"), name="gpt", pods=2, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
@@ -27,11 +27,11 @@ DOWN = Downgrade(reason="no spare", since=NOW, before=SubHealthStrategy.HOT_SWIT
 
 
 def told(*faults: Fault) -> JobState:
-    return memory.reported(STATE, FaultReport(faults=faults), NOW)
+    return job_reducers.reported(STATE, FaultReport(faults=faults), NOW)
 
 
 def lines(state: JobState, running: Mode | None = None, recovery: str = "") -> list[str]:
-    return page.job_page(state, running, recovery).splitlines()
+    return ui_text.job_page(state, running, recovery).splitlines()
 
 
 def incident(number: int, *outcomes: Outcome) -> Incident:
@@ -63,7 +63,7 @@ def incident(number: int, *outcomes: Outcome) -> Incident:
 )
 def test_a_job_is_one_or_two_words_in_the_list(known: dict[str, Any], running: Mode | None, words: str) -> None:
     """What runs comes before how the job is looked after, and its end before all."""
-    assert page.job_phase(STATE.model_copy(update=known), running) == words
+    assert ui_text.job_phase(STATE.model_copy(update=known), running) == words
 
 
 def test_the_page_of_a_quiet_job_is_three_lines() -> None:
@@ -98,7 +98,7 @@ def test_a_fault_stands_on_the_page_since_when_and_as_it_was_judged() -> None:
     case = next_case(state, NOW)
     assert case
     assert lines(state)[3:] == ["- fault since 2026-01-01 00:00:00: sub-health node-1 80E18005"]
-    assert lines(memory.judged(state, case, "refused: no step yet"))[3:] == [
+    assert lines(job_reducers.judged(state, case, "refused: no step yet"))[3:] == [
         "- fault since 2026-01-01 00:00:00: sub-health node-1 80E18005 (refused: no step yet)"
     ]
 
@@ -108,7 +108,7 @@ def test_of_many_faults_and_incidents_the_page_shows_some() -> None:
     many = told(*(ILL.model_copy(update={"id": f"{number}"}) for number in range(23)))
     state = many.with_(history=tuple(incident(number, Outcome.ESCALATE, Outcome.RECOVERED) for number in range(1, 8)))
     shown = lines(state)
-    assert len([line for line in shown if line.startswith("- fault")]) == page.SHOWN_FAULTS
+    assert len([line for line in shown if line.startswith("- fault")]) == ui_text.SHOWN_FAULTS
     assert "- and 3 more faults" in shown
     assert shown[-5:][0] == "- incident 7: fault 7 -> hot switch escalate, job rescheduling recovered in 1.2 s"
     assert [line.split(":")[0] for line in shown[-5:]] == [f"- incident {number}" for number in (7, 6, 5, 4, 3)]
@@ -118,12 +118,12 @@ def test_the_page_of_a_recovery_names_fault_ladder_and_limits() -> None:
     """The mode that runs is set off; its one line says which job and why."""
     case = next_case(told(ILL), NOW)
     assert case
-    text = page.recovery_details(Mode.JOB_RESCHEDULING, JOB, 3, case)
+    text = ui_text.recovery_details(Mode.JOB_RESCHEDULING, JOB, 3, case)
     assert text.startswith("Incident 3 of job `gpt` (uid), 2 pods, 4 ranks, training side rekindle")
     assert "- sub_health node-1 80E18005 (seen by test)" in text
     assert "hot switch -> **job rescheduling**" in text
     assert "- pause: 900 s" in text
-    assert page.recovery_summary(Mode.HOT_SWITCH, JOB, case) == "hot switch of gpt: sub-health node-1 80E18005"
+    assert ui_text.recovery_summary(Mode.HOT_SWITCH, JOB, case) == "hot switch of gpt: sub-health node-1 80E18005"
 
 
 def test_whatever_is_known_fits_where_it_is_shown() -> None:
@@ -133,6 +133,6 @@ def test_whatever_is_known_fits_where_it_is_shown() -> None:
     state = many.with_(job=job, problems=("é" * 1000,) * 21)
     case = next_case(many, NOW)
     assert case
-    assert len(page.job_page(state, None, "").encode()) <= bounds.DETAILS
-    assert len(page.recovery_summary(Mode.HOT_SWITCH, job, case).encode()) <= bounds.SUMMARY
-    assert len(page.recovery_details(Mode.HOT_SWITCH, job, 1, case).encode()) <= bounds.DETAILS
+    assert len(ui_text.job_page(state, None, "").encode()) <= bounds.DETAILS
+    assert len(ui_text.recovery_summary(Mode.HOT_SWITCH, job, case).encode()) <= bounds.SUMMARY
+    assert len(ui_text.recovery_details(Mode.HOT_SWITCH, job, 1, case).encode()) <= bounds.DETAILS

@@ -11,10 +11,10 @@ from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Progress, Verdict
 from rekindle.model.state import JobState, Pending
-from rekindle.policy import ladder, requests
-from rekindle.policy.cases import Case, next_case
-from rekindle.policy.modes import LAST
-from workflows import memory
+from rekindle.policy.modes import ladder, requests
+from rekindle.policy.modes.cases import Case, next_case
+from rekindle.policy.modes.mode_table import LAST
+from workflows import job_reducers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -28,11 +28,11 @@ def broken(name: str) -> Fault:
 
 
 def told(state: JobState, fault: Fault) -> JobState:
-    return memory.reported(state, FaultReport(faults=(fault,)), NOW)
+    return job_reducers.reported(state, FaultReport(faults=(fault,)), NOW)
 
 
 def with_problems(*found: str, before: JobState | None = None) -> JobState:
-    return memory.sighted(before or JobState.of(JOB), Sighting(problems=found), NOW, restarting=False)
+    return job_reducers.sighted(before or JobState.of(JOB), Sighting(problems=found), NOW, restarting=False)
 
 
 def work_off(state: JobState) -> tuple[JobState, list[Case]]:
@@ -47,12 +47,12 @@ def work_off(state: JobState) -> tuple[JobState, list[Case]]:
 
 def declined(state: JobState, case: Case) -> JobState:
     why = case.plan.ignored or case.plan.refused
-    return memory.judged(answered(state, case, Outcome.REFUSED), case, why)
+    return job_reducers.judged(answered(state, case, Outcome.REFUSED), case, why)
 
 
 def recovered(state: JobState, case: Case) -> JobState:
     ladder = (Verdict(mode=case.mode, outcome=Outcome.RECOVERED, reason="r"),)
-    state = memory.begun(state, case)
+    state = job_reducers.begun(state, case)
     incident = Incident(
         number=state.incidents,
         summary="s",
@@ -63,13 +63,13 @@ def recovered(state: JobState, case: Case) -> JobState:
         policy_after=state.policy,
         faults=case.faults,
     )
-    return answered(memory.concluded(state, case, incident), case, Outcome.RECOVERED)
+    return answered(job_reducers.concluded(state, case, incident), case, Outcome.RECOVERED)
 
 
 def answered(state: JobState, case: Case, outcome: Outcome) -> JobState:
     if not case.request:
         return state
-    return memory.answered(state, case.request.id, Verdict(mode=case.mode, outcome=outcome, reason="r"))
+    return job_reducers.answered(state, case.request.id, Verdict(mode=case.mode, outcome=outcome, reason="r"))
 
 
 def test_a_real_fault_waits_until_the_problems_are_over() -> None:
@@ -105,7 +105,7 @@ def test_a_request_is_refused_with_the_first_problem(mode: Mode) -> None:
     request = ModeRequest(mode=mode, pod_rank=1, force=True)
     state = with_problems("twice", "none")
     assert requests.refused(state, request) == f"{AS_IT_IS}: twice"
-    _, (case,) = work_off(memory.requested(state, Pending(id="r", request=request)))
+    _, (case,) = work_off(job_reducers.requested(state, Pending(id="r", request=request)))
     assert case.plan.refused == f"{AS_IT_IS}: twice"
 
 
@@ -134,7 +134,7 @@ COUNTED = "the training side has 18 ranks, but 2 pods with 2 ranks each have 4: 
 
 def trains(ranks: int, before: JobState | None = None) -> JobState:
     progress = Progress(incarnation="life", step=1, ranks=ranks)
-    return memory.progressed(before or JobState.of(JOB), progress, recovering=False)
+    return job_reducers.progressed(before or JobState.of(JOB), progress, recovering=False)
 
 
 def test_ranks_that_the_training_side_counts_otherwise_are_a_problem() -> None:

@@ -5,10 +5,11 @@ from datetime import timedelta
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind, Sighting
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.state import JobState, Pending
-from rekindle.policy import cases, nodes
-from rekindle.policy.ladder import Plan
+from rekindle.policy.modes import cases
+from rekindle.policy.modes.ladder import Plan
+from rekindle.policy.placement import avoided_nodes
 from tests.memory.test_faults import JOB, NOW
-from workflows import faults, memory
+from workflows import faults, job_reducers
 
 SECOND = timedelta(seconds=1)
 HELD = ("pod-0", "pod-1")
@@ -20,7 +21,7 @@ def a_fault(kind: FaultKind = FaultKind.SUB_HEALTH, *, settle: float = 30.0, cle
 
 
 def seen(state: JobState, after: float, *found: Fault, holders: tuple[str, ...] = HELD) -> JobState:
-    return memory.sighted(state, Sighting(holders=holders, faults=found), NOW + after * SECOND, restarting=False)
+    return job_reducers.sighted(state, Sighting(holders=holders, faults=found), NOW + after * SECOND, restarting=False)
 
 
 def case(state: JobState, after: float) -> cases.Case | None:
@@ -51,17 +52,17 @@ def test_a_sighting_that_says_the_same_begins_no_new_time() -> None:
 def test_a_sub_health_that_is_given_time_holds_up_nothing_else() -> None:
     """What somebody asks for is done meanwhile; behind a real fault that is given time it waits."""
     asked = Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING))
-    found = case(memory.requested(seen(STATE, 0, a_fault()), asked), 1)
+    found = case(job_reducers.requested(seen(STATE, 0, a_fault()), asked), 1)
     assert found is not None
     assert found.request == asked
-    assert case(memory.requested(seen(STATE, 0, a_fault(FaultKind.NODE)), asked), 1) is None
+    assert case(job_reducers.requested(seen(STATE, 0, a_fault(FaultKind.NODE)), asked), 1) is None
 
 
 def test_a_real_fault_that_is_given_long_holds_up_nothing_else() -> None:
     """Owners give codes up to a day: a request, or a drain, would stand behind that without a word. In its last minute it is
     waited for, as what is begun then would be ended in its middle."""
     asked = Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING))
-    state = memory.requested(seen(STATE, 0, a_fault(FaultKind.NODE, settle=86_400.0)), asked)
+    state = job_reducers.requested(seen(STATE, 0, a_fault(FaultKind.NODE, settle=86_400.0)), asked)
     found = case(state, 1)
     assert found is not None
     assert found.request == asked
@@ -86,7 +87,7 @@ def test_what_comes_and_goes_within_the_time_of_its_rule_is_one_fault() -> None:
     state = seen(state, 40, a_fault(clear=60.0))
     found = case(state, 40)
     assert found is not None
-    state = memory.judged(state, found, "ignored: no spare")
+    state = job_reducers.judged(state, found, "ignored: no spare")
     for after in (50, 60, 70, 80):
         state = seen(seen(state, after), after + 5, a_fault(clear=60.0))
         assert case(state, after + 5) is None
@@ -100,9 +101,11 @@ def test_what_its_rule_said_while_it_was_not_believed_counts_for_nothing() -> No
     for judged, due in ((False, 370), (True, None)):
         state = seen(STATE, 0, fault)
         state = (
-            memory.judged(state, cases.Case(plan=Plan(), summary="", faults=(state.faults[0].fault,)), "no") if judged else state
+            job_reducers.judged(state, cases.Case(plan=Plan(), summary="", faults=(state.faults[0].fault,)), "no")
+            if judged
+            else state
         )
-        state = memory.sighted(state, doubted, NOW + 60 * SECOND, restarting=False)
+        state = job_reducers.sighted(state, doubted, NOW + 60 * SECOND, restarting=False)
         state = seen(state, 250, fault)
         assert case(state, 369) is None
         assert cases.next_due(state, NOW + 250 * SECOND) == (NOW + due * SECOND if due else None)
@@ -138,7 +141,7 @@ def test_a_device_that_was_mended_without_leaving_it_is_not_mended_again() -> No
     incident = Incident(
         number=1, summary="", started_at=NOW, seconds=1, verdict=verdict.outcome, ladder=(verdict,), policy_after=JOB.sub_health
     )
-    state = seen(memory.concluded(state, found, incident), 2, a_fault(FaultKind.PROCESS, settle=0))
+    state = seen(job_reducers.concluded(state, found, incident), 2, a_fault(FaultKind.PROCESS, settle=0))
     assert (case(state, 2), state.faults[0].judged) == (None, "mended in incident 1, and shown still")
     other = a_fault(FaultKind.PROCESS, settle=0).model_copy(update={"id": "u/XID48/"})
     assert case(seen(state, 3, other), 3) is not None
@@ -147,9 +150,9 @@ def test_a_device_that_was_mended_without_leaving_it_is_not_mended_again() -> No
 def test_a_node_that_a_rule_calls_broken_is_avoided_and_answers_yet() -> None:
     """Its pods end with grace, as on any node whose kubelet lives."""
     broken = a_fault(FaultKind.NODE)
-    assert (nodes.to_avoid([broken], JOB.sub_health), nodes.lost([broken])) == (("node-1",), ())
+    assert (avoided_nodes.to_avoid([broken], JOB.sub_health), avoided_nodes.lost([broken])) == (("node-1",), ())
     lost = broken.model_copy(update={"decided": None})
-    assert nodes.lost([lost]) == ("node-1",)
+    assert avoided_nodes.lost([lost]) == ("node-1",)
 
 
 def test_a_rank_that_passed_to_another_pod_on_a_broken_node_lost_its_processes() -> None:

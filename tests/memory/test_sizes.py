@@ -7,10 +7,10 @@ import pytest
 
 from rekindle.model.fault import WATCHER, Fault, FaultKind, Sighting, not_among
 from rekindle.model.state import JobState
-from rekindle.policy import cases
+from rekindle.policy.modes import cases
 from tests.support.harness import a_job
 from tests.support.operations import operations
-from workflows import memory
+from workflows import job_reducers
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 PODS = 400
@@ -27,7 +27,7 @@ def _of(faults: int) -> Sighting:
 
 
 def _seen(state: JobState, sighting: Sighting) -> JobState:
-    return memory.sighted(state, sighting, NOW, restarting=False)
+    return job_reducers.sighted(state, sighting, NOW, restarting=False)
 
 
 def _see_again(state: JobState, sighting: Sighting) -> None:
@@ -46,7 +46,7 @@ def _wait(state: JobState, sighting: Sighting) -> None:
 def _judge(state: JobState, sighting: Sighting) -> None:
     case = cases.next_case(state, NOW + timedelta(hours=1))
     assert case
-    assert all(one.judged for one in memory.judged(state, case, "no").faults if one.fault.kind is FaultKind.NODE)
+    assert all(one.judged for one in job_reducers.judged(state, case, "no").faults if one.fault.kind is FaultKind.NODE)
 
 
 def _compare(state: JobState, sighting: Sighting) -> None:

@@ -8,21 +8,21 @@ import pytest
 from temporalio import workflow
 
 from rekindle.model.recovery import Verdict
-from rekindle.policy import ladder
+from rekindle.policy.modes import ladder
 from tests.model import test_operations as operations
 from tests.model.test_entity import EXAMPLES, SEEDS
 from tests.support.model_plane import ControlPlane
 from tests.support.model_walk import Walk, kinds
 from workflows import attachments, faults, hot_switch, link_failover
-from workflows.broom import Broom
+from workflows.device_check import StressTest
 from workflows.hot_switch import HotSwitch
 from workflows.incident import IncidentRun
+from workflows.job_rescheduling import JobRescheduling
+from workflows.leftover_pods import Broom
 from workflows.link_failover import LinkFailover
 from workflows.mode import Ends, ModeWorkflow
 from workflows.process_level import ProcessLevel
 from workflows.process_rescheduling import ProcessRescheduling
-from workflows.rescheduling import JobRescheduling
-from workflows.stress_test import StressTest
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -6,7 +6,7 @@ import pytest
 
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.state import JobState
-from rekindle.policy.admission import is_due
+from rekindle.policy.placement.admission import is_due
 
 HELD = ("uid-0", "uid-1")
 

@@ -13,9 +13,9 @@ from rekindle.model.cluster import Node, Taint
 from rekindle.model.keys import HEALTH, IGNORE_RULES
 from rekindle.model.rule_file import parse, plain
 from rekindle.model.rules import Rules
-from rekindle.policy.believing import among, doubting
-from rekindle.policy.sighting import sight
-from rekindle.policy.unfit import unfit
+from rekindle.policy.detection.rule_breaker import among, doubting
+from rekindle.policy.detection.sighting import sight
+from rekindle.policy.placement.unfit_nodes import unfit
 from tests.support.job_views import job, kept, pod, view
 from tests.support.rules import HEAD, shows
 from workers.watcher.cluster_index import ClusterIndex

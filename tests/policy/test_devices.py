@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rekindle.model.cluster import JobView, Node, Pod
 from rekindle.model.keys import DEVICES
 from rekindle.model.rule_file import rules_of
-from rekindle.policy.device_names import known, plain
-from rekindle.policy.devices import DeviceOfRank, devices
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.device_names import known, plain
+from rekindle.policy.detection.devices import DeviceOfRank, devices
+from rekindle.policy.detection.sighting import sight
 from tests.support.job_views import job, manager, pod, view
 from tests.support.rules import shows
 

@@ -16,8 +16,8 @@ from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, PodRef, Progress, Switched, Verdict
 from rekindle.model.rule_file import parse, plain
 from rekindle.model.state import JobState, JobStatus, Standing
-from rekindle.policy import draining
-from rekindle.policy.explaining import there
+from rekindle.policy.detection.node_report import there
+from rekindle.policy.drain import node_progress
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=2, sub_health=SubHealthStrategy.HOT_SWITCH)
@@ -76,7 +76,7 @@ def moved(**changes: Any) -> tuple[Incident, ...]:
 )
 def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: JobStatus, where: Where, why: str) -> None:
     """A pod that would stay for good refuses the drain, one that can only not move now does not."""
-    would = draining.forecast("node-1", THERE, {"job": known})
+    would = node_progress.forecast("node-1", THERE, {"job": known})
     ours, manager = would.rows
     assert (ours.where, why in ours.why) == (where, True), ours
     assert manager.where is (Where.OVER if known.state.ended else Where.NO_RANK)
@@ -103,32 +103,32 @@ def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: Jo
 )
 def test_what_has_become_of_a_pod_is_told_by_who_holds_its_rank(known: JobStatus, where: Where, why: str) -> None:
     """And by what was decided about its node."""
-    (ours, _) = draining.progress("node-1", THERE, {"job": known}).rows
+    (ours, _) = node_progress.progress("node-1", THERE, {"job": known}).rows
     assert (ours.where, why in ours.why) == (where, True), ours
 
 
 def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
     """Not while the old pod ends there still, nor where another one came meanwhile; a manager is nobody that is waited for."""
     jobs = {"job": status(holders=("uid-of-n", "uid-of-t"), history=moved())}
-    assert not draining.progress("node-1", THERE, jobs).drained
-    still = draining.progress("node-1", THERE, jobs, THERE)
-    assert (still.drained, still.rows[0].where, still.rows[0].why) == (False, Where.MOVES, draining.ANOTHERS_RANK)
+    assert not node_progress.progress("node-1", THERE, jobs).drained
+    still = node_progress.progress("node-1", THERE, jobs, THERE)
+    assert (still.drained, still.rows[0].where, still.rows[0].why) == (False, Where.MOVES, node_progress.ANOTHERS_RANK)
     gone = THERE.model_copy(update={"pods": (MANAGER,)})
-    known = draining.met(THERE, gone, jobs)
+    known = node_progress.met(THERE, gone, jobs)
     assert len(known.pods) == 2
-    assert draining.progress("node-1", known, jobs, gone).drained
+    assert node_progress.progress("node-1", known, jobs, gone).drained
     new = PodThere(job_id="job", name="gpt-worker-1-hot", uid="uid-of-two", pod_rank=1)
     came = THERE.model_copy(update={"pods": (MANAGER, new)})
-    assert not draining.progress("node-1", draining.met(THERE, came, jobs), jobs, came).drained
+    assert not node_progress.progress("node-1", node_progress.met(THERE, came, jobs), jobs, came).drained
 
 
 def test_of_a_node_that_is_cordoned_already_it_is_said_what_was_decided() -> None:
     """And not what would be tried, as of one that is not."""
     jobs = {"job": status(faults=cordoned("ignored: the drain waits: no spare"))}
-    now = draining.forecast("node-1", THERE, jobs).rows[0]
+    now = node_progress.forecast("node-1", THERE, jobs).rows[0]
     assert (now.where, now.why) == (Where.WAITS, "ignored: the drain waits: no spare")
     there = THERE.model_copy(update={"cordoned": False})
-    assert draining.forecast("node-1", there, jobs).rows[0].where is Where.MOVES
+    assert node_progress.forecast("node-1", there, jobs).rows[0].where is Where.MOVES
 
 
 def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:
@@ -143,18 +143,18 @@ def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:
 def test_a_rank_of_a_job_that_is_not_registered_is_no_drained_node() -> None:
     """It was not shown, as if it were nobody's: the node counted as drained while it trained there."""
     there = There(cordoned=True, rule="plain/cordoned", pods=(UNREGISTERED,))
-    now = draining.progress("node-1", there, {}, there)
+    now = node_progress.progress("node-1", there, {}, there)
     assert (now.drained, [row.where for row in now.rows]) == (False, [Where.WAITS])
-    assert not draining.forecast("node-1", there, {}).refused
+    assert not node_progress.forecast("node-1", there, {}).refused
     left = there.model_copy(update={"pods": ()})
-    assert draining.progress("node-1", draining.met(there, left, {}), {}, left).drained
+    assert node_progress.progress("node-1", node_progress.met(there, left, {}), {}, left).drained
 
 
 @pytest.mark.parametrize("known", [status(holders=("uid-of-n", "*")), status(faults=cordoned("ignored: no spare"))])
 def test_a_pod_that_the_cluster_does_not_show_any_more_has_left(known: JobStatus) -> None:
     """Also where its rank waits for a node, as in a job that starts anew without one: the node may be maintained."""
     gone = THERE.model_copy(update={"pods": (MANAGER,)})
-    now = draining.progress("node-1", THERE, {"job": known}, gone)
+    now = node_progress.progress("node-1", THERE, {"job": known}, gone)
     assert (now.drained, now.rows[0].where) == (True, Where.MOVED)
 
 
@@ -163,4 +163,4 @@ def test_a_job_that_ignores_cordons_by_its_object_refuses_the_drain() -> None:
     marks = {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {IGNORE_RULES: "nvidia/throttled, plain/cordoned"}
     metadata = ObjectMeta(name="gpt", uid="job", labels=marks[0], annotations=marks[1])
     found = JobObject(metadata=metadata, spec=JobSpec(pods=2, ranks_per_pod=1, template=PodTemplate(command=("x",))))
-    assert draining.forecast("node-1", THERE, {"job": status(job_of(found, Limits()))}).rows[0].where is Where.STAYS
+    assert node_progress.forecast("node-1", THERE, {"job": status(job_of(found, Limits()))}).rows[0].where is Where.STAYS

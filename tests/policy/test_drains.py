@@ -9,8 +9,9 @@ from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.state import JobState, Pending, Standing
-from rekindle.policy import cases, nodes
-from rekindle.policy.drains import MOST_RARELY, WAITS, WENT_BACK, again_at, decided, is_told, waited
+from rekindle.policy.drain.drain_verdicts import MOST_RARELY, WAITS, WENT_BACK, again_at, decided, is_told, waited
+from rekindle.policy.modes import cases
+from rekindle.policy.placement import avoided_nodes
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -116,7 +117,7 @@ def test_a_hot_switch_that_a_person_asks_for_ends_as_it_ended(drain: Drain) -> N
 def test_the_pods_of_a_restart_may_be_put_on_a_cordoned_node() -> None:
     """As soon as it takes pods again: what they keep off is fixed when they are made. A taint may stay."""
     (fault,) = a_case(1, "node-1").faults
-    assert nodes.to_avoid([fault], JOB.sub_health) == ()
+    assert avoided_nodes.to_avoid([fault], JOB.sub_health) == ()
     assert fault.decided
     tainted = fault.model_copy(update={"decided": fault.decided.model_copy(update={"saw": "taint"})})
-    assert nodes.to_avoid([tainted], JOB.sub_health) == ("node-1",)
+    assert avoided_nodes.to_avoid([tainted], JOB.sub_health) == ("node-1",)

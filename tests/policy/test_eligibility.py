@@ -10,7 +10,7 @@ from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.recovery import Incident, Mode, Outcome, Training, Verdict
 from rekindle.model.state import JobState, Standing
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy import eligibility, faulty
+from rekindle.policy.modes import eligibility, faulty_ranks
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -63,27 +63,32 @@ def test_a_job_whose_pods_cannot_be_moved_gets_no_other_pods() -> None:
 def test_hot_switch_alone_allows_mindio_to_recover() -> None:
     """Its processes are set up for that, and for nothing else; a word of the owner's is the owner's."""
     job = mindio(allows=None, sub_health=SubHealthStrategy.HOT_SWITCH)
-    assert [faulty.allows(job, word) for word in ("recover", "retry", "recover-in-place", "dump")] == [True, False, False, False]
-    assert not faulty.allows(mindio(allows="exit", sub_health=SubHealthStrategy.HOT_SWITCH), "recover")
-    assert not faulty.allows(mindio(allows=None), "recover")
+    assert [faulty_ranks.allows(job, word) for word in ("recover", "retry", "recover-in-place", "dump")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert not faulty_ranks.allows(mindio(allows="exit", sub_health=SubHealthStrategy.HOT_SWITCH), "recover")
+    assert not faulty_ranks.allows(mindio(allows=None), "recover")
 
 
 def test_blanks_between_strategies_mean_nothing() -> None:
     """Whoever reads the annotation reads the same."""
-    assert all(faulty.allows(mindio(allows=" retry , recover"), word) for word in ("retry", "recover"))
+    assert all(faulty_ranks.allows(mindio(allows=" retry , recover"), word) for word in ("retry", "recover"))
 
 
 @pytest.mark.parametrize(("label", "may"), [(None, False), ("", False), ("0", False), ("3", True), (" 10 ", True)])
 def test_pods_may_fail_where_the_job_says_how_often(label: str | None, may: bool) -> None:
     """Otherwise the Ascend Operator ends the job for good with the first one."""
-    assert faulty.may_pods_fail(mindio(labels={} if label is None else {FAULT_RETRY_TIMES: label})) is may
+    assert faulty_ranks.may_pods_fail(mindio(labels={} if label is None else {FAULT_RETRY_TIMES: label})) is may
 
 
 def test_a_pod_may_not_fail_where_volcano_ends_the_others_with_it() -> None:
     """Process-level recovery is off in the eyes of who reads labels only."""
     labels = {FAULT_RETRY_TIMES: "3"}
-    assert not faulty.may_pods_fail(mindio(allows=None, labels=labels))
-    assert faulty.may_pods_fail(mindio(allows=None, labels={**labels, "process-recover-enable": "on"}))
+    assert not faulty_ranks.may_pods_fail(mindio(allows=None, labels=labels))
+    assert faulty_ranks.may_pods_fail(mindio(allows=None, labels={**labels, "process-recover-enable": "on"}))
 
 
 def _retried(minutes_ago: int) -> Incident:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rekindle.model.cluster import Node, NodeStatus, ObjectMeta
 from rekindle.model.keys import ISOLATED, NODE_HEALTHY
-from rekindle.policy import isolation
+from rekindle.policy.detection import isolation
 
 ANNOTATIONS = st.fixed_dictionaries(
     {"other": st.just("kept")},

@@ -8,8 +8,8 @@ from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.job import Job, JobId
 from rekindle.model.links import MOST_ON_BACKUP, NodeLinks, OnBackup, Placed, RankLinks
 from rekindle.model.state import JobState
-from rekindle.policy import links
-from rekindle.policy.devices import DeviceOfRank
+from rekindle.policy.detection.devices import DeviceOfRank
+from rekindle.policy.operations import links
 
 JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2)
 DEVICES = [DeviceOfRank(rank, rank // 2, f"node-{rank // 2}", str(rank % 2), "holder") for rank in range(6)]

@@ -4,7 +4,7 @@ import pytest
 
 from rekindle.model.cluster import Condition, Node, NodeStatus, ObjectMeta
 from rekindle.model.rule_file import rules_of
-from rekindle.policy.rules import decisions, unused
+from rekindle.policy.detection.rules import decisions, unused
 
 GPU = "ErrorCode:{code} GPU:3 PCI:0000:3b:00 it happened Recommended Action=CONTACT_SUPPORT;"
 

@@ -12,7 +12,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Attachment, Progress
 from rekindle.model.state import JobState
-from rekindle.policy import ladder, observing
+from rekindle.policy.modes import ladder, observe_only
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=2, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH, observe=True)
@@ -22,7 +22,7 @@ STATE = JobState.of(JOB)
 def test_what_is_not_known_of_somebody_elses_training_side_hides_no_decision() -> None:
     """Neither a missing stream nor a missing step refuses the hot switch; both are named as what would have to hold."""
     plan = ladder.for_sub_health(STATE, 1)
-    assert observing.would(plan, 1) == (
+    assert observe_only.would(plan, 1) == (
         "would run hot switch (pod rank 1), then job rescheduling if that fails, "
         "provided that the training side is attached to a gateway and a training step was completed"
     )
@@ -34,12 +34,14 @@ def test_what_holds_is_not_asked_for() -> None:
     """A training side that is attached and trains leaves no condition open."""
     here, trains = Attachment(queue="q", session="s", since=NOW), Progress(incarnation="life", step=1)
     plan = ladder.for_sub_health(STATE.with_(attachment=here, progress=trains), 1)
-    assert observing.would(plan, 1) == "would run hot switch (pod rank 1), then job rescheduling if that fails"
+    assert observe_only.would(plan, 1) == "would run hot switch (pod rank 1), then job rescheduling if that fails"
 
 
 def test_a_real_fault_has_no_conditions() -> None:
     """The last mode needs nothing of the training side."""
-    assert observing.would(ladder.for_real_faults(STATE, (FaultKind.NODE, FaultKind.POD)), None) == "would run job rescheduling"
+    assert (
+        observe_only.would(ladder.for_real_faults(STATE, (FaultKind.NODE, FaultKind.POD)), None) == "would run job rescheduling"
+    )
 
 
 @pytest.mark.parametrize(

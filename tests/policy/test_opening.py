@@ -13,7 +13,8 @@ from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges, Strategy
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy import faulty, opening, reports
+from rekindle.policy.dialogue import reports
+from rekindle.policy.modes import faulty_ranks, recovery_opening
 
 MEMORY, OTHER, NETWORK = FaultType.MEMORY, FaultType.OTHER, FaultType.NETWORK
 JOB = Job(id=JobId("j"), name="gpt", pods=4, ranks_per_pod=2, annotations={RECOVER_STRATEGY: "retry, recover"})
@@ -36,7 +37,7 @@ def about(kind: FaultKind, *pod_ranks: int, backup: bool = False) -> Fault:
 
 
 def situation(job: Job, *faults: Fault, named: tuple[FaultRank, ...] = (), **before: Any) -> Situation:
-    return opening.updated(job, Situation(**before), faults, named)
+    return recovery_opening.updated(job, Situation(**before), faults, named)
 
 
 def written(found: tuple[FaultRank, ...]) -> list[str]:
@@ -51,11 +52,11 @@ def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
     here = Situation()
     named: list[int] = []
     for told in rounds:
-        here = here.with_(faulty=faulty.together((*here.faulty, *(one for one in told if one.rank < JOB.ranks))))
-        ranks = [one.rank for one in opening.announcement(JOB, here, leave=True)]
+        here = here.with_(faulty=faulty_ranks.together((*here.faulty, *(one for one in told if one.rank < JOB.ranks))))
+        ranks = [one.rank for one in recovery_opening.announcement(JOB, here, leave=True)]
         assert len(ranks) == len(set(ranks))
         assert {one.rank for one in here.faulty} <= set(ranks)
-        leaving = opening.leaving(MINDIO, here, before, now)
+        leaving = recovery_opening.leaving(MINDIO, here, before, now)
         assert all(before[rank] == now[rank] and before[rank] in ("a", "b") for rank in leaving)
         named += leaving
         here = here.with_(leaving=tuple(sorted((*here.leaving, *leaving))))
@@ -65,7 +66,7 @@ def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
 @given(fault_ranks)
 def test_a_process_that_has_ended_stays_ended(told: list[FaultRank]) -> None:
     """Of each rank one entry is left: type 1 if it was ever said, otherwise the last word."""
-    for one in faulty.together(told):
+    for one in faulty_ranks.together(told):
         types = [other.type for other in told if other.rank == one.rank]
         assert one.type is (OTHER if OTHER in types else types[-1])
 
@@ -102,7 +103,7 @@ def test_faults_of_any_source_become_ranks_with_a_type() -> None:
 )
 def test_a_step_is_repeated_only_if_that_may_mend_everything(job: Job, found: Situation, expected: bool) -> None:
     """A normal fault, faults of both types, a retry that was tried, or a job without it: then all are normal faults."""
-    assert opening.may_retry(job, found) is expected
+    assert recovery_opening.may_retry(job, found) is expected
 
 
 @pytest.mark.parametrize(
@@ -122,19 +123,21 @@ def test_ours_is_told_at_once_what_mends_all_that_is_faulty(
     """MindIO is asked, and so is who has heard an announcement, or where nobody knows what is faulty. A retry never hides a fault
     that needs more."""
     found = situation(job, *(processes(kind, rank) for rank, kind in enumerate(faults)), **before)
-    assert [word for word in (Strategy.RETRY, Strategy.RECOVER) if opening.is_told_at_once(job, found, word)] == told
+    assert [word for word in (Strategy.RETRY, Strategy.RECOVER) if recovery_opening.is_told_at_once(job, found, word)] == told
 
 
 def test_a_normal_fault_of_mindio_takes_its_pod_with_it() -> None:
     """All ranks of the pods are announced, as type 1; faults that may be retried stay as they are."""
-    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(OTHER, 1, 4)), leave=True)) == [
+    assert written(recovery_opening.announcement(MINDIO, situation(MINDIO, processes(OTHER, 1, 4)), leave=True)) == [
         "0:1",
         "1:1",
         "4:1",
         "5:1",
     ]
-    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1)), leave=True)) == ["1:0"]
-    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1), ordered=("retry",)), leave=True)) == [
+    assert written(recovery_opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1)), leave=True)) == ["1:0"]
+    assert written(
+        recovery_opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1), ordered=("retry",)), leave=True)
+    ) == [
         "0:1",
         "1:1",
     ]
@@ -142,42 +145,42 @@ def test_a_normal_fault_of_mindio_takes_its_pod_with_it() -> None:
 
 def test_a_normal_fault_of_ours_leaves_its_neighbours_alone() -> None:
     """Only the faulty ranks are announced, and those of MindIO's where processes start again in their pods."""
-    assert [opening.pods_leave(job, in_place=here) for job in (JOB, MINDIO) for here in (False, True)] == [
+    assert [recovery_opening.pods_leave(job, in_place=here) for job in (JOB, MINDIO) for here in (False, True)] == [
         False,
         False,
         True,
         False,
     ]
     found = situation(JOB, processes(OTHER, 1, 4))
-    assert written(opening.announcement(JOB, found, leave=False)) == ["1:1", "4:1"]
+    assert written(recovery_opening.announcement(JOB, found, leave=False)) == ["1:1", "4:1"]
 
 
 def test_a_job_that_is_healthy_after_all_repeats_its_step() -> None:
     """It has stopped: one rank is announced with a network fault, and no pod leaves."""
-    assert written(opening.announcement(JOB, Situation(), leave=True)) == ["0:2"]
-    assert opening.leaving(MINDIO, Situation(), HELD, HELD) == ()
+    assert written(recovery_opening.announcement(JOB, Situation(), leave=True)) == ["0:2"]
+    assert recovery_opening.leaving(MINDIO, Situation(), HELD, HELD) == ()
 
 
 def test_a_pod_that_was_replaced_or_told_already_is_not_told_to_leave() -> None:
     """The exit would wait, and end the pod that came in its place."""
     found = situation(MINDIO, processes(OTHER, 0, 3, 4, 6), leaving=(0,))
-    assert opening.leaving(MINDIO, found, HELD, ("a", "b", "x", "")) == (1,)
-    assert opening.leaving(MINDIO, found, HELD, ()) == ()
-    assert opening.leaving(MINDIO, found, (), HELD) == ()
+    assert recovery_opening.leaving(MINDIO, found, HELD, ("a", "b", "x", "")) == (1,)
+    assert recovery_opening.leaving(MINDIO, found, HELD, ()) == ()
+    assert recovery_opening.leaving(MINDIO, found, (), HELD) == ()
 
 
 def test_no_pod_is_told_to_leave_whose_end_would_fail_the_job() -> None:
     """The Ascend Operator ends a job without `fault-retry-times` for good with its first pod that fails."""
     found = situation(MINDIO, processes(OTHER, 3))
-    assert opening.leaving(MINDIO.model_copy(update={"labels": {}}), found, HELD, HELD) == ()
-    assert opening.leaving(MINDIO, found, HELD, HELD) == (1,)
+    assert recovery_opening.leaving(MINDIO.model_copy(update={"labels": {}}), found, HELD, HELD) == ()
+    assert recovery_opening.leaving(MINDIO, found, HELD, HELD) == (1,)
 
 
 def test_only_normal_faults_of_mindio_settle() -> None:
     """1 s and 10 s are for those who watch its devices; ours waits for nobody."""
-    assert opening.settling(MINDIO, situation(MINDIO, processes(OTHER, 1))) == timedelta(seconds=11)
-    assert opening.settling(MINDIO, situation(MINDIO, processes(MEMORY, 1))) == timedelta(0)
-    assert opening.settling(JOB, situation(JOB, processes(OTHER, 1))) == timedelta(0)
+    assert recovery_opening.settling(MINDIO, situation(MINDIO, processes(OTHER, 1))) == timedelta(seconds=11)
+    assert recovery_opening.settling(MINDIO, situation(MINDIO, processes(MEMORY, 1))) == timedelta(0)
+    assert recovery_opening.settling(JOB, situation(JOB, processes(OTHER, 1))) == timedelta(0)
 
 
 def test_settling_fits_into_the_patience_of_the_training_side() -> None:
@@ -188,26 +191,28 @@ def test_settling_fits_into_the_patience_of_the_training_side() -> None:
 
 def test_mindio_waits_longer_for_the_order_behind_a_network_fault() -> None:
     """30 s, and 33 s where the announcement gave it so much time."""
-    assert opening.patience(MINDIO, Situation()) == timedelta(seconds=30)
-    assert opening.patience(MINDIO, Situation(announced=(FaultRank(rank=1, type=NETWORK),))) == timedelta(seconds=33)
+    assert recovery_opening.patience(MINDIO, Situation()) == timedelta(seconds=30)
+    assert recovery_opening.patience(MINDIO, Situation(announced=(FaultRank(rank=1, type=NETWORK),))) == timedelta(seconds=33)
 
 
 def test_exit_is_no_offer() -> None:
     """It is always possible."""
-    assert opening.offers(("exit", "dump", "recover", "dump")) == ("dump", "recover")
+    assert recovery_opening.offers(("exit", "dump", "recover", "dump")) == ("dump", "recover")
 
 
 def test_nobody_answers_when_every_pod_is_lost() -> None:
     """Failed pods and lost nodes count; processes of every pod leave the agents there."""
-    assert faulty.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2, 3)))
-    assert not faulty.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2)))
-    assert not faulty.is_nobody_left(JOB, (processes(OTHER, *range(8)),))
+    assert faulty_ranks.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2, 3)))
+    assert not faulty_ranks.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2)))
+    assert not faulty_ranks.is_nobody_left(JOB, (processes(OTHER, *range(8)),))
 
 
 def test_another_announcement_is_another_attempt() -> None:
     """After 405 training stands, the uuid is a new one, and what left has left."""
-    before = Situation(attempt="u", stopped=True, announced=opening.HEALTHY, leaving=(1,), offered=True, offers=("retry",))
-    assert opening.again(before) == Situation(stopped=True, leaving=(1,))
+    before = Situation(
+        attempt="u", stopped=True, announced=recovery_opening.HEALTHY, leaving=(1,), offered=True, offers=("retry",)
+    )
+    assert recovery_opening.again(before) == Situation(stopped=True, leaving=(1,))
 
 
 def test_ranks_that_were_announced_and_are_well_again_are_told() -> None:
@@ -256,4 +261,4 @@ def test_orders_without_an_answer_ask_for_nothing() -> None:
 )
 def test_offers_that_were_lost_are_those_that_the_announcement_allows(announced: FaultRank, strategy: Strategy) -> None:
     """A client that was told of faults which a repetition mends bears no other strategy: any other one restarts the job."""
-    assert opening.presumed(Situation(announced=(announced,))) == (strategy,)
+    assert recovery_opening.presumed(Situation(announced=(announced,))) == (strategy,)

@@ -4,7 +4,7 @@ import pytest
 
 from rekindle.model.fault import FaultType
 from rekindle.model.recovery import FaultRank, Order, Strategy
-from rekindle.policy import orders
+from rekindle.policy.dialogue import orders
 
 JOB, UUID = "job-uid-0007", "18EA07A25F979280-5051"
 NORMAL = (FaultRank(rank=1),)

@@ -10,7 +10,7 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.recovery import Attachment, Mode, Progress
 from rekindle.model.state import JobState, Standing
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy.phases import has_trained, phase
+from rekindle.policy.modes.job_phase import has_trained, phase
 
 ATTACHED = {"attachment": Attachment(queue="gateway/gateway-0", session="s", since=datetime(2026, 1, 1, tzinfo=UTC))}
 STEPPED = {"progress": Progress(incarnation="life-1", step=1)}

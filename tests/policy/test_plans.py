@@ -23,8 +23,8 @@ from rekindle.model.plan import (
 )
 from rekindle.model.plan_file import parse
 from rekindle.model.state import JobState, JobStatus
-from rekindle.policy import plans
-from rekindle.policy.devices import DeviceOfRank
+from rekindle.policy.detection.devices import DeviceOfRank
+from rekindle.policy.operations import switch_upgrade
 
 JOB = Job(id=JobId("job"), name="gpt", pods=2, ranks_per_pod=2)
 ROWS = [DeviceOfRank(rank, rank // 2, f"node-{rank // 2}", str(rank % 2), "holder") for rank in range(4)]
@@ -64,7 +64,7 @@ def test_a_file_says_which_link_is_on_which_leaf() -> None:
     read = parse(FILE)
     assert (read.switch, [leaf.name for leaf in read.leaves]) == ("tor-7", ["a", "b"])
     assert read.leaves[1].links == (links("node-1", "0"), links("node-2", "0", backup=True))
-    assert plans.problems(read) == ()
+    assert switch_upgrade.problems(read) == ()
 
 
 @pytest.mark.parametrize(
@@ -105,59 +105,59 @@ def test_a_wrong_field_of_a_file_is_named(before: str, after: str, words: str) -
 )
 def test_a_plan_that_contradicts_itself_is_refused(wrong: SwitchPlan, words: str) -> None:
     """With what and where."""
-    assert any(words in problem for problem in plans.problems(wrong)), plans.problems(wrong)
+    assert any(words in problem for problem in switch_upgrade.problems(wrong)), switch_upgrade.problems(wrong)
 
 
 def test_both_links_of_a_device_may_be_on_two_leaves() -> None:
     """They are upgraded one after the other, so that it always has one."""
-    assert plans.problems(plan((links("n", "0"),), (links("n", "0", backup=True),))) == ()
+    assert switch_upgrade.problems(plan((links("n", "0"),), (links("n", "0", backup=True),))) == ()
 
 
 def test_a_job_leaves_with_the_devices_whose_first_link_is_on_the_leaf() -> None:
     """Those that are on their backup links already stay there, and it is said by whom."""
     away = OnBackup(ranks=(1,), maintenance="link-failover/other")
-    found = plans.on_leaf(status(away), ROWS, Leaf(name="a", links=(links("node-0", "0", "1"), links("node-8", "0"))))
+    found = switch_upgrade.on_leaf(status(away), ROWS, Leaf(name="a", links=(links("node-0", "0", "1"), links("node-8", "0"))))
     assert found
     assert [(one.node, one.devices, one.ranks, one.backup) for one in found.move] == [("node-0", ("0",), ((0,),), True)]
     assert found.info == "rank 1 on the backup link already, by link-failover/other"
-    assert plans.on_leaf(status(), ROWS, Leaf(name="b", links=(links("node-8", "0"),))) is None
+    assert switch_upgrade.on_leaf(status(), ROWS, Leaf(name="b", links=(links("node-8", "0"),))) is None
 
 
 def test_a_job_whose_devices_use_the_backup_links_of_a_leaf_stands_in_the_way() -> None:
     """Who moved them there moves them back: their first links may be under maintenance. The others have nothing to do."""
     leaf = Leaf(name="a", links=(links("node-0", "0", "1", backup=True),))
-    found = plans.on_leaf(status(OnBackup(ranks=(1,))), ROWS, leaf)
+    found = switch_upgrade.on_leaf(status(OnBackup(ranks=(1,))), ROWS, leaf)
     assert found
     assert (found.move, found.problem) == ((), "rank 1 on backup links of this leaf, moved by a client: switch them back")
-    idle = plans.on_leaf(status(), ROWS, leaf)
+    idle = switch_upgrade.on_leaf(status(), ROWS, leaf)
     assert idle
-    assert plans.to_move(LeafView(jobs=(idle,)), Upgrade()) == []
+    assert switch_upgrade.to_move(LeafView(jobs=(idle,)), Upgrade()) == []
 
 
 def test_a_forecast_names_every_reason_unless_such_jobs_are_skipped() -> None:
     """Which the plan says; nodes that nobody knows are refused all the same."""
     stuck = JobOnLeaf(job_id="job", job="gpt", problem="no training step was completed yet")
-    seen = [plans.view([stuck], ["node node-9"])]
+    seen = [switch_upgrade.view([stuck], ["node node-9"])]
     asked = plan((links("node-0", "0"),))
-    assert plans.forecast(asked, seen).refused == (
+    assert switch_upgrade.forecast(asked, seen).refused == (
         "leaf a: node node-9 is not known",
         "leaf a: job gpt: no training step was completed yet",
     )
     skipping = asked.model_copy(update={"skip_unmovable": True})
-    assert plans.forecast(skipping, seen).refused == ("leaf a: node node-9 is not known",)
+    assert switch_upgrade.forecast(skipping, seen).refused == ("leaf a: node node-9 is not known",)
 
 
 def test_a_leaf_with_too_many_jobs_is_refused() -> None:
     """What is seen of all of them has to fit into one answer."""
     crowd = [JobOnLeaf(job_id=f"job-{number}", job="gpt") for number in range(MOST_JOBS + 1)]
-    assert plans.view(crowd, ()).problems == ("65 jobs are on the leaf, accepted are at most 64: divide it",)
+    assert switch_upgrade.view(crowd, ()).problems == ("65 jobs are on the leaf, accepted are at most 64: divide it",)
 
 
 def test_a_rollback_returns_the_last_one_first_also_what_was_left_before() -> None:
     """Who was never moved has nothing to return."""
     moves = (move(Where.LEFT, "one"), move(Where.ON_BACKUP, "two", 1), move(Where.NOT_MOVED, "three", 1))
-    known = plans.told(Upgrade(stage=Stage.FAILING_OVER, leaves=("a", "b"), leaf=1, moves=moves), Word.ROLLBACK)
-    assert [one.job for one in plans.to_return(known)] == ["two", "one"]
+    known = switch_upgrade.told(Upgrade(stage=Stage.FAILING_OVER, leaves=("a", "b"), leaf=1, moves=moves), Word.ROLLBACK)
+    assert [one.job for one in switch_upgrade.to_return(known)] == ["two", "one"]
 
 
 MOVES = st.lists(st.builds(move, st.sampled_from(Where), st.sampled_from("xyz"), st.integers(0, 1)), max_size=4)
@@ -174,19 +174,19 @@ KNOWN = st.builds(
 @given(known=KNOWN, word=st.sampled_from(Word))
 def test_no_word_forgets_a_job_that_is_on_its_backup_link(known: Upgrade, word: Word) -> None:
     """Whatever a person says, and when: it is still switched back, or remembered as left."""
-    if plans.may_not(known, Control(word=word)):
+    if switch_upgrade.may_not(known, Control(word=word)):
         return
     there = {Where.ON_BACKUP, Where.NOT_RETURNED, Where.RETURNING, Where.LEFT}
-    after = plans.told(known, word)
+    after = switch_upgrade.told(known, word)
     assert [one.job for one in after.moves if one.where in there] == [one.job for one in known.moves if one.where in there]
 
 
 @given(known=KNOWN)
 def test_whoever_stands_can_be_told_how_to_go_on(known: Upgrade) -> None:
     """There is always a word, and the sentence that people read names it."""
-    if known.stage in (*ENDS, Stage.CHECKING) or not (plans.stands(known) or known.stage is Stage.FREE):
+    if known.stage in (*ENDS, Stage.CHECKING) or not (switch_upgrade.stands(known) or known.stage is Stage.FREE):
         return
-    allowed = {word for word in Word if not plans.may_not(known, Control(word=word))}
-    named = {word for word in Word if word in plans.now(known).split("waits for")[-1].replace(",", " ").split()}
+    allowed = {word for word in Word if not switch_upgrade.may_not(known, Control(word=word))}
+    named = {word for word in Word if word in switch_upgrade.now(known).split("waits for")[-1].replace(",", " ").split()}
     assert named
     assert named - {Word.ROLLBACK} <= allowed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
-from rekindle.policy.pod_ranks import MORE_PROBLEMS, TOLD_PROBLEMS, ends_with_a_restart, problems, ranked
+from rekindle.policy.detection.pod_ranks import MORE_PROBLEMS, TOLD_PROBLEMS, ends_with_a_restart, problems, ranked
 from tests.support.job_views import pod as a_pod
 
 

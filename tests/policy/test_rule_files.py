@@ -6,7 +6,7 @@ import pytest
 
 from rekindle.errors import BadInput
 from rekindle.model.rule_file import parse, plain, rules_of
-from rekindle.policy import rules as policy
+from rekindle.policy.detection import rules as policy
 from tests.support.job_views import node, pod, view
 from tests.support.rules import HEAD, faults, shows, written
 

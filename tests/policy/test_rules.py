@@ -22,8 +22,8 @@ from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, HEALTH, IGNORE_RULES
 from rekindle.model.rule_file import plain, rules_of
 from rekindle.model.rules import Rules, is_like
-from rekindle.policy import rules as policy
-from rekindle.policy.explaining import nodes_now
+from rekindle.policy.detection import rules as policy
+from rekindle.policy.detection.node_report import nodes_now
 from tests.support.job_views import NOW, job, node, pod, view
 from tests.support.rules import faults, shows, written
 

@@ -13,8 +13,8 @@ from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
 from rekindle.model.rule_file import plain
 from rekindle.model.sizes import MOST_PODS, MOST_STANDBYS
-from rekindle.policy import nodes
-from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, gone, matters, sight
+from rekindle.policy.detection import refusals
+from rekindle.policy.detection.sighting import MOST_BYTES, MOST_FAULTS, gone, matters, sight
 from tests.support.job_views import NOW, job, kept, manager, node, pod, view
 
 PAYLOAD = 256 * 1024
@@ -121,13 +121,13 @@ def test_pods_that_nodes_have_refused_are_a_fault_of_each_node(reason: str) -> N
         (f"failed/0/{reason}/node-1", reason, "node-1"),
         ("failed/0/exit 1", "exit 1", "node-2"),
     ]
-    assert nodes.refusing(found) == ("node-0", "node-1")
+    assert refusals.refusing(found) == ("node-0", "node-1")
 
 
 def test_a_pod_that_was_evicted_was_not_refused() -> None:
     """It has run there, and its node may take the next one."""
     (fault,) = faults(view(pod(0, phase=PodPhase.FAILED, exit_code=None, reason="Evicted")))
-    assert (fault.code, nodes.refusing([fault])) == ("", ())
+    assert (fault.code, refusals.refusing([fault])) == ("", ())
 
 
 def test_only_a_pod_that_was_not_told_to_end_can_fail() -> None:

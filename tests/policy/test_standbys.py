@@ -12,11 +12,11 @@ from rekindle.model.recovery import Progress
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import JobState
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy import standbys
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
+from rekindle.policy.placement import standbys
 from tests.support.harness import node_fault, sub_health
 from tests.support.job_views import NOW, node, pod, view
-from workflows import memory
+from workflows import job_reducers
 
 JOB = Job(id=JobId("uid"), name="demo", pods=2, ranks_per_pod=2, standbys=2)
 TRAINS = JobState(job=JOB, progress=Progress(incarnation="life-1", step=1))
@@ -130,7 +130,7 @@ def test_standbys_are_seen_to_when_there_are_too_few_or_too_many() -> None:
 
 def test_nothing_is_done_for_standbys_while_the_job_itself_needs_something() -> None:
     """Before its first step, with a fault, with pods that cannot be told apart, at its end, and where it is only observed."""
-    faulty = memory.reported(TRAINS, FaultReport(faults=(node_fault("node-1"),)), NOW)
+    faulty = job_reducers.reported(TRAINS, FaultReport(faults=(node_fault("node-1"),)), NOW)
     others = (
         TRAINS.with_(progress=None),
         faulty,
@@ -143,7 +143,7 @@ def test_nothing_is_done_for_standbys_while_the_job_itself_needs_something() -> 
 
 def test_a_sub_health_that_is_ignored_keeps_no_standby_from_coming() -> None:
     """Its node is avoided, whatever the policy."""
-    state = memory.reported(TRAINS, FaultReport(faults=(sub_health(),)), NOW)
+    state = job_reducers.reported(TRAINS, FaultReport(faults=(sub_health(),)), NOW)
     assert state.faults[0].fault.kind is FaultKind.SUB_HEALTH
     assert standbys.next_try(state)
     assert standbys.to_avoid(state) == ("node-1",)

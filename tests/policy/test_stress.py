@@ -11,8 +11,8 @@ from rekindle.model.fault import FaultKind
 from rekindle.model.layout import Layout
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.stress import MOST_CHECKS, MOST_ROWS, Code, OpResult, StressRequest, StressResults, gathered
-from rekindle.policy import stress
-from rekindle.policy.devices import DeviceOfRank
+from rekindle.policy.detection.devices import DeviceOfRank
+from rekindle.policy.operations import device_checks
 from rekindle.policy.training_sides.mindio import MINDIO
 from rekindle.policy.training_sides.rekindle import REKINDLE
 
@@ -21,7 +21,7 @@ DEVICES = tuple(DeviceOfRank(rank, rank // 2, f"n{rank // 2}", str(rank % 2), f"
 
 
 def problem(fields: Mapping[str, object], accepted: Iterable[int] = REKINDLE.ops) -> str:
-    return stress.problem(StressRequest.model_validate(fields), DEVICES, accepted)
+    return device_checks.problem(StressRequest.model_validate(fields), DEVICES, accepted)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_the_memory_is_checked_by_our_training_side_only() -> None:
 
 def test_a_job_without_pods_on_nodes_cannot_be_tested() -> None:
     """There is nobody to ask."""
-    assert stress.problem(StressRequest(all_nodes=(0,)), (), REKINDLE.ops) == "no pod of the job is on a node"
+    assert device_checks.problem(StressRequest(all_nodes=(0,)), (), REKINDLE.ops) == "no pod of the job is on a node"
 
 
 def test_operations_of_nodes_become_those_of_their_ranks() -> None:
     """Nodes that are not named have nothing to do, unless all are meant."""
-    assert stress.plan(StressRequest(nodes={"n1": (0, 2)}), DEVICES) == {2: (0, 2), 3: (0, 2)}
-    assert stress.plan(StressRequest(nodes={"n1": (0,)}, all_nodes=(1,)), DEVICES) == dict.fromkeys(range(6), (1,))
+    assert device_checks.plan(StressRequest(nodes={"n1": (0, 2)}), DEVICES) == {2: (0, 2), 3: (0, 2)}
+    assert device_checks.plan(StressRequest(nodes={"n1": (0,)}, all_nodes=(1,)), DEVICES) == dict.fromkeys(range(6), (1,))
 
 
 def results(**codes: Mapping[int, str]) -> StressResults:
@@ -74,7 +74,7 @@ def results(**codes: Mapping[int, str]) -> StressResults:
 
 
 SOUND = dict.fromkeys(range(6), "0")
-ALL: stress.Plan = dict.fromkeys(range(6), (0,))
+ALL: device_checks.Plan = dict.fromkeys(range(6), (0,))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_fault_isolates_its_node_and_a_time_out_its_rank(
     codes: dict[int, str], isolate: tuple[str, ...], faulty: tuple[int, ...], not_tested: tuple[int, ...]
 ) -> None:
     """What could not be tested, or is not understood, is said and is no fault."""
-    found = stress.findings(results(aic={**SOUND, **codes}), ALL, DEVICES)
+    found = device_checks.findings(results(aic={**SOUND, **codes}), ALL, DEVICES)
     assert (found.isolate, found.faulty, found.not_tested) == (isolate, faulty, not_tested)
     assert found.sound is not bool(faulty)
 
@@ -100,12 +100,12 @@ def test_a_fault_isolates_its_node_and_a_time_out_its_rank(
 def test_a_rank_of_which_less_is_said_than_was_asked_was_not_tested() -> None:
     """Whether nothing is said of it, or one check is missing."""
     told = results(aic={2: "0"})
-    assert stress.findings(told, {2: (0, 1), 3: (0,)}, DEVICES).not_tested == (2, 3)
+    assert device_checks.findings(told, {2: (0, 1), 3: (0,)}, DEVICES).not_tested == (2, 3)
 
 
 def test_what_is_said_of_ranks_that_nobody_asked_counts_for_nothing() -> None:
     """No node is isolated for a number that a client made up."""
-    assert stress.findings(results(aic={0: "2", 99: "2", 2: "0"}), {2: (0,)}, DEVICES).sound
+    assert device_checks.findings(results(aic={0: "2", 99: "2", 2: "0"}), {2: (0,)}, DEVICES).sound
 
 
 CODES = st.dictionaries(st.integers(0, 5), st.sampled_from([*(code.value for code in Code), "", "x"]))
@@ -118,7 +118,7 @@ def test_training_goes_on_as_it_is_only_where_no_asked_rank_has_a_fault(
     """A rank is faulty for its own code or its node's; a node is isolated for a fault on it, and for nothing else. Results
     survive a payload."""
     told = StressResults.model_validate_json(results(aic=aic, hccs=hccs).model_dump_json())
-    found = stress.findings(told, dict.fromkeys(sorted(asked), (0, 1)), DEVICES)
+    found = device_checks.findings(told, dict.fromkeys(sorted(asked), (0, 1)), DEVICES)
     of_rank = {rank: {aic.get(rank), hccs.get(rank)} for rank in asked}
     bad = {rank // 2 for rank, codes in of_rank.items() if "2" in codes}
     assert set(found.isolate) == {f"n{node}" for node in bad}
@@ -139,7 +139,7 @@ def test_what_a_client_says_is_read_as_far_as_it_is_of_ranks() -> None:
         "9" * 5000: one,
         "1": {f"{n:03}": OpResult(code="0") for n in range(100)},
     }
-    found = stress.told(said, 6).by_rank()
+    found = device_checks.told(said, 6).by_rank()
     assert sorted(found) == [0, 1, 5]
     assert len(found[0]["aic"].result) == LONGEST_NOTE
     assert sorted(found[1]) == ["000", "001"]
@@ -148,14 +148,14 @@ def test_what_a_client_says_is_read_as_far_as_it_is_of_ranks() -> None:
 
 def test_a_code_that_nobody_knows_says_that_nothing_was_tested() -> None:
     """With the code as it came."""
-    (one,) = stress.told({"0": {"aic": OpResult(code="77", result="odd")}}, 1).by_rank()[0].values()
+    (one,) = device_checks.told({"0": {"aic": OpResult(code="77", result="odd")}}, 1).by_rank()[0].values()
     assert (one.code, one.result) == (Code.NOT_RUN, "unknown code 77: odd")
 
 
 def test_the_pods_of_a_node_with_a_fault_go_and_other_processes_that_timed_out_start_again() -> None:
     """As two faults, of which the ladder mends both."""
     told = results(aic={**SOUND, 3: "2", 0: "3"})
-    nodes, processes = stress.faults(stress.tested(told, ALL, DEVICES), Layout(2, 2), DEVICES)
+    nodes, processes = device_checks.faults(device_checks.tested(told, ALL, DEVICES), Layout(2, 2), DEVICES)
     assert (nodes.kind, nodes.node, nodes.pod_ranks, nodes.ranks) == (FaultKind.POD, "n1", (1,), (2, 3))
     assert (processes.kind, processes.ranks) == (FaultKind.PROCESS, (0,))
     assert "aic of rank 3: aic of 3" in nodes.message
@@ -165,7 +165,7 @@ def test_the_table_of_a_large_job_has_first_what_was_found() -> None:
     """Within its room, and with the number of all rows."""
     devices = tuple(DeviceOfRank(rank, rank, f"n{rank}", "0", f"uid-{rank}") for rank in range(2_000))
     told = results(aic={**dict.fromkeys(range(2_000), "0"), 1_999: "2"})
-    found = stress.tested(told, dict.fromkeys(range(2_000), (0,)), devices)
+    found = device_checks.tested(told, dict.fromkeys(range(2_000), (0,)), devices)
     assert (found.rows[0].rank, found.checks) == (1_999, 2_000)
     assert len(found.model_dump_json()) < MOST_ROWS + 1_000
 
@@ -173,7 +173,7 @@ def test_the_table_of_a_large_job_has_first_what_was_found() -> None:
 def test_the_answer_is_worded_as_the_original_words_it() -> None:
     """With results by node and device."""
     told = results(aic={2: "2", 3: "0"})
-    words, _, listed = stress.message(stress.tested(told, {2: (0,), 3: (0,)}, DEVICES)).partition(",result:")
+    words, _, listed = device_checks.message(device_checks.tested(told, {2: (0,), 3: (0,)}, DEVICES)).partition(",result:")
     assert words == "stress test find fault, isolate node:map[n1:{}]"
     assert json.loads(listed) == {
         "n1": {
@@ -190,14 +190,14 @@ def test_the_answer_is_worded_as_the_original_words_it() -> None:
 def test_an_answer_without_a_fault_has_other_words(code: str, words: str) -> None:
     """As the contract lists them."""
     told = results(hccs={2: code})
-    assert stress.message(stress.tested(told, {2: (1,)}, DEVICES)).startswith(words)
+    assert device_checks.message(device_checks.tested(told, {2: (1,)}, DEVICES)).startswith(words)
 
 
 def test_the_table_has_a_row_for_each_device_and_check() -> None:
     """Node by node."""
     rows = [
         (row.node, row.device, row.rank, row.check, row.code)
-        for row in stress.table(results(hccs={5: "0"}, aic={5: "2"}), DEVICES)
+        for row in device_checks.table(results(hccs={5: "0"}, aic={5: "2"}), DEVICES)
     ]
     assert rows == [("n2", "1", 5, "aic", "2"), ("n2", "1", 5, "hccs", "0")]
 

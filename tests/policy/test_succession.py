@@ -10,8 +10,8 @@ from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Job, JobId
 from rekindle.model.recovery import Mode, Outcome, Training, Verdict
 from rekindle.model.state import JobState
-from rekindle.policy.modes import LAST
-from rekindle.policy.succession import next_after
+from rekindle.policy.modes.mode_table import LAST
+from rekindle.policy.modes.succession import next_after
 from workflows import faults
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

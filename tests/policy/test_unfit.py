@@ -6,7 +6,7 @@ from rekindle.model.cluster import Condition, Node, NodeSpec, NodeStatus, Object
 from rekindle.model.keys import HEALTH, ISOLATED
 from rekindle.model.rule_file import parse, plain
 from rekindle.model.rules import Rules
-from rekindle.policy.unfit import MOST_NODES, Unfit, unfit
+from rekindle.policy.placement.unfit_nodes import MOST_NODES, Unfit, unfit
 
 NO_CORDONS = """
 apiVersion: rekindle.io/v1

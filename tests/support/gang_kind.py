@@ -2,16 +2,16 @@
 
 from pydantic import StrictBool
 
-from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.counting import ByLabels
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.kind import Indexing, Kind, Template
 from activities.clusters.kubernetes.objects import foreign
+from activities.clusters.kubernetes.pod_ownership import ByLabels
 from activities.clusters.kubernetes.restarting import Suspending
 
 
-class Spec(shapes.Shape):
-    size: shapes.Count
-    template: shapes.Template
+class Spec(schemas.Shape):
+    size: schemas.Count
+    template: schemas.Template
     paused: StrictBool = False
 
 
@@ -20,7 +20,7 @@ GANG = Kind(
     api="/apis/gangs.example.com/v1",
     plural="gangs",
     pod_label="gangs.example.com/gang",
-    shape=shapes.Job[Spec],
+    shape=schemas.Job[Spec],
     templates=lambda spec: [Template(spec["template"], int(spec["size"]))],
     read=foreign,
     restart=Suspending(("paused",)),

@@ -12,8 +12,8 @@ from rekindle.model.recovery import (
     Verdict,
 )
 from rekindle.model.state import JobState, Pending
-from rekindle.policy import cases
-from workflows import memory
+from rekindle.policy.modes import cases
+from workflows import job_reducers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
@@ -26,7 +26,7 @@ def a_fault(name: str = "e", kind: FaultKind = FaultKind.NODE, **fields: object)
 
 
 def told(state: JobState, *found: Fault, at: datetime = NOW) -> JobState:
-    return memory.reported(state, FaultReport(faults=found), at)
+    return job_reducers.reported(state, FaultReport(faults=found), at)
 
 
 def an_incident(*verdicts: Verdict, at: datetime = NOW, number: int = 1, about: tuple[Fault, ...] = ()) -> Incident:
@@ -49,4 +49,4 @@ def a_verdict(mode: Mode = Mode.JOB_RESCHEDULING, outcome: Outcome = Outcome.REC
 def concluded(state: JobState, *verdicts: Verdict, number: int = 1, about: tuple[Fault, ...] = ()) -> JobState:
     case = cases.next_case(state, NOW)
     assert case
-    return memory.concluded(state, case, an_incident(*verdicts, number=number, about=about))
+    return job_reducers.concluded(state, case, an_incident(*verdicts, number=number, about=about))

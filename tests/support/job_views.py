@@ -21,7 +21,7 @@ from rekindle.model.cluster import (
     PodTemplate,
 )
 from rekindle.model.rules import Rules
-from rekindle.policy.keeping import LABELS, kept_of_node, kept_of_pod
+from rekindle.policy.detection.trimming import LABELS, kept_of_node, kept_of_pod
 
 NOISE = "example.com/noise"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -58,19 +58,21 @@ from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE, LONGEST_TEXT, MOST_
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
 from rekindle.model.trace import Trace
-from rekindle.policy import cases, nodes, stress
-from rekindle.policy.cases import Case
-from rekindle.policy.devices import DeviceOfRank
-from rekindle.policy.eligibility import MOST_REPLACED
-from rekindle.policy.plans import TOLD
-from rekindle.policy.pod_ranks import TOLD_PROBLEMS
-from rekindle.policy.requests import MOST_OPS
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.devices import DeviceOfRank
+from rekindle.policy.detection.pod_ranks import TOLD_PROBLEMS
+from rekindle.policy.detection.sighting import sight
+from rekindle.policy.modes import cases
+from rekindle.policy.modes.cases import Case
+from rekindle.policy.modes.eligibility import MOST_REPLACED
+from rekindle.policy.modes.requests import MOST_OPS
+from rekindle.policy.operations import device_checks
+from rekindle.policy.operations.switch_upgrade import TOLD
+from rekindle.policy.placement import avoided_nodes
 from tests.support.job_views import job as a_job_object
 from tests.support.job_views import node as a_node
 from tests.support.job_views import pod as a_pod
 from tests.support.scripted_cluster import ScriptedCluster
-from workflows import faults, memory
+from workflows import faults, job_reducers
 from workflows.incident import LOOKED_AT, IncidentRun, Memory
 
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
@@ -238,14 +240,14 @@ def results_of(job: Job) -> StressResults:
         str(rank): dict.fromkeys(("aic", "hccs", "memory"), OpResult(code=codes[rank % 2], result=TEXT))
         for rank in range(job.ranks)
     }
-    return stress.told(said, job.ranks)
+    return device_checks.told(said, job.ranks)
 
 
 def findings_of(job: Job) -> stress_values.Tested:
     devices = [
         DeviceOfRank(rank, rank // job.ranks_per_pod, a_name(rank // job.ranks_per_pod), "0", "u") for rank in range(job.ranks)
     ]
-    found = stress.tested(results_of(job), dict.fromkeys(range(job.ranks), (0, 1, 2)), devices)
+    found = device_checks.tested(results_of(job), dict.fromkeys(range(job.ranks), (0, 1, 2)), devices)
     return found.model_copy(update={"failed": TEXT})
 
 
@@ -326,26 +328,26 @@ def worn(job: Job, sighting: Sighting) -> JobState:
         found = bad(found, sighting)
         case = cases.next_case(found.with_(problems=()), NOW)
         assert case
-        found = memory.concluded(memory.begun(found, case), case, incident_of(number, case, found.policy))
-        found = memory.answered(found, "r" * 36, answer)
+        found = job_reducers.concluded(job_reducers.begun(found, case), case, incident_of(number, case, found.policy))
+        found = job_reducers.answered(found, "r" * 36, answer)
     found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),))
     case = cases.next_case(found.with_(problems=()), NOW)
     assert case
-    return memory.judged(found, case, f"given_up: {TEXT}")
+    return job_reducers.judged(found, case, f"given_up: {TEXT}")
 
 
 def bad(found: JobState, sighting: Sighting) -> JobState:
     """Adds all faults that the watcher, the training side and operators can report."""
     job = found.job
     problems = tuple(f"pod {a_name(number)} carries no rank" for number in range(TOLD_PROBLEMS + 1))
-    found = memory.sighted(found, sighting.model_copy(update={"problems": problems}), NOW, restarting=False)
+    found = job_reducers.sighted(found, sighting.model_copy(update={"problems": problems}), NOW, restarting=False)
     of_failed_pods = [rank for pod_rank in range(0, job.pods, 4) for rank in job.layout.ranks_of(pod_rank)]
-    found = memory.reported(found, FaultReport(faults=(process_fault(of_failed_pods),)), NOW)
+    found = job_reducers.reported(found, FaultReport(faults=(process_fault(of_failed_pods),)), NOW)
     for number in range(40):
         for kind in (FaultKind.NODE, FaultKind.SUB_HEALTH):
             report = FaultReport(faults=(long_fault(job, number, kind),))
             if not faults.room_problem(found, report):
-                found = memory.reported(found, report, NOW)
+                found = job_reducers.reported(found, report, NOW)
     return found
 
 
@@ -383,7 +385,7 @@ async def examples(job: Job) -> list[Any]:
     """Returns the largest value of each type."""
     event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
     everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
-    avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
+    avoided = avoided_nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
     restart = activity_values.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
     sighting = sight(worst_view(job))
     request = ModeRequest(mode=Mode.LINK_SWITCH, pod_rank=1, links=LINKS, stress=STRESS, requested_by=TEXT, front=TEXT)
@@ -421,7 +423,7 @@ async def examples(job: Job) -> list[Any]:
         Trace(communication=True, step=True, checkpoint=True, forward=True, loader=True),
         activity_values.StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
         activity_values.StandbysNow(standbys=sighting.standbys),
-        activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
+        activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS))),
         activity_values.Survey(exists=True, sighting=sighting, nodes=looked_at),
         activity_values.SurveyRequest(job_id=job.id, nodes=looked_at),
         activity_values.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),

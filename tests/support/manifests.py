@@ -11,7 +11,7 @@ import yaml
 
 from activities.clusters.api_server import Object
 from rekindle.settings import Settings
-from workers.rivals import PART_OF
+from workers.other_controller import PART_OF
 
 ROOT = Path(__file__).parents[2]
 

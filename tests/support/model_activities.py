@@ -36,11 +36,11 @@ from rekindle.model.recovery import (
 )
 from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressTargets
-from rekindle.policy import stress
-from rekindle.policy.devices import DeviceOfRank, devices
-from rekindle.policy.isolation import isolation
-from rekindle.policy.links import resolved
-from rekindle.policy.sighting import end_of, sight
+from rekindle.policy.detection.devices import DeviceOfRank, devices
+from rekindle.policy.detection.isolation import isolation
+from rekindle.policy.detection.sighting import end_of, sight
+from rekindle.policy.operations import device_checks
+from rekindle.policy.operations.links import resolved
 from tests.support.driver import START, Driver
 from tests.support.driver_activities import Activity
 from tests.support.driver_runs import PAYLOADS, Answer
@@ -319,17 +319,17 @@ class Activities:
 
     def _find_targets(self, activity: Activity, attempt: int) -> None:
         request, rows = activity.argument(activity_values.TargetsRequest), self._devices()
-        problem = stress.problem(request.stress, rows, request.accepted)
-        asked = () if problem else stress.grouped(stress.plan(request.stress, rows))
+        problem = device_checks.problem(request.stress, rows, request.accepted)
+        asked = () if problem else device_checks.grouped(device_checks.plan(request.stress, rows))
         activity.complete(attempt, StressTargets(asked=asked, problem=problem or ""))
 
     def _judge(self, activity: Activity, attempt: int) -> None:
         request, rows = activity.argument(activity_values.FindingsRequest), self._devices()
-        tested = stress.tested(request.results, stress.by_rank(request.asked), rows)
+        tested = device_checks.tested(request.results, device_checks.by_rank(request.asked), rows)
         for name in tested.findings.isolate:
-            self._world.isolate(name, stress.reason(tested, name, request.why))
-        found = stress.without(tested, {})
-        faults = stress.faults(found, Layout(self._world.knobs.pods, RANKS), rows)
+            self._world.isolate(name, device_checks.reason(tested, name, request.why))
+        found = device_checks.without(tested, {})
+        faults = device_checks.faults(found, Layout(self._world.knobs.pods, RANKS), rows)
         activity.complete(attempt, activity_values.Found(tested=found, faults=faults))
 
     def _devices(self) -> tuple[DeviceOfRank, ...]:

@@ -30,22 +30,23 @@ from rekindle.model.recovery import (
 )
 from rekindle.model.state import JobState, JobStatus
 from rekindle.model.stress import OpResult, StressRequest
-from rekindle.policy import intake, stress
-from rekindle.policy.cases import TOO_OFTEN
-from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
-from rekindle.policy.modes import LAST, row_of
+from rekindle.policy.detection import watcher_updates
+from rekindle.policy.detection.watcher_updates import Acknowledged, End, News, Register, Shown
+from rekindle.policy.modes.cases import TOO_OFTEN
+from rekindle.policy.modes.mode_table import LAST, row_of
+from rekindle.policy.operations import device_checks
 from tests.support.driver import Driver
 from tests.support.driver_runs import PAYLOADS, Answer, Run
 from tests.support.model_messages import Message
 from tests.support.model_training import RANKS
+from workflows.device_check import StressTest
 from workflows.hot_switch import HotSwitch
 from workflows.in_place import InPlaceRecovery
+from workflows.job_rescheduling import JobRescheduling
 from workflows.link_failover import LinkFailover
 from workflows.link_switch import LinkSwitch
 from workflows.online_retry import OnlineRetry
 from workflows.process_rescheduling import ProcessRescheduling
-from workflows.rescheduling import JobRescheduling
-from workflows.stress_test import StressTest
 from workflows.training_job import TrainingJob
 
 JOB = "job-1"
@@ -238,7 +239,7 @@ def _of_operation(message: Message) -> Report:
         info=message.words,
         strategy=message.strategy,
         attempt=attempt,
-        results=stress.told(said, ranks=10_000) if kind is ReportKind.STRESS else None,
+        results=device_checks.told(said, ranks=10_000) if kind is ReportKind.STRESS else None,
     )
 
 
@@ -411,18 +412,18 @@ class Intake:
         self._sent: News | None = None
 
     def look(self, view: JobView) -> None:
-        self._shown = intake.shown(view, Limits())
+        self._shown = watcher_updates.shown(view, Limits())
 
     def forget(self) -> None:
         """Resets what was acknowledged, because the job's workflow is lost."""
-        self._acknowledged = intake.forgotten(self._acknowledged)
+        self._acknowledged = watcher_updates.forgotten(self._acknowledged)
 
     def due(self) -> News | None:
         """Returns the news that are due now; None: there are none."""
-        return intake.due(self._shown, self._acknowledged) if self._shown else None
+        return watcher_updates.due(self._shown, self._acknowledged) if self._shown else None
 
     def is_urgent(self, news: News) -> bool:
-        return intake.is_urgent(news, self._acknowledged)
+        return watcher_updates.is_urgent(news, self._acknowledged)
 
     def repeats(self, news: News) -> bool:
         """Returns whether the news were sent before and it is unknown whether they were applied."""
@@ -438,13 +439,13 @@ class Intake:
         """Processes the answer to news. Returns whether the next update can follow without a pause."""
         known = self._acknowledged
         if answer.kind == "again":
-            self._acknowledged = intake.unconfirmed(known, news)
+            self._acknowledged = watcher_updates.unconfirmed(known, news)
             return False
         self._sent = None
         if answer.kind == "not found":
             assert self._shown is not None
-            self._acknowledged = intake.unknown(self._shown, known, news)
+            self._acknowledged = watcher_updates.unknown(self._shown, known, news)
             return not isinstance(news, Register)
         taken = answer.kind in ("", "accepted last")
-        self._acknowledged = intake.acknowledge(known, news) if taken else intake.decline(known, news)
+        self._acknowledged = watcher_updates.acknowledge(known, news) if taken else watcher_updates.decline(known, news)
         return True

@@ -6,7 +6,8 @@ from temporalio import workflow
 
 from rekindle.ids import Workflows
 from rekindle.model.recovery import Handled, Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Strategy, Verdict
-from rekindle.policy import opening, orders
+from rekindle.policy.dialogue import orders
+from rekindle.policy.modes import recovery_opening
 from workflows.mode import Ends, ModeWorkflow
 from workflows.opening import open_recovery
 
@@ -122,4 +123,4 @@ class OpensFirst(_Opens):
         await self.order(orders.change_strategy(self.context.job.id, here.attempt, Strategy.RETRY, here.faulty), limits.order)
         await self.until(lambda: self.has_report(ReportKind.STATUS), limits.resume, "wait for the status")
         self.next_report(ReportKind.STATUS)
-        self.situation = opening.again(here).with_(ordered=(Strategy.RETRY,))
+        self.situation = recovery_opening.again(here).with_(ordered=(Strategy.RETRY,))

@@ -12,7 +12,7 @@ from rekindle.model.cluster import (
 from rekindle.model.fault import Fault
 from rekindle.model.rule_file import parse, plain
 from rekindle.model.rules import Rules
-from rekindle.policy.sighting import sight
+from rekindle.policy.detection.sighting import sight
 from tests.support.job_views import NOW, kept, node
 
 HEAD = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n"

@@ -29,8 +29,8 @@ from rekindle.model.cluster import (
 from rekindle.model.job import Job
 from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX, TAKEN_AS
 from rekindle.model.rule_file import plain
-from rekindle.policy import standbys
-from rekindle.policy.pod_ranks import is_standby, last_holder
+from rekindle.policy.detection.pod_ranks import is_standby, last_holder
+from rekindle.policy.placement import standbys
 
 
 class _Making:

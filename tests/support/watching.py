@@ -11,7 +11,7 @@ from activities.clusters.port import Cluster
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
-from rekindle.policy.intake import News, Register, Sighted
+from rekindle.policy.detection.watcher_updates import News, Register, Sighted
 from workers.watcher.watcher import Watcher
 
 

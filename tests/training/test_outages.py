@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from rekindle.model.limits import Limits
-from rekindle.policy.orders import NO_ORDER
+from rekindle.policy.dialogue.orders import NO_ORDER
 from rekindle_training.manager.gateway import REPORT_SECONDS
 from rekindle_training.manager.reports import Reports
 from rekindle_wire import REPORT

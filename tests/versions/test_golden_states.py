@@ -28,7 +28,7 @@ from tests.support.scripted_cluster import ScriptedCluster
 from tests.versions.test_upgrades import keeping, version
 from workers import versions as worker_versions
 from workers.watcher.job_workflows import register
-from workflows.page import job_page
+from workflows.ui_text import job_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

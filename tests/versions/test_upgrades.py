@@ -24,7 +24,7 @@ from tests.support.harness import Control, Harness, a_job, harness, sub_health
 from tests.support.peer import Script, ScriptedPeer
 from workers.control import MODES
 from workers.versions import Upgrades
-from workflows.rescheduling import JobRescheduling
+from workflows.job_rescheduling import JobRescheduling
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,7 +11,9 @@ from rekindle.model.recovery import Mode, Outcome, Strategy
 from rekindle.model.state import JobState
 from rekindle.model.stress import Op
 from rekindle.model.training_side import TrainingSide
-from rekindle.policy import eligibility, faulty, phases, requests, standbys, stress
+from rekindle.policy.modes import eligibility, faulty_ranks, job_phase, requests
+from rekindle.policy.operations import device_checks
+from rekindle.policy.placement import standbys
 from rekindle.policy.training_sides.table import ROWS
 from tests.support.fake_side import FAKE
 from tests.support.harness import a_job, sub_health, training
@@ -49,13 +51,13 @@ def test_policy_follows_the_facts_of_a_new_training_side() -> None:
     """Strategies, checks, phases, operations, tracing and standbys are those of its row."""
     job = a_job(capabilities=(), annotations={}, standbys=1)
     state = JobState.of(job)
-    assert faulty.allows(job, Strategy.RETRY)
-    assert not faulty.allows(job, Strategy.RECOVER)
+    assert faulty_ranks.allows(job, Strategy.RETRY)
+    assert not faulty_ranks.allows(job, Strategy.RECOVER)
     assert "the fake side cannot switch pod rank 1" in eligibility.never(job, 1)
     assert not eligibility.never(a_job(capabilities=(Capability.REPLACE_RANK_0,)), 1)
     assert eligibility.readiness(state).completed_a_step
-    assert phases.phase(state, None) == phases.STARTING
-    assert stress.accepted(job) == (Op.MEMORY,)
+    assert job_phase.phase(state, None) == job_phase.STARTING
+    assert device_checks.accepted(job) == (Op.MEMORY,)
     assert requests.trace_problem(state) == ""
     assert standbys.problem(job) == "the fake side has no standbys"
 

@@ -13,7 +13,7 @@ from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, RecoveryContext, Situation
-from rekindle.policy.orders import NO_ORDER, pause_train
+from rekindle.policy.dialogue.orders import NO_ORDER, pause_train
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from workflows.dialogue import COUNTED, Dialogue

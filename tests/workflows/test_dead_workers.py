@@ -8,7 +8,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
-from workers.sticky import leave_sticky_queues
+from workers.sticky_queues import leave_sticky_queues
 
 
 async def test_a_worker_that_starts_takes_recoveries_off_the_queue_of_the_one_before(temporal: WorkflowEnvironment) -> None:

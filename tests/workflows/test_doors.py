@@ -19,7 +19,7 @@ from rekindle.model.plan import Control, Word
 from rekindle.model.recovery import Mode, ModeRequest, Outcome
 from rekindle.nodes import Nodes
 from rekindle.plans import Plans
-from rekindle.policy import requests
+from rekindle.policy.modes import requests
 from tests.support.harness import Harness, a_job, training
 
 Call = Callable[[Rekindle], Coroutine[Any, Any, object]]

@@ -15,7 +15,7 @@ from rekindle.model.fault import Decided, Fault, FaultReport
 from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from rekindle.policy import drains
+from rekindle.policy.drain import drain_verdicts
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
@@ -59,7 +59,7 @@ async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(tempor
             await world.fault(cordoned())
         incident = await world.incident()
         assert (incident.verdict, incident.policy_after) == (Outcome.IGNORED, SubHealthStrategy.HOT_SWITCH)
-        assert (await world.judged()).startswith(f"ignored: {drains.WAITS}: no spare: ")
+        assert (await world.judged()).startswith(f"ignored: {drain_verdicts.WAITS}: no spare: ")
         await world.event("DrainWaits")
         for number in (2, 3):
             async with the_next_run(world):
@@ -92,7 +92,7 @@ async def test_a_sub_healthy_pod_without_a_spare_is_tried_again_where_its_owner_
             await world.fault(sub_health())
         incident = await world.incident()
         assert (incident.verdict, incident.policy_after) == (Outcome.IGNORED, SubHealthStrategy.HOT_SWITCH)
-        assert (await world.judged()).startswith(f"ignored: {drains.WAITS_FOR_SPARE}: no spare: ")
+        assert (await world.judged()).startswith(f"ignored: {drain_verdicts.WAITS_FOR_SPARE}: no spare: ")
         async with the_next_run(world):
             await world.skip(LATER, of=world.entity)
         assert (await world.incident(2)).verdict is Outcome.IGNORED
@@ -125,7 +125,9 @@ async def test_a_cluster_that_says_nothing_of_a_backup_restarts_nobody(
             await world.fault(cordoned())
         (verdict,) = (await world.incident()).ladder
         assert (verdict.outcome, verdict.policy_after) == (Outcome.REFUSED, None)
-        assert verdict.reason.startswith(f"{drains.WAITS}: no spare: the cluster does not say whether the backup pod runs")
+        assert verdict.reason.startswith(
+            f"{drain_verdicts.WAITS}: no spare: the cluster does not say whether the backup pod runs"
+        )
         assert {pod.metadata.uid for pod in cluster.pods_by_name.values()} == before
 
 
@@ -189,7 +191,7 @@ async def test_a_hot_switch_that_a_person_asks_for_keeps_the_drain_held(temporal
             assert (await (await world.front()).result()).outcome is Outcome.IGNORED
         state = (await world.status()).state
         assert (state.policy, state.drain_again is None) == (SubHealthStrategy.HOT_SWITCH, False)
-        assert (await world.judged()).startswith(f"ignored: {drains.WAITS}")
+        assert (await world.judged()).startswith(f"ignored: {drain_verdicts.WAITS}")
 
 
 async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnvironment) -> None:
@@ -257,5 +259,5 @@ async def test_a_backup_that_is_drained_itself_costs_no_step(temporal: WorkflowE
                 await world.look()
         (verdict,) = (await world.incident()).ladder
         assert (verdict.outcome, verdict.policy_after) == (Outcome.IGNORED, None)
-        assert verdict.reason.startswith(f"{drains.WAITS}: the backup pod failed to run")
+        assert verdict.reason.startswith(f"{drain_verdicts.WAITS}: the backup pod failed to run")
         assert (await world.status()).state.drain_again

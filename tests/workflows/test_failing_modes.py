@@ -13,12 +13,12 @@ from rekindle import ids
 from rekindle.model.job import Job
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Situation
-from rekindle.policy.modes import row_of
+from rekindle.policy.modes.mode_table import row_of
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health, training
 from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
 from tests.support.peer import Script
 from workflows import steps
-from workflows.rescheduling import JobRescheduling
+from workflows.job_rescheduling import JobRescheduling
 
 
 async def _seconds_to_the_last_mode(world: Harness, failed: WorkflowHandle[Any, Any]) -> float:

@@ -21,14 +21,14 @@ from rekindle.model.keys import DOWNGRADED, MEMORY, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome, Progress
 from rekindle.model.state import Registration, Remembered
-from rekindle.policy import intake
+from rekindle.policy.detection import watcher_updates
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health
 from tests.support.modes import DeafHotSwitch
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher.job_workflows import register
 from workflows.in_place import InPlaceRecovery
-from workflows.rescheduling import JobRescheduling
+from workflows.job_rescheduling import JobRescheduling
 
 OFTEN = 0.2
 """Seconds in which the gateway offers its attachment again."""
@@ -185,8 +185,8 @@ async def _is_told_what_the_watcher_sees(world: Harness) -> None:
     assert status.state.faults == ()
 
 
-def _shown(world: Harness, job: JobObject) -> intake.Shown:
-    return intake.shown(JobView(job=job, pods=tuple(world.cluster.pods_by_name.values())), Limits())
+def _shown(world: Harness, job: JobObject) -> watcher_updates.Shown:
+    return watcher_updates.shown(JobView(job=job, pods=tuple(world.cluster.pods_by_name.values())), Limits())
 
 
 async def test_the_last_note_of_an_incident_names_the_recovery_that_has_followed(temporal: WorkflowEnvironment) -> None:

@@ -15,7 +15,7 @@ from rekindle.model.keys import BACKUP_SOURCE, MANAGER_LOST, REPLICA_TYPE
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
-from rekindle.policy.clients import Identity, identity
+from rekindle.policy.dialogue.client_identity import Identity, identity
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
 

@@ -15,7 +15,7 @@ from rekindle.model.job import Capability, SubHealthStrategy
 from rekindle.model.keys import LAST_VERDICT, MEMORY, RECOVERING
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from rekindle.policy import observing
+from rekindle.policy.modes import observe_only
 from rekindle.temporal import Attributes
 from tests.support.harness import Harness, a_job, harness, node_fault, register, sub_health, training
 from tests.support.peer import Script
@@ -96,7 +96,7 @@ async def test_a_request_is_refused_with_what_would_let_it_act(
     """Nothing was touched, and the reason names the setting and the label."""
     async with training(temporal, a_job(observe=True)) as (world, peer):
         verdict = await (await world.front(pod_rank, mode=mode, force=True)).result()
-        assert (verdict.outcome, verdict.reason) == (Outcome.REFUSED, observing.ONLY)
+        assert (verdict.outcome, verdict.reason) == (Outcome.REFUSED, observe_only.ONLY)
         assert peer.orders == []
         assert untouched(world)
 
@@ -138,7 +138,7 @@ async def test_a_downgrade_is_not_lifted_while_the_job_is_only_observed(temporal
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await world.tell(ids.Updates.LIFT)
         assert isinstance(refused.value.cause, ApplicationError)
-        assert (refused.value.cause.type, refused.value.cause.message) == (ids.ErrorTypes.REQUEST_REFUSED, observing.ONLY)
+        assert (refused.value.cause.type, refused.value.cause.message) == (ids.ErrorTypes.REQUEST_REFUSED, observe_only.ONLY)
         assert (cluster.labels, (await world.status()).state.policy) == (written, SubHealthStrategy.IGNORE)
         await observes(world, observe=False)
         assert (await world.tell(ids.Updates.LIFT)).info == "the sub-health policy is hotSwitch again"

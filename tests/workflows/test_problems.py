@@ -11,7 +11,7 @@ from rekindle.cli.output import console, show_status
 from rekindle.model.fault import Sighting
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.model.state import JobStatus, Registration
-from rekindle.policy.intake import Register, Sighted
+from rekindle.policy.detection.watcher_updates import Register, Sighted
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.peer import Script
 from workers.watcher.job_workflows import TemporalJobWorkflows

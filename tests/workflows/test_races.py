@@ -20,7 +20,7 @@ from tests.support.harness import Harness, a_job, harness, node_fault, sub_healt
 from tests.support.peer import Script
 from workers.gateway.job_workflows import Jobs
 from workflows.hot_switch import HotSwitch
-from workflows.rescheduling import JobRescheduling
+from workflows.job_rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
 
 LOST_NODE = node_fault("node-0").model_copy(update={"source": WATCHER})

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from activities.made_anew import MakingAnew
+from activities.pod_recreation import MakingAnew
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome

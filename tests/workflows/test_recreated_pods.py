@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from activities.made_anew import MakingAnew
+from activities.pod_recreation import MakingAnew
 from rekindle import ids
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY

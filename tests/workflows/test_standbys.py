@@ -15,7 +15,7 @@ from rekindle.model.job import Job
 from rekindle.model.keys import RANK_INDEX, RECOVER_STRATEGY
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.model.state import JobStatus
-from rekindle.policy.standbys import FIRST_PAUSE
+from rekindle.policy.placement.standbys import FIRST_PAUSE
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, pod_fault, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster

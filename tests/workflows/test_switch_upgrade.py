@@ -15,7 +15,7 @@ from rekindle.errors import BadInput, Busy, Refused
 from rekindle.model.cluster import JobPhase
 from rekindle.model.links import NodeLinks
 from rekindle.model.plan import Control, Stage, SwitchPlan, Upgrade, UpgradeRequest, Where, Word
-from rekindle.policy.plans import now
+from rekindle.policy.operations.switch_upgrade import now
 from rekindle.temporal import plugin
 from tests.support.fleet import FIRST, SECOND, Two, two_jobs
 from tests.support.harness import sub_health

@@ -5,8 +5,8 @@ import logging
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
+from workers.gateway.caller_auth import senders_of
 from workers.gateway.public_fault_service import public_faults_of
-from workers.gateway.senders import senders_of
 from workers.gateway.server import Gateway
 from workers.process import Process, run
 

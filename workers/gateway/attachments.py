@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.recovery import Attachment
-from workers.gateway.introductions import Introductions
+from workers.gateway.concurrency import Admission, Lanes
 from workers.gateway.job_workflows import Jobs, Rejected
-from workers.gateway.lanes import Admission, Lanes
+from workers.gateway.registration_cache import Introductions
 from workers.gateway.streams import Stream, Streams
 
 IN_FLIGHT = 32

@@ -6,7 +6,7 @@ import grpc
 
 from rekindle_wire import config_pb2 as wire
 from rekindle_wire import config_pb2_grpc
-from workers.gateway.desk import Context
+from workers.gateway.access import Context
 
 WORDS = (
     "config.Config tells the rank tables of inference jobs (MindIE), which Rekindle does not manage: "

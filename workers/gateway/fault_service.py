@@ -16,7 +16,7 @@ from rekindle.policy.platforms import DeviceFaults, NodeFaults, merged
 from rekindle_wire import fault_pb2 as wire
 from rekindle_wire import fault_pb2_grpc
 from workers.gateway import messages
-from workers.gateway.desk import INVALID_PARAMETER, OK, Context
+from workers.gateway.access import INVALID_PARAMETER, OK, Context
 from workers.gateway.job_workflows import Rejected
 from workers.gateway.limits import Bucket
 from workers.gateway.platforms import Platforms

@@ -17,7 +17,7 @@ from rekindle.errors import Unavailable
 from rekindle.policy.platforms import Stage, View
 from rekindle_wire import job_pb2 as wire
 from rekindle_wire import job_pb2_grpc
-from workers.gateway.desk import Context
+from workers.gateway.access import Context
 from workers.gateway.limits import Bucket
 from workers.gateway.platforms import Platforms
 from workers.gateway.watch import ALL, Ended, Subscriber, Watch

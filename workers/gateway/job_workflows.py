@@ -27,9 +27,9 @@ from rekindle.model.base import Value
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Receipt, Report
 from rekindle.model.state import Contact, JobStatus
-from rekindle.policy import phases
+from rekindle.policy.modes import job_phase
 from rekindle.temporal import Attributes, in_words, living
-from workers.gateway.lanes import Lanes
+from workers.gateway.concurrency import Lanes
 
 RPC_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 25.0
@@ -39,7 +39,8 @@ LISTING = 3.0
 """Time limit in seconds for the list of jobs when a gateway starts, for which its clients wait."""
 
 TRAINING = (
-    f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND RekindlePhase STARTS_WITH '{phases.TRAINING}'"
+    f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
+    f" AND RekindlePhase STARTS_WITH '{job_phase.TRAINING}'"
 )
 
 BETWEEN_MODES = 5.0

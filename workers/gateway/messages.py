@@ -12,7 +12,7 @@ from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
 from rekindle.model.sizes import MOST_RANKS
 from rekindle.model.stress import OpResult, RankOps, StressRequest
 from rekindle.model.trace import Trace
-from rekindle.policy.stress import told
+from rekindle.policy.operations.device_checks import told
 from rekindle_wire import profiling_pb2
 from rekindle_wire import recover_pb2 as wire
 

@@ -17,13 +17,13 @@ from rekindle.model.maintenance import Maintenance, Stage
 from rekindle.model.recovery import Mode, Outcome, Receipt, Verdict
 from rekindle.model.stress import StressRequest
 from rekindle.own_verdicts import first_word, own_verdicts
-from rekindle.policy.stress import message
+from rekindle.policy.operations.device_checks import message
 from rekindle.settings import Settings
 from rekindle.stress_tests import StressTests
 from workers.gateway import messages
-from workers.gateway.desk import OM_IS_RUNNING, PARAMETERS, Context
+from workers.gateway.access import OM_IS_RUNNING, PARAMETERS, Context
 from workers.gateway.platforms import Platforms
-from workers.gateway.side_streams import SideStreams
+from workers.gateway.secondary_streams import SideStreams
 
 DISTRIBUTED = "switching operation was successfully distributed"
 FINISHED = "switch nic finish"

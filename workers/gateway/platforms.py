@@ -6,8 +6,8 @@ import grpc
 
 from rekindle.settings import Settings
 from workers.clusters import row_of
-from workers.gateway.desk import Context
-from workers.gateway.senders import address_of
+from workers.gateway.access import Context
+from workers.gateway.caller_auth import address_of
 
 
 class Platforms:

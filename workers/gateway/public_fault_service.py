@@ -20,12 +20,12 @@ from rekindle.model.problems import problems
 from rekindle.model.public_fault import MOST_FAULTS, Envelope, PublicFault
 from rekindle.model.rule_file import rules_of
 from rekindle.model.rules import Rules
-from rekindle.policy.public_faults import problem_of_code, senders
+from rekindle.policy.detection.public_faults import problem_of_code, senders
 from rekindle.settings import Settings
 from rekindle_wire import pubfault_pb2 as wire
 from rekindle_wire import pubfault_pb2_grpc
 from workers.clusters import row_of
-from workers.gateway.desk import INVALID_PARAMETER, OK, Context
+from workers.gateway.access import INVALID_PARAMETER, OK, Context
 from workers.gateway.limits import Bucket
 from workers.gateway.platforms import Platforms
 

@@ -18,13 +18,13 @@ from rekindle.model.recovery import Progress, Receipt, Report
 from rekindle_wire import ATTEMPT, INFO, JOB, REPORT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
+from workers.gateway.access import JOB_NOT_EXIST, OK, POD_GROUP, UNREGISTERED, Context, Desk
 from workers.gateway.attachments import Attachments
-from workers.gateway.desk import JOB_NOT_EXIST, OK, POD_GROUP, UNREGISTERED, Context, Desk
-from workers.gateway.introductions import Introductions
+from workers.gateway.caller_auth import address_of
 from workers.gateway.job_workflows import Jobs
 from workers.gateway.operations import Operations
-from workers.gateway.senders import address_of
-from workers.gateway.side_streams import Side
+from workers.gateway.registration_cache import Introductions
+from workers.gateway.secondary_streams import Side
 
 logger = logging.getLogger("gateway")
 

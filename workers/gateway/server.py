@@ -33,20 +33,20 @@ from rekindle_wire import (
     training_pb2,
     training_pb2_grpc,
 )
+from workers.gateway.access import Desk
 from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
+from workers.gateway.caller_auth import Senders
 from workers.gateway.config_service import ConfigService
 from workers.gateway.cut_off import CutOff
-from workers.gateway.desk import Desk
 from workers.gateway.fault_service import FaultService
-from workers.gateway.introductions import Introductions
 from workers.gateway.job_service import JobService
 from workers.gateway.job_workflows import Jobs
 from workers.gateway.operations import Operations
 from workers.gateway.platforms import Platforms
 from workers.gateway.public_fault_service import PublicFaultService
 from workers.gateway.recover_service import ProgressService, RecoverService
-from workers.gateway.senders import Senders
-from workers.gateway.side_streams import SideStreams
+from workers.gateway.registration_cache import Introductions
+from workers.gateway.secondary_streams import SideStreams
 from workers.gateway.streams import KEEP_ALIVE, Streams
 from workers.gateway.trace_service import TraceService
 from workers.gateway.watch import Watch

@@ -12,7 +12,7 @@ from rekindle.errors import NotAttached
 from rekindle.model.recovery import Order
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway.messages import keep_alive, signal_of, stress_list, switch_list, switches
-from workers.gateway.side_streams import Side, SideStreams
+from workers.gateway.secondary_streams import Side, SideStreams
 
 KEEP_ALIVE = 5.0
 """Seconds between keep-alives. Source: the wire contract."""

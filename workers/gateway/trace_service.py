@@ -18,12 +18,12 @@ from rekindle.model.state import JobState
 from rekindle.model.trace import Trace
 from rekindle_wire import profiling_pb2 as wire
 from rekindle_wire import profiling_pb2_grpc
-from workers.gateway.desk import Context
-from workers.gateway.introductions import Introductions
+from workers.gateway.access import Context
 from workers.gateway.job_workflows import Jobs, Rejected
 from workers.gateway.messages import SWITCHES, switched_on, switches
 from workers.gateway.platforms import Platforms
-from workers.gateway.side_streams import Side, SideStreams
+from workers.gateway.registration_cache import Introductions
+from workers.gateway.secondary_streams import Side, SideStreams
 
 DONE, INVALID, UNKNOWN, REFUSED = 200, 300, 404, 500
 

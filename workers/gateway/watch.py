@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from rekindle.errors import Unavailable
 from rekindle.policy.platforms import View, view_of
-from workers.gateway.desk import Context
+from workers.gateway.access import Context
 from workers.gateway.job_workflows import Jobs, Rejected, Row, unknown
 
 LOOK = 1.0

@@ -13,7 +13,7 @@ from workers.local_cluster.environment import log_of
 from workers.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail, status_of
 from workers.local_cluster.machine import Machine
 from workers.local_cluster.store import Watch
-from workers.own_jobs import over
+from workers.training_job_phase import over
 
 HEARTBEAT = 5.0
 """Seconds between empty lines on a quiet watch, by which a reader notices a frozen cluster."""

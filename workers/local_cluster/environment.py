@@ -10,7 +10,7 @@ from pathlib import Path
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, Pod
 from workers.local_cluster.options import Options
-from workers.own_jobs import role_of
+from workers.training_job_phase import role_of
 
 FOLDERS = ("checkpoints", "steps", "final", "logs")
 PORTS = range(20_000, 32_000)

@@ -24,7 +24,7 @@ from workers.local_cluster.environment import free_port, job_directory
 from workers.local_cluster.options import Options
 from workers.local_cluster.pods import Pods, checked_name, merged
 from workers.local_cluster.store import Store, now
-from workers.own_jobs import FIRST, MANAGER_RESTARTS, live, phase_of, role_of
+from workers.training_job_phase import FIRST, MANAGER_RESTARTS, live, phase_of, role_of
 
 LONGEST_NAME = 200
 """Longest name of a job in characters: names of its pods and logs are longer."""

@@ -19,7 +19,7 @@ from rekindle.model.cluster import (
     ObjectMeta,
     Pod,
 )
-from rekindle.policy.pod_ranks import is_standby
+from rekindle.policy.detection.pod_ranks import is_standby
 from workers.local_cluster.conditions import with_condition
 from workers.local_cluster.jobs import Jobs
 from workers.local_cluster.networks import LINKS, Networks
@@ -27,7 +27,7 @@ from workers.local_cluster.options import Options
 from workers.local_cluster.pods import Pods
 from workers.local_cluster.scheduling import ready
 from workers.local_cluster.store import Store, now
-from workers.own_jobs import live
+from workers.training_job_phase import live
 
 STOP_GRACE = 4
 """Grace period of pods in seconds when the cluster itself is stopped: the program that stops it waits 10 s at most."""

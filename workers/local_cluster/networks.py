@@ -29,7 +29,7 @@ from rekindle.model import keys
 from rekindle.model.cluster import JobObject, Pod, PodRole
 from workers.local_cluster import namespaces, relay
 from workers.local_cluster.options import Options
-from workers.own_jobs import over, role_of
+from workers.training_job_phase import over, role_of
 
 MANAGEMENT = "eth0"
 LINKS = ("eth1", "eth2")

@@ -8,9 +8,9 @@ from itertools import count, islice
 from rekindle.model.cluster import Condition, JobObject, Node, Pod, condition_of
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import SUB_HEALTHY_STRATEGY
-from rekindle.policy.isolation import is_isolated
-from rekindle.policy.pod_ranks import is_standby
-from workers.own_jobs import over
+from rekindle.policy.detection.isolation import is_isolated
+from rekindle.policy.detection.pod_ranks import is_standby
+from workers.training_job_phase import over
 
 AVOIDING = {SubHealthStrategy.GRACE_EXIT, SubHealthStrategy.FORCE_EXIT, SubHealthStrategy.HOT_SWITCH}
 """Policies under which pods are never put on a sub-healthy node; an unknown value counts as `ignore`, as in Volcano."""

@@ -12,8 +12,8 @@ from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, Unavaila
 from rekindle.model.cluster import ClusterEvent, JobObject
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.policy.drains import job_holds
-from rekindle.policy.filters import heeds_cordons
+from rekindle.policy.detection.job_filters import heeds_cordons
+from rekindle.policy.drain.drain_verdicts import job_holds
 
 logger = logging.getLogger("watcher")
 

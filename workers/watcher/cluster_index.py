@@ -7,8 +7,8 @@ from typing import TypeVar
 from rekindle.model.cluster import JobObject, JobView, Node, Pod
 from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules, Unbelieved
-from rekindle.policy.believing import Counts, Key, called, counted, doubting, unbelieved
-from rekindle.policy.sighting import gone, matters
+from rekindle.policy.detection.rule_breaker import Counts, Key, called, counted, doubting, unbelieved
+from rekindle.policy.detection.sighting import gone, matters
 
 Thing = TypeVar("Thing", JobObject, Node, Pod)
 

@@ -19,8 +19,8 @@ from rekindle.errors import Refused, Unavailable
 from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, job_workflow
 from rekindle.model.fault import Sighting
 from rekindle.model.state import JobState, Registration
-from rekindle.policy.intake import News, Register, Sighted, is_calm
-from rekindle.policy.phases import has_trained
+from rekindle.policy.detection.watcher_updates import News, Register, Sighted, is_calm
+from rekindle.policy.modes.job_phase import has_trained
 from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread
 
 RPC_TIMEOUT = timedelta(seconds=10)

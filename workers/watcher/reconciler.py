@@ -9,8 +9,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from rekindle.errors import Refused, Unavailable
-from rekindle.policy import intake
-from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
+from rekindle.policy.detection import watcher_updates
+from rekindle.policy.detection.watcher_updates import Acknowledged, End, News, Register, Shown
 from workers.watcher.job_workflows import JobUnknown, JobWorkflows
 
 AT_ONCE = 0.005
@@ -72,15 +72,15 @@ class Reconciler:
 
     def forget(self) -> None:
         """Resets what was acknowledged, because the job's workflow is gone."""
-        self._attempt, self.acknowledged = None, intake.forgotten(self.acknowledged)
+        self._attempt, self.acknowledged = None, watcher_updates.forgotten(self.acknowledged)
 
     def meet(self) -> None:
         """Records that the job has a workflow, which an earlier watcher has registered."""
-        self.acknowledged = intake.met(self.acknowledged)
+        self.acknowledged = watcher_updates.met(self.acknowledged)
 
     def reconsider(self) -> None:
         """Retries a registration that the workflow refused: the workflow's code may have changed since."""
-        self.acknowledged = intake.reconsidered(self.acknowledged)
+        self.acknowledged = watcher_updates.reconsidered(self.acknowledged)
 
     async def run(self) -> None:
         """Sends updates until the job's workflow knows the whole state of the cluster for this job."""
@@ -108,13 +108,13 @@ class Reconciler:
         self._said = now.refused
         seen_at, self._changed_at = self._changed_at or datetime.now(UTC), None
         self._seen_at = {fault.id: self._seen_at.get(fault.id, seen_at) for fault in now.sighting.faults}
-        return intake.due(now, self.acknowledged)
+        return watcher_updates.due(now, self.acknowledged)
 
     def _patience(self, news: News) -> float:
         """Returns the seconds for which changes are gathered, counted from the first one."""
         if spacing := self._spacing():
             return spacing
-        return 0.0 if intake.is_urgent(news, self.acknowledged) else GROWING
+        return 0.0 if watcher_updates.is_urgent(news, self.acknowledged) else GROWING
 
     def _spacing(self) -> float:
         """Returns the seconds between two updates regardless of their content; 0: the history has room for more."""
@@ -139,19 +139,19 @@ class Reconciler:
         self._attempt = (news, update_id)
         words = {"job": self._job_id, "news": type(news).__name__, "what": _what(news)}
         try:
-            await self._workflows.send(self._job_id, intake.dated(news, self._seen_at), update_id)
+            await self._workflows.send(self._job_id, watcher_updates.dated(news, self._seen_at), update_id)
         except Unavailable as error:
             logger.warning("not told yet, trying again", extra={**words, "error": str(error)})
-            self.acknowledged = intake.unconfirmed(self.acknowledged, news)
+            self.acknowledged = watcher_updates.unconfirmed(self.acknowledged, news)
             return False
         except JobUnknown:
-            self._attempt, self.acknowledged = None, intake.unknown(self._look(), self.acknowledged, news)
+            self._attempt, self.acknowledged = None, watcher_updates.unknown(self._look(), self.acknowledged, news)
             if not isinstance(news, End):
                 logger.warning("no workflow knows the job, it is registered again", extra=words)
             return not isinstance(news, Register)
         except Refused as error:
             logger.warning("refused", extra={**words, "error": str(error)})
-            self._attempt, self.acknowledged = None, intake.decline(self.acknowledged, news)
+            self._attempt, self.acknowledged = None, watcher_updates.decline(self.acknowledged, news)
             if isinstance(news, Register) and str(error) != self._refusal:
                 self._refusal = str(error)
                 self._refuse(self._refusal)
@@ -159,7 +159,7 @@ class Reconciler:
         logger.info("told", extra=words)
         if isinstance(news, Register):
             self._refusal = ""
-        self._attempt, self.acknowledged = None, intake.acknowledge(self.acknowledged, news)
+        self._attempt, self.acknowledged = None, watcher_updates.acknowledge(self.acknowledged, news)
         self._told_at.append(_now())
         self._sizes.append((_now(), len(news.model_dump_json())))
         return True

@@ -14,12 +14,12 @@ from activities.clusters.port import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
-from rekindle.policy.intake import Shown, shown
+from rekindle.policy.detection.watcher_updates import Shown, shown
 from workers.watcher.budgets import Budgets, Drains
 from workers.watcher.cluster_index import ClusterIndex
-from workers.watcher.doubts import Doubts
 from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
+from workers.watcher.rule_breaker_events import Doubts
 
 RELIST = 3600.0
 """Seconds after which everything is listed again even if the watch did not break, as a safeguard."""

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.kind import REPLICA_INDEX, Places, PodAccess, Workload
-from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup
+from activities.clusters.kubernetes.missing_rank import LostRank, is_active, is_backup
 from activities.clusters.kubernetes.objects import node_of
 from activities.clusters.kubernetes.pod_operations import is_on, path_of
 from rekindle.errors import Conflict, NotFound
@@ -29,7 +29,7 @@ from rekindle.model.keys import (
     SUB_HEALTHY_STRATEGY,
 )
 from rekindle.model.sizes import LONGEST_RANK
-from rekindle.policy.sighting import is_lost
+from rekindle.policy.detection.sighting import is_lost
 
 IN_HOT_SWITCH = "inHotSwitchFlow"
 """Annotation of the old pod and of its backup, from the first step to the last."""

@@ -10,7 +10,7 @@ from typing import Any
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
 from activities.clusters.kubernetes.kind import PodAccess, Workload
-from activities.clusters.kubernetes.lost_rank import is_backup, is_standby, is_terminating
+from activities.clusters.kubernetes.missing_rank import is_backup, is_standby, is_terminating
 from activities.clusters.kubernetes.pod_operations import pods_path
 from rekindle.errors import ClusterError, Forbidden, Invalid, Refused
 from rekindle.model.bounds import cut

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from activities.clusters.api_server import Object
 from rekindle.errors import MALFORMED
-from rekindle.policy.device_names import is_uuid
+from rekindle.policy.detection.device_names import is_uuid
 
 CONFIGURATIONS = (
     "ascend.kubectl.kubernetes.io/ascend-910-configuration",

@@ -10,14 +10,14 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget, ensure_none_left, known_budgets
 from activities.clusters.kubernetes.claims import Claims
-from activities.clusters.kubernetes.counting import refusal_of_backup
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
 from activities.clusters.kubernetes.kinds import KINDS
-from activities.clusters.kubernetes.lost_rank import is_active, is_backup, lost_rank
+from activities.clusters.kubernetes.missing_rank import is_active, is_backup, lost_rank
+from activities.clusters.kubernetes.node_reports_index import SaidOfNodes
 from activities.clusters.kubernetes.objects import (
     PodsOf,
     is_managed,
@@ -27,10 +27,10 @@ from activities.clusters.kubernetes.objects import (
     training_side_of,
 )
 from activities.clusters.kubernetes.pod_operations import AT_ONCE, PodOperations
+from activities.clusters.kubernetes.pod_ownership import refusal_of_backup
 from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.reports import Heard, places
-from activities.clusters.kubernetes.said import SaidOfNodes
-from activities.clusters.kubernetes.shapes import checked, reading
+from activities.clusters.kubernetes.schemas import checked, reading
 from activities.clusters.kubernetes.terminal import decided
 from activities.clusters.kubernetes.tokens import pod_of_token
 from activities.clusters.kubernetes.watch import NODES, Watch
@@ -43,8 +43,8 @@ from rekindle.model.keys import SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
 from rekindle.model.senders import Speakers
 from rekindle.model.sizes import LONGEST_NAME
-from rekindle.policy import standbys
-from rekindle.policy.pod_ranks import is_over, rank_of
+from rekindle.policy.detection.pod_ranks import is_over, rank_of
+from rekindle.policy.placement import standbys
 from rekindle.settings import Settings
 
 MOST_REFUSED = 10_000
@@ -187,7 +187,7 @@ class KubernetesCluster:
         job = await self._reader.job(job_id)
         with reading(f"a pod of job {job_id}"):
             pods = [*await self._reader.pods(job, _network), *map(_network, await self._reader.managers(job))]
-            for pod in (checked(shapes.Speaker, pod) for pod in pods):
+            for pod in (checked(schemas.Speaker, pod) for pod in pods):
                 status = pod["status"]
                 if status.get("phase") in ("Succeeded", "Failed"):
                     continue

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from activities.clusters.api_server import Api, Object, lean
-from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.lost_rank import LostRank
+from activities.clusters.kubernetes import schemas
+from activities.clusters.kubernetes.missing_rank import LostRank
 from rekindle.model.cluster import JobObject
 from rekindle.model.job import Trait
 from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STOPPED, TRAINING_SIDE
@@ -208,7 +208,7 @@ class Kind:
     If it is `rekindle.io/job-id`, the value is the job's UID.
     """
 
-    shape: type[shapes.Shape]
+    shape: type[schemas.Shape]
     """Shape of the whole object, as far as it is read."""
 
     templates: Callable[[Object], list[Template]]
@@ -368,7 +368,7 @@ class Workload:
         Raises:
             BadInput: a field that is read is wrong.
         """
-        return Workload(self.kind, shapes.checked(self.kind.shape, self.object))
+        return Workload(self.kind, schemas.checked(self.kind.shape, self.object))
 
     def annotation(self, key: str) -> str:
         return str(self.metadata.get("annotations", {}).get(key, ""))

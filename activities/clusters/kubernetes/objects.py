@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import accelerators, shapes
+from activities.clusters.kubernetes import accelerators, schemas
 from activities.clusters.kubernetes.devices import devices_of, uuids_of
+from activities.clusters.kubernetes.external_queues import queue_of
 from activities.clusters.kubernetes.kind import MANAGER, Workload, rank_of
-from activities.clusters.kubernetes.queues import queue_of
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys
 from rekindle.model.bounds import cut
@@ -81,7 +81,7 @@ def node_of(raw: Object) -> Node:
         BadInput: a field that is read is wrong.
     """
     lean = {part: _lean(value) for part, value in raw.items()}
-    node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, lean)}
+    node = {"status": {}, "spec": {}, **schemas.checked(schemas.Node, lean)}
     amounts = node["status"].get("capacity") or node["status"].get("allocatable", {})  # includes broken ones
     conditions = _conditions(node["status"].get("conditions", ()))
     return Node(
@@ -122,7 +122,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
     Raises:
         BadInput: a field that is read is wrong.
     """
-    pod = shapes.checked(shapes.Pod, raw)
+    pod = schemas.checked(schemas.Pod, raw)
     metadata = metadata_of(pod, job.uid)
     labels, annotations = dict(metadata.labels), dict(metadata.annotations)
     rank = rank_of(job, pod, rank_keys)

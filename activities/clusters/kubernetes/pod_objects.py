@@ -6,9 +6,9 @@ from copy import deepcopy
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.devices import GIVEN
+from activities.clusters.kubernetes.external_queues import GIVES_WAY, STAYS, is_queues_own, unassigned
 from activities.clusters.kubernetes.kind import MANAGER, Workload
-from activities.clusters.kubernetes.queues import GIVES_WAY, STAYS, is_queues_own, unassigned
-from activities.clusters.kubernetes.shapes import reading
+from activities.clusters.kubernetes.schemas import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import PodRole

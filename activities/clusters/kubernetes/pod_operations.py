@@ -9,7 +9,7 @@ from typing import TypeVar
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import pod_objects as made
 from activities.clusters.kubernetes.kind import PodReader, Workload
-from activities.clusters.kubernetes.lost_rank import is_terminating
+from activities.clusters.kubernetes.missing_rank import is_terminating
 from rekindle.errors import Conflict, Forbidden, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.settings import Settings

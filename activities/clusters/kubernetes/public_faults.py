@@ -15,7 +15,7 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.reader import in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterUnavailable, Conflict, NotFound
 from rekindle.model.public_fault import MOST_INFLUENCES, Envelope, PublicFault
-from rekindle.policy.public_faults import Concerned, Concerns, is_shown, told
+from rekindle.policy.detection.public_faults import Concerned, Concerns, is_shown, told
 
 NAMESPACE = "cluster-system"
 CONSUMED = {"mc-consumer-publicfault": "true"}

@@ -12,7 +12,7 @@ from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.kinds.bare_pods import BARE_ID, bare_job, is_bare
 from activities.clusters.kubernetes.objects import is_managed
 from activities.clusters.kubernetes.pod_objects import controller_of
-from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
+from activities.clusters.kubernetes.schemas import Pod, PodTemplate, checked, reading
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, NotFound, Refused, WatchExpired
 from rekindle.model.keys import JOB_ID, MANAGER_OF
 from rekindle.model.sizes import LONGEST_NAME

@@ -15,16 +15,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.reader import in_scope, is_name
-from activities.clusters.kubernetes.shapes import Named, checked
+from activities.clusters.kubernetes.schemas import Named, checked
 from rekindle.errors import MALFORMED, BadInput, NotFound
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import NodeReport
 from rekindle.model.public_fault import LEAST_SECONDS, LEVELS, MOST_FAULTS, MOST_INFLUENCES, SERIAL
 from rekindle.model.rules import Rules
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT
-from rekindle.policy.rules import over_at
+from rekindle.policy.detection.rules import over_at
 
 DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
 """Prefixes of the names of ConfigMaps; the node's name follows. Source: the Kubernetes contract."""
@@ -194,7 +194,7 @@ def in_force(reports: Iterable[NodeReport], rules: Rules, now: datetime) -> tupl
 
 def of_event(raw: Object, _: Wrong = ignored) -> Reports:
     """Reads an event of Node Problem Detector, NVSentinel or the kubelet."""
-    event = checked(shapes.Event, raw)
+    event = checked(schemas.Event, raw)
     about, written = event["involvedObject"], event.get("source", {}).get("component", "")
     report = NodeReport(
         id=event["metadata"]["uid"],
@@ -273,7 +273,7 @@ def of_node_info(raw: Object, wrong: Wrong = ignored) -> Reports:
 def of_public_fault(raw: Object, wrong: Wrong = ignored) -> Reports:
     """Reads the faults of the wire contract's `PublicFaultRequest` that one ConfigMap contains: another sender's, or the
     gateway's own."""
-    thing = checked(shapes.ConfigMap, raw)
+    thing = checked(schemas.ConfigMap, raw)
     told = _json(thing.get("data") or {}, "PublicFault")
     metadata, found = thing["metadata"], dict[str, list[NodeReport]]()
 
@@ -323,7 +323,7 @@ def of_manual_info(raw: Object, wrong: Wrong = ignored) -> Reports:
 
     It has one key for each node.
     """
-    thing = checked(shapes.ConfigMap, raw)
+    thing = checked(schemas.ConfigMap, raw)
     uid, data = thing["metadata"]["uid"], thing.get("data") or {}
 
     def of_part(node: str) -> Iterator[tuple[str, tuple[NodeReport, ...]]]:

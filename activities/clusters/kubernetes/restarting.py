@@ -12,7 +12,7 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
 from activities.clusters.kubernetes.asking import may_pass, refuse_what_is_refused, words_of_controllers
 from activities.clusters.kubernetes.kind import Places, PodAccess, Workload
-from activities.clusters.kubernetes.lost_rank import is_active, is_standby, is_terminating
+from activities.clusters.kubernetes.missing_rank import is_active, is_standby, is_terminating
 from activities.clusters.kubernetes.pod_operations import CONTROLLER_LIMIT, generation_of, is_on, side_by_side
 from rekindle.errors import Conflict, Forbidden, Invalid, Withheld
 from rekindle.model import keys

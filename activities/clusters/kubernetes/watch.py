@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from activities.clusters.api_server import BOOKMARK, Api, Change, Object, lean
-from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.claims import elsewhere
 from activities.clusters.kubernetes.events import About, about_job, about_other
 from activities.clusters.kubernetes.kind import Kind, Workload
 from activities.clusters.kubernetes.kinds.bare_pods import bare_job, is_bare, refuse_misnamed
+from activities.clusters.kubernetes.node_reports_index import SaidOfNodes
 from activities.clusters.kubernetes.objects import (
     is_managed,
     job_object_of,
@@ -27,16 +28,15 @@ from activities.clusters.kubernetes.objects import (
 from activities.clusters.kubernetes.pod_operations import side_by_side
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from activities.clusters.kubernetes.reports import Where, of_event, places
-from activities.clusters.kubernetes.said import SaidOfNodes
-from activities.clusters.kubernetes.shapes import Named, checked, reading
+from activities.clusters.kubernetes.schemas import Named, checked, reading
 from activities.clusters.port import Snapshot
 from rekindle.errors import BadInput, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
 from rekindle.model.job import no_restart
 from rekindle.model.rules import Rules
-from rekindle.policy.keeping import kept_of_node, kept_of_pod
-from rekindle.policy.sighting import end_of
+from rekindle.policy.detection.sighting import end_of
+from rekindle.policy.detection.trimming import kept_of_node, kept_of_pod
 from rekindle.settings import Settings
 
 NODES = "/api/v1/nodes"
@@ -274,7 +274,7 @@ class Watch:
 
         def wrong(why: str) -> None:
             if where.read is not of_event:
-                self._refuse(about_other("ConfigMap", thing), BadInput(why[: shapes.MOST_CHARACTERS]))
+                self._refuse(about_other("ConfigMap", thing), BadInput(why[: schemas.MOST_CHARACTERS]))
 
         return self._said.take(where, thing, gone=gone, wrong=wrong)
 
@@ -430,7 +430,7 @@ class Watch:
         pods = self._bare.setdefault(job_id, {})
         pods.pop(pod["metadata"]["uid"], None)
         if kind != "DELETED":
-            pods[pod["metadata"]["uid"]] = checked(shapes.Pod, lean(pod))
+            pods[pod["metadata"]["uid"]] = checked(schemas.Pod, lean(pod))
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:

@@ -1,6 +1,6 @@
 """AscendJob: the Ascend Operator creates its pods, Volcano deletes them, and both are controlled by annotations."""
 
-from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.ascend_operator import AskedByMarks, StoppedByVolcano, pod_group
 from activities.clusters.kubernetes.kind import REPLICA_INDEX, Indexing, Kind, Right, Workload, of_replicas
 from activities.clusters.kubernetes.objects import foreign
@@ -22,7 +22,7 @@ ASCEND_JOB = Kind(
     api="/apis/mindxdl.gitee.com/v1",
     plural="ascendjobs",
     pod_label=JOB_NAME,
-    shape=shapes.Job[shapes.AscendJob],
+    shape=schemas.Job[schemas.AscendJob],
     templates=of_replicas("replicaSpecs", "Master", "Scheduler", "Chief"),
     read=foreign,
     restart=StoppedByVolcano(),

@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.counting import ByNobody
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.devices import GIVEN
 from activities.clusters.kubernetes.kind import MANAGER, Kind, Places, PodAccess, Right, Template, Workload
-from activities.clusters.kubernetes.lost_rank import is_backup
+from activities.clusters.kubernetes.missing_rank import is_backup
 from activities.clusters.kubernetes.objects import LONGEST_LABEL, as_its_pods_say, count_of
 from activities.clusters.kubernetes.pod_objects import placed, startable
 from activities.clusters.kubernetes.pod_operations import side_by_side
+from activities.clusters.kubernetes.pod_ownership import ByNobody
 from activities.clusters.kubernetes.restarting import ByOurHand
 from rekindle.errors import BadInput, Conflict, NotFound
 from rekindle.model import keys
@@ -176,7 +176,7 @@ BARE = Kind(
     api="/api/v1",
     plural="pods",
     pod_label=keys.JOB_ID,
-    shape=shapes.Job[shapes.Loose],
+    shape=schemas.Job[schemas.Loose],
     templates=lambda spec: [Template(spec["template"], int(spec["pods"]))],
     read=_read,
     restart=FromWhatTheyWere(),

@@ -5,12 +5,12 @@ second later.
 """
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.counting import ByLabels
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.devices import GIVEN
 from activities.clusters.kubernetes.kind import Indexing, Kind, Right, Template, Workload
-from activities.clusters.kubernetes.lost_rank import LostRank
+from activities.clusters.kubernetes.missing_rank import LostRank
 from activities.clusters.kubernetes.objects import foreign
+from activities.clusters.kubernetes.pod_ownership import ByLabels
 from activities.clusters.kubernetes.restarting import Suspending
 from rekindle.settings import Settings
 
@@ -63,7 +63,7 @@ BATCH_JOB = Kind(
     api="/apis/batch/v1",
     plural="jobs",
     pod_label=BATCH_JOB_NAME,
-    shape=shapes.Job[shapes.BatchJob],
+    shape=schemas.Job[schemas.BatchJob],
     templates=lambda spec: [Template(spec["template"], indexed(spec))],
     read=foreign,
     restart=RESTART,

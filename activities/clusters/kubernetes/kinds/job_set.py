@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.counting import ByLabels
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.kind import Kind, Template, Workload
 from activities.clusters.kubernetes.kinds.batch_job import BATCH_JOB, COUNTED_BY, FINALIZER, INDEXING, PLACE, RESTART, indexed
 from activities.clusters.kubernetes.objects import foreign
+from activities.clusters.kubernetes.pod_ownership import ByLabels
 from activities.clusters.kubernetes.restarting import SuspendingParts
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
@@ -53,7 +53,7 @@ JOB_SET = Kind(
     api="/apis/jobset.x-k8s.io/v1alpha2",
     plural="jobsets",
     pod_label=JOBSET_NAME,
-    shape=shapes.Job[shapes.JobSet],
+    shape=schemas.Job[schemas.JobSet],
     templates=_templates,
     read=foreign,
     restart=RESTART_OF_JOBS,

@@ -1,10 +1,10 @@
 """PyTorchJob of Kubeflow's training operator, which counts pods by labels alone, and never deletes a surplus pod."""
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.counting import ByLabels
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.kind import REPLICA_INDEX, Indexing, Kind, Workload, of_replicas
 from activities.clusters.kubernetes.objects import foreign
+from activities.clusters.kubernetes.pod_ownership import ByLabels
 from activities.clusters.kubernetes.restarting import Suspending
 from rekindle.model.keys import JOB_NAME, REPLICA_TYPE
 
@@ -33,7 +33,7 @@ PYTORCH_JOB = Kind(
     api="/apis/kubeflow.org/v1",
     plural="pytorchjobs",
     pod_label=JOB_NAME,
-    shape=shapes.Job[shapes.PyTorchJob],
+    shape=schemas.Job[schemas.PyTorchJob],
     templates=of_replicas("pytorchReplicaSpecs", "Master"),
     read=foreign,
     restart=Suspending(("runPolicy", "suspend")),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.kind import Kind, Template
 from activities.clusters.kubernetes.kinds.batch_job import BATCH_JOB
 from activities.clusters.kubernetes.kinds.job_set import COUNT, INDEXING_OF_JOBS, JOBSET_NAME, RESTART_OF_JOBS
@@ -34,7 +34,7 @@ TRAIN_JOB = Kind(
     api="/apis/trainer.kubeflow.org/v1alpha1",
     plural="trainjobs",
     pod_label=JOBSET_NAME,
-    shape=shapes.Job[shapes.TrainJob],
+    shape=schemas.Job[schemas.TrainJob],
     templates=_templates,
     read=foreign,
     restart=RESTART_OF_JOBS,

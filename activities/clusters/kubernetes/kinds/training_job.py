@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.counting import ByNobody
+from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.kind import Kind, Places, PodAccess, Template, Workload
-from activities.clusters.kubernetes.lost_rank import LostRank
+from activities.clusters.kubernetes.missing_rank import LostRank
 from activities.clusters.kubernetes.objects import metadata_of
 from activities.clusters.kubernetes.pod_objects import ROLE_FIELDS, fields, placed
 from activities.clusters.kubernetes.pod_operations import generation_of
+from activities.clusters.kubernetes.pod_ownership import ByNobody
 from activities.clusters.kubernetes.restarting import ByOurHand
-from activities.clusters.kubernetes.shapes import reading
+from activities.clusters.kubernetes.schemas import reading
 from rekindle.errors import BadInput, NotFound
 from rekindle.model import keys, manifest
 from rekindle.model.cluster import JobObject, PodRole
@@ -74,7 +74,7 @@ TRAINING_JOB = Kind(
     api="/apis/rekindle.io/v1",
     plural="trainingjobs",
     pod_label=keys.JOB_ID,
-    shape=shapes.Job[shapes.TrainingJob],
+    shape=schemas.Job[schemas.TrainingJob],
     templates=_templates,
     read=_read,
     restart=FromItsObject(),

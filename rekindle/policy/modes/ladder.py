@@ -1,0 +1,81 @@
+"""Chooses the modes that are tried for a fault, and their order. The order itself is `modes.LADDER`."""
+
+from rekindle.model.base import Value
+from rekindle.model.fault import FaultKind
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.recovery import Mode
+from rekindle.model.state import Downgrade, JobState
+from rekindle.policy.detection.pod_ranks import ends_with_a_restart
+from rekindle.policy.modes import eligibility
+from rekindle.policy.modes.mode_table import LADDER, LAST, row_of
+
+
+class Plan(Value):
+    """Modes to try for a fault, or the reason why there are none."""
+
+    modes: tuple[Mode, ...] = ()
+    provided: tuple[str, ...] = ()
+    """Further conditions of the first mode, for a job whose training side is unknown."""
+
+    passed_over: str = ""
+    """Reasons against each cheaper mode, if only a restart of the whole job is left."""
+
+    refused: str = ""
+    ignored: str = ""
+
+
+def for_sub_health(state: JobState, pod_rank: int) -> Plan:
+    """Returns the plan for a sub-healthy pod, by the policy in force."""
+    if state.policy is not SubHealthStrategy.HOT_SWITCH:
+        return Plan(ignored=_why_ignored(state.policy, state.downgrade))
+    return _from_above(state, FaultKind.SUB_HEALTH, pod_rank)
+
+
+def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
+    """Returns the plan for real faults: every mode that serves all of them and has no reason against it. The last mode is always
+    included. If it cannot run, its verdict says so, since a person has to look."""
+    rows = [row for row in LADDER if set(kinds) <= set(row.serves)]
+    if blocker := blocked(state, LAST.mode):
+        return Plan(refused=blocker)
+    against = {row.mode: reasons for row in rows if row is not LAST and (reasons := row.reasons_against(state, None))}
+    modes = tuple(row.mode for row in rows if row.mode not in against)
+    why = "; ".join(f"no {mode}: {reasons[0]}" for mode, reasons in against.items()) if modes == (LAST.mode,) else ""
+    return Plan(modes=modes, passed_over=why)
+
+
+def for_what_is_faulty(state: JobState) -> Plan:
+    """Returns the plan for all faults that are known now."""
+    if not (real := eligibility.real_faults(state)):
+        return Plan(refused=f"nothing of job {state.job.name} is known to be faulty")
+    return for_real_faults(state, tuple(dict.fromkeys(fault.kind for fault in real)))
+
+
+def for_request(state: JobState, mode: Mode, pod_rank: int | None) -> Plan:
+    """Returns the plan for a requested mode, regardless of the policy: that mode, then the last one if it fails."""
+    if blocker := blocked(state, mode):
+        return Plan(refused=blocker)
+    if reasons := row_of(mode).reasons_against(state, pod_rank):
+        return Plan(refused="; ".join(reasons))
+    return Plan(modes=tuple(dict.fromkeys((mode, LAST.mode))))
+
+
+def _from_above(state: JobState, kind: FaultKind, pod_rank: int) -> Plan:
+    """Returns the first mode that serves this fault, if nothing speaks against it, and then the last mode."""
+    first = next(row for row in LADDER if kind in row.serves)
+    plan = for_request(state, first.mode, pod_rank)
+    return plan if plan.refused else Plan(modes=plan.modes, provided=eligibility.provided(state, pod_rank))
+
+
+def blocked(state: JobState, mode: Mode) -> str:
+    """Returns why a mode may not begin. Empty: it may. Only the first problem is named; the job's page lists all. The last mode
+    may begin if two pods have the same rank, since it recreates all pods."""
+    problems = [problem for problem in state.problems if not (mode is LAST.mode and ends_with_a_restart(problem))]
+    return f"the job cannot be recovered as it is: {problems[0]}" if problems else ""
+
+
+def _why_ignored(policy: SubHealthStrategy, downgrade: Downgrade | None) -> str:
+    if downgrade:
+        return f"the policy was downgraded to ignore: {downgrade.reason}"
+    if policy is SubHealthStrategy.IGNORE:
+        return "the job's policy is ignore"
+    return f"the job's policy is {policy}, which its scheduler carries out"

@@ -1,0 +1,32 @@
+"""Decides which mode follows one that has not recovered training. A mode names no successor: it says how training is left."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from rekindle.model.recovery import Mode, Training, Verdict
+from rekindle.model.state import JobState
+from rekindle.policy.modes import cases, eligibility, ladder
+from rekindle.policy.modes.mode_table import LAST
+
+SUCCESSORS = {Training.LOST: LAST.mode, Training.WHOLE: Mode.ONLINE_RETRY, Training.SUSPECT: Mode.PROCESS_RESCHEDULING}
+"""Mode that follows one that left training so. After what a fault interrupted comes the cheapest that mends it."""
+
+
+def next_after(state: JobState, last: Verdict, planned: Sequence[Mode], tried: Collection[Mode], now: datetime) -> Mode | None:
+    """Returns the mode that follows one that has not recovered; None: none is left.
+
+    Args:
+        planned: modes of the incident's plan.
+        tried: modes that ran in this incident.
+    """
+    left = [mode for mode in (*_mending(state, now), *planned) if mode not in tried]
+    named = SUCCESSORS.get(last.training) if last.training else None
+    if named is Mode.ONLINE_RETRY and named not in tried and not eligibility.repeated_step(state):
+        return named  # in no plan, since nobody asked for it
+    return named if named in left else next(iter(left), None)
+
+
+def _mending(state: JobState, now: datetime) -> tuple[Mode, ...]:
+    """Returns the modes that mend what is broken by now."""
+    kinds = tuple(dict.fromkeys(fault.kind for fault in cases.counting(state, now) if not fault.backup))
+    return ladder.for_real_faults(state, kinds).modes if kinds else ()

@@ -1,0 +1,1 @@
+"""Where pods may run: nodes that are avoided, nodes that are unfit, standbys, and admission."""

@@ -1,0 +1,166 @@
+"""Recovery that an earlier workflow of the job had started before it was lost: it first goes to its own end.
+
+Called by `TrainingJob` before it begins anything, so that two recoveries never work on one job.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from rekindle.ids import incident_of, recovery_workflow, runs_mode
+from rekindle.model.activity_values import RecoveryEnd
+from rekindle.model.state import JobState
+from rekindle.policy.modes import cases
+from rekindle.policy.modes.mode_table import MODES, About, row_of
+from workflows import job_reducers, steps
+from workflows.dialogue import cancel_and_forget
+from workflows.incident import Memory, look
+from workflows.journal import Journal
+
+PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
+"""Pause between two tries to delete the backup pods of a lost hot switch, and the time limit for all tries."""
+
+OPERATIONS = (About.LINKS, About.CHECKS)
+"""Subjects of operations, which are done on a job that trains."""
+
+UNNOTED = 10
+"""Maximum number of incidents that the cluster may not have recorded. Modes that repair processes do not need the cluster."""
+
+
+async def is_settled(known: Memory, journal: Journal) -> bool:
+    """Returns whether the lost recovery is settled: it came to its own end, or there was none, or the job has ended.
+
+    If not, the last mode cleans up what it left behind.
+    """
+    noted = known.state.lost_recovery
+    is_certain = incident_of(noted) <= known.state.incidents
+    found = await _last_of(noted, known, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False))
+    if found is None:
+        return True
+    last, end = found
+    settled = end.settled or _is_of_known_faults(end, known.state)
+    if end.known or is_certain:
+        what = "it is settled" if settled else "what it left behind is swept"
+        words = f"{last} ran when the job's workflow was lost; {what}: {end.words}"
+        journal.soon(journal.record(known.state, "RecoveryFound", words, warning=not settled))
+    known.state = job_reducers.found(known.state, last if end.known or is_certain else "")
+    if end.known and settled:
+        await _conclude(known, journal, end)
+    elif end.known and known.state.job.observe:
+        known.state = job_reducers.left_half_done(known.state, f"{last} {end.words}", workflow.now())
+        return True
+    return settled
+
+
+def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
+    """Returns whether an operation ended because of faults that this workflow knows too.
+
+    Repairing them completes what it left.
+    """
+    verdict = end.verdict
+    return bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS) and _is_broken(state)
+
+
+async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
+    """Returns the last recovery that had begun, with its end.
+
+    Recoveries of earlier incidents are noted on the way. None: the job has ended.
+
+    Args:
+        end: returned if there was no recovery.
+    """
+    last, ahead = noted, _perhaps_running(noted, known.state)
+    while ahead:
+        recovery = ahead.pop(0)
+        known.state = known.state.with_(lost_recovery=recovery)  # so that it receives signals meanwhile
+        found = await _end_of(recovery, known)
+        if found is None:
+            return None
+        if found.known:
+            if end.verdict and incident_of(last) < incident_of(recovery):
+                known.state = job_reducers.settled(job_reducers.found(known.state, last), end.verdict, workflow.now())
+            last, end = recovery, found
+        if not ahead and end.known and incident_of(last) == incident_of(recovery) < incident_of(noted) + UNNOTED:
+            ahead = _of_incident(known.state, incident_of(last) + 1)
+    return last, end
+
+
+def _perhaps_running(noted: str, state: JobState) -> list[str]:
+    """Returns the ids of this recovery and those that may have followed it.
+
+    A mode is noted after its start, when the cluster accepts the note.
+    """
+    modes = [row.mode for row in MODES]
+    first = next(place for place, mode in enumerate(modes) if runs_mode(noted, mode))
+    rest = [(incident_of(noted), mode) for mode in modes[first:]]
+    of_the_next = _of_incident(state, incident_of(noted) + 1) if incident_of(noted) <= state.incidents else []
+    return [*(recovery_workflow(state.job, incident, mode) for incident, mode in rest), *of_the_next]
+
+
+def _of_incident(state: JobState, incident: int) -> list[str]:
+    return [recovery_workflow(state.job, incident, row.mode) for row in MODES]
+
+
+async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
+    """Waits for the end of a recovery; None: the job has ended meanwhile.
+
+    A recovery that exceeds the deadline of its mode is ended, as its parent would have done.
+    """
+    waiting, row = steps.await_recovery_end(recovery), next(row for row in MODES if runs_mode(recovery, row.mode))
+    try:
+        await workflow.wait_condition(
+            lambda: waiting.done() or bool(known.state.ended),
+            timeout=row.deadline(known.state.job.limits),
+            timeout_summary=f"deadline of the {row.mode}",
+        )
+    except TimeoutError:
+        await steps.terminate(recovery, "its job's workflow was lost, and it outlives its deadline")
+        return await waiting
+    if waiting.done():
+        return await waiting
+    cancel_and_forget(waiting)
+    return None
+
+
+async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
+    """Stores what the recovery did as if this workflow had started it.
+
+    A cancelled recovery does not say what it left behind, so its backup pods are deleted.
+    """
+    before = known.state
+    known.state = job_reducers.settled(before, end.verdict, workflow.now())
+    if known.state.policy is not before.policy:
+        await journal.publish_policy(lambda: known.state)
+    journal.soon(journal.remember())
+    if end.verdict is None:
+        await _delete_backups(known)
+    else:
+        await look(known, journal)  # the recovery changed pods, which was not known until now
+
+
+async def _delete_backups(known: Memory) -> None:
+    """Deletes all backup pods of the job.
+
+    They are not known by name, so a later sweep could not delete them. A restart would delete them, and does not wait for this.
+    """
+    until = workflow.now() + PATIENCE
+    while not await _backups_are_deleted(known) and workflow.now() < until:
+        try:
+            await workflow.wait_condition(lambda: _is_broken(known.state), timeout=PAUSE, timeout_summary="delete backup pods")
+        except TimeoutError:
+            continue
+        return
+
+
+def _is_broken(state: JobState) -> bool:
+    return bool(state.ended) or any(not fault.backup for fault in cases.counting(state, workflow.now()))
+
+
+async def _backups_are_deleted(known: Memory) -> bool:
+    try:
+        await steps.delete_backups(known.state.job.id)
+    except ActivityError as error:
+        workflow.logger.warning("a backup pod may be left behind", extra={"error": str(error.cause)})
+        return False
+    return True
