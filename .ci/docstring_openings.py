@@ -45,7 +45,7 @@ def counted(folder: str) -> tuple[int, int]:
 
 def main() -> None:
     over = []
-    for folder in ("rekindle", "workflows", "activities", "workers", "training/src", "benchmarks", "tests"):
+    for folder in ("rekindle", "workflows", "activities", "workers", "simulators", "training/src", "benchmarks", "tests"):
         total, unclear = counted(folder)
         ceiling = CEILINGS.get(folder, CEILING)
         over += [folder] if unclear > ceiling * total else []

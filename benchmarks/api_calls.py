@@ -69,7 +69,7 @@ class CountingApi(Api):
 async def kubernetes(pods: int) -> AsyncIterator[Path]:
     """Runs a Kubernetes on this machine, and yields the kubeconfig of an administrator."""
     with tempfile.TemporaryDirectory(prefix="rekindle-bench-") as directory:
-        command = [sys.executable, "-P", "-m", "workers.local_kubernetes", f"--state-dir={directory}"]
+        command = [sys.executable, "-P", "-m", "simulators.kubernetes", f"--state-dir={directory}"]
         command.append(f"--accelerators-per-node={pods}")
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert process.stdout

@@ -10,11 +10,11 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
 from rekindle import ids
-from rekindle.cli import measure
-from rekindle.cli.measure import StepRecord
-from rekindle.cli.scenario import manifest
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.measure import StepRecord
+from rekindle.cli.demos.scenario import manifest
+from rekindle.cli.demos.sub_health import SubHealth
 from rekindle.cli.stack import Stack
-from rekindle.cli.sub_health import SubHealth
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.base import Value

@@ -26,11 +26,11 @@ from rich.console import Console
 from benchmarks import process_recovery, strikes
 from benchmarks.process_recovery import p95
 from benchmarks.struck_jobs import PATIENCE, PODS, RANKS_PER_POD, JobOptions, Row, Trial, steps
-from rekindle.cli import measure
-from rekindle.cli.link_failover import switching_seconds
-from rekindle.cli.measure import StepRecord
-from rekindle.cli.process_faults import ALLOWED
-from rekindle.cli.scenario import RANKS, STEP_MS, run_undisturbed
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.link_failover import switching_seconds
+from rekindle.cli.demos.measure import StepRecord
+from rekindle.cli.demos.process_faults import ALLOWED
+from rekindle.cli.demos.scenario import RANKS, STEP_MS, run_undisturbed
 from rekindle.cli.stack import Machine, running
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient

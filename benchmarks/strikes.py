@@ -5,7 +5,7 @@ import signal
 import time
 
 from benchmarks.struck_jobs import PODS, RANKS_PER_POD, Trial
-from rekindle.cli.process_faults import processes_of
+from rekindle.cli.demos.process_faults import processes_of
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rekindle.cli.measure import StepRecord
-from rekindle.cli.scenario import RANKS, STEP_MS, Options, manifest
+from rekindle.cli.demos.measure import StepRecord
+from rekindle.cli.demos.scenario import RANKS, STEP_MS, Options, manifest
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient

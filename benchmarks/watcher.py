@@ -30,9 +30,9 @@ from activities.clusters.api_server import BOOKMARK, Api, Object
 from benchmarks import large_cluster
 from benchmarks.large_cluster import Etcd, Size, Written
 from rekindle.errors import NotFound
-from workers.local_kubernetes.binaries import control_plane_binaries
-from workers.local_kubernetes.installation import install, kubeconfig_of
-from workers.local_kubernetes.servers import Servers
+from simulators.kubernetes.binaries import control_plane_binaries
+from simulators.kubernetes.installation import install, kubeconfig_of
+from simulators.kubernetes.servers import Servers
 from workers.watcher.reconciler import WHILE
 
 PATIENCE = 300.0

@@ -1,7 +1,7 @@
 //go:build tools
 
 // Package controlplane names the programs of a Kubernetes control plane, so that one go.mod pins them all. Nothing here runs:
-// workers/local_kubernetes/binaries.py builds the programs from it, once.
+// simulators/kubernetes/binaries.py builds the programs from it, once.
 package controlplane
 
 import (

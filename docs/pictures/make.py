@@ -20,9 +20,9 @@ from urllib.parse import quote, unquote
 import aiohttp
 
 from rekindle import ids
-from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
 from rekindle.cli.stack import Machine, Stack, running
-from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.maintenances import Maintenances

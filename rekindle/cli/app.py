@@ -9,8 +9,9 @@ from cyclopts import App, CycloptsError
 from cyclopts.completion.detect import ShellDetectionError
 
 from rekindle import __version__
-from rekindle.cli import drain_demo, exits, stress_demo
-from rekindle.cli.demo import demo_app
+from rekindle.cli import exits
+from rekindle.cli.demos import device_check, node_drain
+from rekindle.cli.demos.commands import demo_app
 from rekindle.cli.dev import dev
 from rekindle.cli.drain import drain
 from rekindle.cli.exits import Exit
@@ -58,8 +59,8 @@ for command in (
     app.command(command)
 for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app):
     app.command(group)
-demo_app.command(stress_demo.stress_test, name="stress-test")
-demo_app.command(drain_demo.drain, name="drain")
+demo_app.command(device_check.stress_test, name="stress-test")
+demo_app.command(node_drain.drain, name="drain")
 
 
 class Shell(StrEnum):

@@ -430,11 +430,11 @@ def _commands(addresses: Addresses, state_dir: Path, machine: Machine) -> dict[s
     ours = {name: [*python, f"workers.{name}"] for name in ("control", "gateway", "watcher")}
     if machine.cluster is ClusterKind.KUBERNETES:
         cluster.append(f"--state-dir={state_dir / KUBERNETES}")
-        return {"cluster": [*python, "workers.local_kubernetes", *cluster], **ours, "operator": [*python, "workers.operator"]}
+        return {"cluster": [*python, "simulators.kubernetes", *cluster], **ours, "operator": [*python, "workers.operator"]}
     host, port = addresses.gateway.rsplit(":", 1)
     cluster += [f"--state-dir={state_dir}", f"--gateway-host={host}", f"--gateway-port={port}"]
     cluster += ["--links"] if machine.links else []
-    return {"cluster": [*python, "workers.local_cluster", *cluster], **ours}
+    return {"cluster": [*python, "simulators.local_cluster", *cluster], **ours}
 
 
 def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path) -> Member:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAT = ("workflows", "activities", "workers")
+FLAT = ("workflows", "activities", "workers", "simulators")
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 

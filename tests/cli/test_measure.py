@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.cli import measure
-from rekindle.cli.link_failover import BACKUP, FIRST, LinkFailover
-from rekindle.cli.measure import StepRecord
-from rekindle.cli.process_faults import ProcessFaults, Strike
-from rekindle.cli.scenario import Options
-from rekindle.cli.sub_health import SubHealth
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.link_failover import BACKUP, FIRST, LinkFailover
+from rekindle.cli.demos.measure import StepRecord
+from rekindle.cli.demos.process_faults import ProcessFaults, Strike
+from rekindle.cli.demos.scenario import Options
+from rekindle.cli.demos.sub_health import SubHealth
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
-from rekindle.cli.scenario import Step
+from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.demos.scenario import Step
 from rekindle.cli.stack import Addresses, Stack
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.cluster import ObjectMeta, Pod, PodPhase, PodSpec, PodStatus

@@ -8,10 +8,10 @@ from activities.clusters.local import LocalCluster
 from rekindle.cluster_client import ClusterClient
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobPhase, Node, NodeStatus, Pod, PodPhase, PodRole
+from simulators.local_cluster.guardian import kill_carriers
+from simulators.local_cluster.scheduling import in_the_way, place
 from tests.support.cluster import job_object, phase, until, until_running
 from tests.support.job_views import NOW, job, node, pod
-from workers.local_cluster.guardian import kill_carriers
-from workers.local_cluster.scheduling import in_the_way, place
 
 
 def sized(name: str = "new", *, asks: int = 2, on: str = "", role: PodRole = PodRole.WORKER, ends: bool = False) -> Pod:

@@ -13,6 +13,9 @@ import pytest
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import ClusterUnavailable, WatchExpired
 from rekindle.model.cluster import Condition, Node, NodeStatus, ObjectMeta, Pod, PodPhase
+from simulators.local_cluster.options import parse
+from simulators.local_cluster.processes import NICE
+from simulators.local_cluster.store import Store
 from tests.support.cluster import (
     WAIT_LIMIT,
     cluster_process,
@@ -25,9 +28,6 @@ from tests.support.cluster import (
     until_gone,
     until_running,
 )
-from workers.local_cluster.options import parse
-from workers.local_cluster.processes import NICE
-from workers.local_cluster.store import Store
 
 FAMILY = "setsid sleep 1000 & sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &) ; echo up; wait"
 """A pod with a child in its group, one in a session of its own, and one whose parent is gone."""

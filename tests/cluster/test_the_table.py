@@ -16,7 +16,7 @@ from rekindle.settings import Settings
 from tests.support.cluster import ROOT
 from tests.support.gang_kind import GANG
 
-SERVE_OUR_OWN = {"workers/operator.py", "workers/local_kubernetes/console.py"}
+SERVE_OUR_OWN = {"workers/operator.py", "simulators/kubernetes/console.py"}
 ROWS = set(kinds.__all__) - {"KINDS"}
 WORDS = {kind.name for kind in KINDS} - {"Job"}
 """`Job` is what a job is called in our own objects, whatever its kind."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest_asyncio
 
-from rekindle.cli import measure
-from rekindle.cli.measure import StepRecord
-from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike, processes_of
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.measure import StepRecord
+from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike, processes_of
+from rekindle.cli.demos.sub_health import HotSwitchScenario, Meanwhile, SubHealth
 from rekindle.cli.stack import Machine, Stack, running
-from rekindle.cli.sub_health import HotSwitchScenario, Meanwhile, SubHealth
 from rekindle.model.keys import RANK_INDEX
 from rekindle.model.recovery import Mode
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rekindle.cli import measure
-from rekindle.cli.scenario import until
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.scenario import until
+from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
 from rekindle.cli.stack import ClusterKind, Machine, Stack, running
-from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.keys import JOB_ID, RANK_INDEX, REPLICA_TYPE
-from workers.local_kubernetes.binaries import kubectl
+from simulators.kubernetes.binaries import kubectl
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.cli.scenario import CHECKPOINT_EVERY
+from rekindle.cli.demos.scenario import CHECKPOINT_EVERY
 from tests.end_to_end.conftest import Product, moved
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rekindle.cli.process_faults import Strike
+from rekindle.cli.demos.process_faults import Strike
 from rekindle.cli.stack import ClusterKind, Machine, running
 from rekindle.model.recovery import Mode
 from tests.end_to_end.conftest import Product

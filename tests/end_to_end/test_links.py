@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rekindle.cli.link_failover import BACKUP, FIRST, LinkFailover, LinkFailoverScenario, used
+from rekindle.cli.demos.link_failover import BACKUP, FIRST, LinkFailover, LinkFailoverScenario, used
 from rekindle.cli.stack import Machine, running
 from rekindle.client import Rekindle
 from rekindle.maintenances import Maintenances

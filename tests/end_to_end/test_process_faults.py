@@ -3,8 +3,8 @@ bit, and the cheapest mode that can mend it is the one that does."""
 
 import pytest
 
-from rekindle.cli.process_faults import Strike
-from rekindle.cli.scenario import CHECKPOINT_EVERY
+from rekindle.cli.demos.process_faults import Strike
+from rekindle.cli.demos.scenario import CHECKPOINT_EVERY
 from rekindle.model.recovery import Mode
 from tests.end_to_end.conftest import Product, moved
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rekindle.cli.stress_demo import StressDemo, StressScenario
+from rekindle.cli.demos.device_check import StressDemo, StressScenario
 from tests.end_to_end.conftest import STEPS, Product
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]

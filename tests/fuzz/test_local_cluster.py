@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from rekindle.model.cluster import ClusterEvent, GenerationRequest, JobObject, MetadataPatch, NodePatch, Pod
+from simulators.local_cluster.environment import environment_of, log_of
+from simulators.local_cluster.http import read
+from simulators.local_cluster.jobs import Jobs
+from simulators.local_cluster.options import Options
+from simulators.local_cluster.pods import Pods
+from simulators.local_cluster.scheduling import place
+from simulators.local_cluster.store import Store
 from tests.fuzz.broken import broken, fuzzed, reads
-from workers.local_cluster.environment import environment_of, log_of
-from workers.local_cluster.http import read
-from workers.local_cluster.jobs import Jobs
-from workers.local_cluster.options import Options
-from workers.local_cluster.pods import Pods
-from workers.local_cluster.scheduling import place
-from workers.local_cluster.store import Store
 
 JOB: dict[str, Any] = {
     "kind": "LocalJob",

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from activities.clusters.api_server import Api, Object
+from simulators.kubernetes.binaries import control_plane_binaries, kubectl
 from tests.support.foreign import Setting, a_setting
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
 from tests.support.manifests import OVERLAYS, ROOT, WRITTEN_BY_HAND, rendered
-from workers.local_kubernetes.binaries import control_plane_binaries, kubectl
 
 _numbers = itertools.count(1)
 

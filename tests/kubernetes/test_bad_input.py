@@ -20,12 +20,12 @@ from rekindle.model.limits import Limits
 from rekindle.policy.detection.sighting import sight
 from rekindle.policy.detection.watcher_updates import End, News, Register
 from rekindle.settings import Settings
+from simulators.kubernetes.console import application
+from simulators.kubernetes.installation import RBAC
 from tests.support.api_proxy import api_proxy
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace
 from tests.support.worlds import pod_spec
-from workers.local_kubernetes.console import application
-from workers.local_kubernetes.installation import RBAC
 from workers.watcher.watcher import Watcher
 
 

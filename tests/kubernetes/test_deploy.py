@@ -20,6 +20,7 @@ from rekindle.errors import BadInput
 from rekindle.model.manifest import parse
 from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
+from simulators.kubernetes.binaries import MODULE
 from tests.support.manifests import (
     OURS,
     OVERLAYS,
@@ -36,7 +37,6 @@ from tests.support.manifests import (
     template,
     workloads,
 )
-from workers.local_kubernetes.binaries import MODULE
 from workers.other_controller import NAMESPACE, SERVICE
 from workers.process import refuse_another_namespace
 

@@ -20,10 +20,10 @@ from rekindle.model.cluster import Node
 from rekindle.model.keys import HEALTH
 from rekindle.policy.detection.rules import of_node
 from rekindle.settings import Settings
+from simulators.kubernetes.installation import DEPLOY
 from tests.kubernetes.test_reports import card, device_info, event, public
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.kubernetes import Namespace
-from workers.local_kubernetes.installation import DEPLOY
 
 NODE = "reported"
 WAIT_LIMIT = 20.0

@@ -25,9 +25,9 @@ from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Outcome, Progress, Receipt
 from rekindle.model.state import JobStatus
 from rekindle.policy.detection.watcher_updates import News, Sighted
+from simulators.kubernetes.kubelet import LOST
 from tests.support.worlds import WORLDS, KubernetesWorld
 from workers.control import control_worker
-from workers.local_kubernetes.kubelet import LOST
 from workers.watcher.job_workflows import TemporalJobWorkflows
 from workers.watcher.watcher import Watcher
 

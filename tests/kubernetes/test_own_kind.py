@@ -17,11 +17,11 @@ from rekindle.errors import Forbidden, Invalid
 from rekindle.model.activity_values import RememberRequest
 from rekindle.model.state import Remembered
 from rekindle.settings import Settings
+from simulators.kubernetes.binaries import kubectl
+from simulators.kubernetes.installation import install
 from tests.support.cluster import FOREVER
 from tests.support.controller import apply_crds
 from tests.support.kubernetes import RBAC, WAIT_LIMIT, Namespace, endpoint_of
-from workers.local_kubernetes.binaries import kubectl
-from workers.local_kubernetes.installation import install
 from workers.operator import PAUSE, Operator
 
 

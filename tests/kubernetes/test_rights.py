@@ -27,12 +27,12 @@ from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, Watch
 from rekindle.model.state import Remembered
 from rekindle.policy.detection.isolation import isolated
 from rekindle.settings import Settings
+from simulators.kubernetes.installation import DEPLOY, install, kubeconfig_of
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.controller import apply_crds
 from tests.support.kubernetes import Namespace, a_namespace, endpoint_of
 from tests.support.volcano import operator_and_volcano
 from tests.support.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
-from workers.local_kubernetes.installation import DEPLOY, install, kubeconfig_of
 from workers.operator import Operator
 from workers.other_controller import NAMESPACE, SERVICE, refuse_beside_another_controller
 

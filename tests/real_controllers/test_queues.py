@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from activities.clusters.api_server import Object
-from rekindle.cli import measure
+from rekindle.cli.demos import measure
 from rekindle.cli.stack import Stack
 from rekindle.errors import Refused
 from rekindle.model.job import SubHealthStrategy

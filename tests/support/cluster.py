@@ -44,7 +44,7 @@ class RunningCluster:
 def command_line(
     socket: Path, state_dir: Path, nodes: int, accelerators_per_node: int, gateway_port: int = 8899, *, links: bool = False
 ) -> list[str]:
-    command = [sys.executable, "-P", "-m", "workers.local_cluster", f"--socket={socket}", f"--state-dir={state_dir}"]
+    command = [sys.executable, "-P", "-m", "simulators.local_cluster", f"--socket={socket}", f"--state-dir={state_dir}"]
     return [
         *command,
         f"--nodes={nodes}",

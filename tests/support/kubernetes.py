@@ -12,8 +12,8 @@ import yaml
 
 from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, NotFound
+from simulators.kubernetes.servers import Endpoint
 from tests.support.cluster import environment
-from workers.local_kubernetes.servers import Endpoint
 
 WAIT_LIMIT = 40.0
 ACCELERATOR = "huawei.com/Ascend910"
@@ -24,7 +24,7 @@ def local_kubernetes(state_dir: Path) -> Iterator[Path]:
     """Runs a Kubernetes and yields the administrator's kubeconfig. The first one of a machine builds the programs, which takes
     minutes. It behaves as the oldest version that it can emulate, so that tests do not rely on newer features; the demonstration
     uses the newest."""
-    command = [sys.executable, "-P", "-m", "workers.local_kubernetes", f"--state-dir={state_dir}", "--oldest"]
+    command = [sys.executable, "-P", "-m", "simulators.kubernetes", f"--state-dir={state_dir}", "--oldest"]
     with (state_dir / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log)
     with process:

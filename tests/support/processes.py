@@ -60,7 +60,7 @@ async def processes(directory: Path, watcher: Watcher) -> AsyncIterator[Processe
         proxies = {name: await ends.enter_async_context(Proxy(name, addresses.temporal, watcher)) for name in (CONTROL, GATEWAY)}
         database = temporal_command(addresses, directory / "temporal.db")
         await stack.start(_member(SERVER, database, addresses, addresses.temporal, answers_at=addresses.temporal))
-        cluster = ["workers.local_cluster", f"--socket={addresses.socket}", f"--state-dir={directory}", f"--nodes={NODES}"]
+        cluster = ["simulators.local_cluster", f"--socket={addresses.socket}", f"--state-dir={directory}", f"--nodes={NODES}"]
         await asyncio.gather(
             stack.start(_member("cluster", [*PYTHON, *cluster], addresses, addresses.temporal)),
             *(stack.start(_member(name, [*PYTHON, MODULES[name]], addresses, proxy.address)) for name, proxy in proxies.items()),

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from activities.clusters.api_server import Object
-from rekindle.cli import measure
-from rekindle.cli.measure import StepRecord
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.recovery import Incident, Mode, Outcome
 from rekindle.temporal import connect
+from simulators.kubernetes.binaries import kubectl
 from tests.support.examples import CHECKPOINT_EVERY, STEPS, Here, adapted, apply, documents, plural_of
 from tests.support.kubernetes import Namespace, a_namespace
 from tests.training.job import free_port
-from workers.local_kubernetes.binaries import kubectl
 
 PATIENCE = 600.0
 STRUCK_AFTER = 10

@@ -19,14 +19,14 @@ from rekindle.errors import Conflict
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.settings import Settings
+from simulators.kubernetes.kubelet import LOST
+from simulators.local_cluster.guardian import kill_carriers
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.ascend_operator import jobs_path, submit_ascend_job
 from tests.support.cluster import FOREVER, job_object, local_cluster
 from tests.support.controller import apply_crds, labels_of, pods_until
 from tests.support.kubernetes import ACCELERATOR, Namespace, a_namespace
 from tests.support.volcano import operator_and_volcano
-from workers.local_cluster.guardian import kill_carriers
-from workers.local_kubernetes.kubelet import LOST
 from workers.operator import Operator
 
 WAIT_LIMIT = 30.0

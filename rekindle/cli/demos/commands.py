@@ -15,14 +15,14 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from rekindle.cli.demos.link_failover import NEEDED, LinkFailover, LinkFailoverScenario
+from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.demos.scenario import RANKS, Asked, Options, Scenario, Step
+from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
 from rekindle.cli.exits import Exit
 from rekindle.cli.interrupts import interruptible
-from rekindle.cli.link_failover import NEEDED, LinkFailover, LinkFailoverScenario
 from rekindle.cli.output import Format, console, print_json, problems
-from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
-from rekindle.cli.scenario import RANKS, Asked, Options, Scenario, Step
 from rekindle.cli.stack import ClusterKind, Machine, running
-from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.errors import BadInput, RekindleError
 from rekindle.model.recovery import Mode
 

@@ -1,4 +1,4 @@
-"""A real Kubernetes on this machine. `python -P -m workers.local_kubernetes --state-dir DIR --nodes 3 --accelerators-per-node 2`.
+"""A real Kubernetes on this machine. `python -P -m simulators.kubernetes --state-dir DIR --nodes 3 --accelerators-per-node 2`.
 
 Real API server, scheduler and controllers; the nodes' kubelets are played, and run pods as processes. Says
 `ready kubernetes PATH`, the kubeconfig of an administrator; those of our own accounts lie beside it. Everything is thrown away
@@ -20,11 +20,11 @@ from activities.clusters.api_server import Api, check_version
 from rekindle.errors import RekindleError
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
-from workers.local_kubernetes.binaries import control_plane_binaries
-from workers.local_kubernetes.console import ACCELERATOR, application
-from workers.local_kubernetes.installation import install
-from workers.local_kubernetes.kubelet import Kubelet
-from workers.local_kubernetes.servers import Servers
+from simulators.kubernetes.binaries import control_plane_binaries
+from simulators.kubernetes.console import ACCELERATOR, application
+from simulators.kubernetes.installation import install
+from simulators.kubernetes.kubelet import Kubelet
+from simulators.kubernetes.servers import Servers
 from workers.process import ready, stop_requested
 
 logger = logging.getLogger("kubernetes")

@@ -27,8 +27,8 @@ from typing import Any
 from rekindle.errors import Unavailable
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, Pod, PodRole
-from workers.local_cluster import namespaces, relay
-from workers.local_cluster.options import Options
+from simulators.local_cluster import namespaces, relay
+from simulators.local_cluster.options import Options
 from workers.training_job_phase import over, role_of
 
 MANAGEMENT = "eth0"

@@ -9,10 +9,10 @@ from aiohttp import web
 
 from rekindle.errors import WatchExpired
 from rekindle.model.cluster import ClusterEvent, GenerationRequest, JobObject, MetadataPatch, NodePatch, Pod
-from workers.local_cluster.environment import log_of
-from workers.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail, status_of
-from workers.local_cluster.machine import Machine
-from workers.local_cluster.store import Watch
+from simulators.local_cluster.environment import log_of
+from simulators.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail, status_of
+from simulators.local_cluster.machine import Machine
+from simulators.local_cluster.store import Watch
 from workers.training_job_phase import over
 
 HEARTBEAT = 5.0

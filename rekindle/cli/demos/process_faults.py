@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rekindle.cli import measure
-from rekindle.cli.scenario import RANKS, RESTART, STEP_MS, Options, Scenario, Step, until
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.scenario import RANKS, RESTART, STEP_MS, Options, Scenario, Step, until
 from rekindle.model.cluster import Node
 from rekindle.model.keys import ENV_POD_UID, RECOVER_STRATEGY
 from rekindle.model.recovery import Incident, Mode, Outcome

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from rekindle.model.cluster import Condition, condition_of
-from workers.local_cluster.store import now
+from simulators.local_cluster.store import now
 
 
 def with_condition(conditions: Iterable[Condition], new: Condition) -> tuple[Condition, ...]:

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from rekindle.cli.demo import STANDBY, Common, check, check_pod_rank, flag, run_demo
-from rekindle.cli.scenario import Step, until
-from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
+from rekindle.cli.demos.commands import STANDBY, Common, check, check_pod_rank, flag, run_demo
+from rekindle.cli.demos.scenario import Step, until
+from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
 from rekindle.drains import Drains
 from rekindle.errors import BadInput
 from rekindle.model.draining import Where

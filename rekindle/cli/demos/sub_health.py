@@ -6,8 +6,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from rekindle.cli import measure, scenario
-from rekindle.cli.scenario import RESTART, Options, Scenario, Step, until
+from rekindle.cli.demos import measure, scenario
+from rekindle.cli.demos.scenario import RESTART, Options, Scenario, Step, until
 from rekindle.cli.stack import Stack
 from rekindle.model.cluster import PodPhase
 from rekindle.model.job import SubHealthStrategy

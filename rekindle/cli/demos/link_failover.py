@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from rekindle.cli import measure
-from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
-from rekindle.cli.scenario import STEP_MS, Step
+from rekindle.cli.demos import measure
+from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.demos.scenario import STEP_MS, Step
 from rekindle.maintenances import Maintenances
 from rekindle.model.keys import RANK_INDEX
 from rekindle.model.links import NodeLinks

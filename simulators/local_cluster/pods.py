@@ -21,13 +21,13 @@ from rekindle.model.cluster import (
     PodStatus,
 )
 from rekindle.model.keys import REPLICA_TYPE
-from workers.local_cluster.conditions import with_condition
-from workers.local_cluster.environment import environment_of, log_of
-from workers.local_cluster.networks import Networks
-from workers.local_cluster.options import Options
-from workers.local_cluster.processes import Processes
-from workers.local_cluster.scheduling import free_devices, in_the_way, place
-from workers.local_cluster.store import Store, now
+from simulators.local_cluster.conditions import with_condition
+from simulators.local_cluster.environment import environment_of, log_of
+from simulators.local_cluster.networks import Networks
+from simulators.local_cluster.options import Options
+from simulators.local_cluster.processes import Processes
+from simulators.local_cluster.scheduling import free_devices, in_the_way, place
+from simulators.local_cluster.store import Store, now
 
 LAST_LINE = 500
 """Longest part of the last log line that a failed pod's message repeats, in characters."""

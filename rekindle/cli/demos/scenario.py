@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rekindle import ids
-from rekindle.cli import measure
+from rekindle.cli.demos import measure
 from rekindle.cli.stack import Stack, dying_with_parent
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient

@@ -20,10 +20,10 @@ from rekindle.model.cluster import (
 from rekindle.model.keys import GENERATION, JOB_NAME, RANK_INDEX, REPLICA_TYPE
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from workers.local_cluster.environment import free_port, job_directory
-from workers.local_cluster.options import Options
-from workers.local_cluster.pods import Pods, checked_name, merged
-from workers.local_cluster.store import Store, now
+from simulators.local_cluster.environment import free_port, job_directory
+from simulators.local_cluster.options import Options
+from simulators.local_cluster.pods import Pods, checked_name, merged
+from simulators.local_cluster.store import Store, now
 from workers.training_job_phase import FIRST, MANAGER_RESTARTS, live, phase_of, role_of
 
 LONGEST_NAME = 200

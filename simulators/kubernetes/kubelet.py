@@ -16,9 +16,9 @@ from pathlib import Path
 
 from activities.clusters.api_server import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound, WatchExpired
-from workers.local_cluster.pods import last_line
-from workers.local_cluster.processes import Processes
-from workers.local_kubernetes.projected import REPLACED_AFTER, Projection, as_mounted, projections, write
+from simulators.kubernetes.projected import REPLACED_AFTER, Projection, as_mounted, projections, write
+from simulators.local_cluster.pods import last_line
+from simulators.local_cluster.processes import Processes
 
 LOST = "kubelet.rekindle.io/lost"
 """Annotation of a node: the node is lost with its pods, and sends nothing any more."""

@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rekindle.cli.demo import Common, check, run_demo
+from rekindle.cli.demos.commands import Common, check, run_demo
+from rekindle.cli.demos.scenario import STEP_MS, Options, Scenario, Step
 from rekindle.cli.output import Format, show_tested
-from rekindle.cli.scenario import STEP_MS, Options, Scenario, Step
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.stress import Op, StressRequest
 from rekindle.policy.detection import isolation

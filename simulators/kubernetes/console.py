@@ -21,9 +21,9 @@ from activities.clusters.kubernetes.watch import NODES
 from rekindle.errors import Conflict, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, Condition, JobObject, JobObjectStatus, NodePatch
-from workers.local_cluster.environment import LOOPBACK, free_port, job_directory
-from workers.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail
-from workers.local_kubernetes.kubelet import LOST
+from simulators.kubernetes.kubelet import LOST
+from simulators.local_cluster.environment import LOOPBACK, free_port, job_directory
+from simulators.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail
 
 ACCELERATOR = "huawei.com/Ascend910"
 

@@ -20,13 +20,13 @@ from rekindle.model.cluster import (
     Pod,
 )
 from rekindle.policy.detection.pod_ranks import is_standby
-from workers.local_cluster.conditions import with_condition
-from workers.local_cluster.jobs import Jobs
-from workers.local_cluster.networks import LINKS, Networks
-from workers.local_cluster.options import Options
-from workers.local_cluster.pods import Pods
-from workers.local_cluster.scheduling import ready
-from workers.local_cluster.store import Store, now
+from simulators.local_cluster.conditions import with_condition
+from simulators.local_cluster.jobs import Jobs
+from simulators.local_cluster.networks import LINKS, Networks
+from simulators.local_cluster.options import Options
+from simulators.local_cluster.pods import Pods
+from simulators.local_cluster.scheduling import ready
+from simulators.local_cluster.store import Store, now
 from workers.training_job_phase import live
 
 STOP_GRACE = 4

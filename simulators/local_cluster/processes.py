@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rekindle.model.keys import ENV_POD_UID
-from workers.local_cluster import guardian, namespaces
+from simulators.local_cluster import guardian, namespaces
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36

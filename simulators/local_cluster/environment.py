@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, Pod
-from workers.local_cluster.options import Options
+from simulators.local_cluster.options import Options
 from workers.training_job_phase import role_of
 
 FOLDERS = ("checkpoints", "steps", "final", "logs")

@@ -1,4 +1,4 @@
-"""The local cluster: nodes and pods of this machine. `python -P -m workers.local_cluster --socket PATH --state-dir DIR ...`.
+"""The local cluster: nodes and pods of this machine. `python -P -m simulators.local_cluster --socket PATH --state-dir DIR ...`.
 
 The parent of all its pods; it ends them when it ends, and when it is killed its guardian does.
 """
@@ -15,10 +15,10 @@ from rekindle.cluster_client import checked_socket
 from rekindle.errors import BadInput, Unavailable
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
-from workers.local_cluster.api import application
-from workers.local_cluster.machine import Machine
-from workers.local_cluster.networks import Networks
-from workers.local_cluster.options import Options, parse
+from simulators.local_cluster.api import application
+from simulators.local_cluster.machine import Machine
+from simulators.local_cluster.networks import Networks
+from simulators.local_cluster.options import Options, parse
 from workers.process import ready
 
 logger = logging.getLogger("cluster")

@@ -25,7 +25,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    parser = argparse.ArgumentParser(prog="python -P -m workers.local_cluster", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -P -m simulators.local_cluster", description=__doc__, allow_abbrev=False)
     parser.add_argument("--socket", type=Path, required=True, help="Unix socket of the API, at most 107 bytes")
     parser.add_argument("--state-dir", type=Path, required=True, help="where jobs keep checkpoints and logs")
     parser.add_argument("--nodes", type=_between(1, 1000), default=3, help="number of nodes, named node-0, node-1, ...")

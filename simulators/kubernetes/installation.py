@@ -10,7 +10,7 @@ import yaml
 
 from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, NotFound
-from workers.local_kubernetes.servers import Endpoint
+from simulators.kubernetes.servers import Endpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NAMESPACE = "mindx-dl"
