@@ -21,10 +21,10 @@ from rich.table import Table
 
 from rekindle_training import wire
 from rekindle_training.manager import procedures, repair
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.procedures import Plan
-from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.service import RanksService
-from rekindle_training.manager.store import Store
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import Heartbeat, Held, Hello, ManagerMessage, Paused, RankMessage, Standing, Stepped
 from rekindle_wire.training_pb2_grpc import RanksStub, add_RanksServicer_to_server
@@ -97,9 +97,9 @@ async def measure(ranks: int, rounds: int) -> dict[str, list[tuple[float, float]
         found.setdefault(name, []).append((time.process_time() - own, time.perf_counter() - clock))
         return result
 
-    roster, store = Roster(ranks), Store(1, "x", None)  # no rank uses it
+    membership, store = Membership(ranks), Store(1, "x", None)  # no rank uses it
     server = grpc.aio.server(options=list(wire.SERVER))
-    add_RanksServicer_to_server(RanksService(roster), server)
+    add_RanksServicer_to_server(RanksService(membership), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     context = multiprocessing.get_context("spawn")
@@ -107,19 +107,21 @@ async def measure(ranks: int, rounds: int) -> dict[str, list[tuple[float, float]
     speakers = [context.Process(target=speak_for, args=(share, port), daemon=True) for share in shares]
     for speaker in speakers:
         speaker.start()
-    await timed("all say hello", roster.until(lambda: roster.ready_to_start))
-    await timed("start", procedures.rebuild(roster, store, dict(roster.starting), Plan(), LIMIT))
+    await timed("all say hello", membership.until(lambda: membership.ready_to_start))
+    await timed("start", procedures.rebuild(membership, store, dict(membership.starting), Plan(), LIMIT))
     await timed(f"{BEATS_SECONDS:g} s of heartbeats", asyncio.sleep(BEATS_SECONDS))
     replaced = range(REPLACED)
     for _ in range(rounds):
-        standstill = await timed("pause", procedures.pause(roster))
+        standstill = await timed("pause", procedures.pause(membership))
         transfers = procedures.sources(range(REPLACED, ranks), replaced, standstill.replicas)
         plan = Plan(standstill.step, transfers, standstill.own_states)
-        await timed(f"rebuild, {REPLACED} ranks replaced", procedures.rebuild(roster, store, dict(roster.members), plan, LIMIT))
-        await procedures.pause(roster)
-        await timed("resume", procedures.resume(roster))
-        standing = await timed("all say where they stand", procedures.stand(roster))
-        await timed("repair", procedures.rebuild(roster, store, dict(roster.members), repair.plan(standing), LIMIT))
+        await timed(
+            f"rebuild, {REPLACED} ranks replaced", procedures.rebuild(membership, store, dict(membership.members), plan, LIMIT)
+        )
+        await procedures.pause(membership)
+        await timed("resume", procedures.resume(membership))
+        standing = await timed("all say where they stand", procedures.stand(membership))
+        await timed("repair", procedures.rebuild(membership, store, dict(membership.members), repair.plan(standing), LIMIT))
     for speaker in speakers:
         speaker.kill()
     await server.stop(5)

@@ -39,7 +39,7 @@ from rekindle.model.recovery import Incident, Mode, Outcome, Receipt
 from rekindle.model.state import JobStatus
 from rekindle.model.training_side import TrainingSide
 from rekindle.temporal import connect
-from rekindle_training.manager.store import open_store
+from rekindle_training.manager.rendezvous_store import open_store
 
 SHORTEST, LONGEST = 5.0, 90.0
 """Seconds of an outage."""

@@ -14,15 +14,15 @@ from benchmarks.load_control import PODS, RANKS_PER_POD
 from rekindle.model.base import Value
 from rekindle_training import names
 from rekindle_training.injection import Injection
-from rekindle_training.manager.conductor import Conductor
+from rekindle_training.manager.coordinator import Coordinator
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.identity import Identity
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.reports import Reports
-from rekindle_training.manager.roster import Roster
-from rekindle_training.manager.store import Store
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
     Held,
@@ -67,13 +67,13 @@ class ToldPod(Value):
 class Rank:
     """Process, as its manager sees it."""
 
-    def __init__(self, number: int, identity: str, role: str, roster: Roster) -> None:
+    def __init__(self, number: int, identity: str, role: str, membership: Membership) -> None:
         self.number, self.identity = number, identity
         self.ended: int | None = None
-        self._roster = roster
+        self._membership = membership
         self._generation, self._step = 0, 0
         hello = Hello(rank=number, role=role, process=identity, protocol=PROTOCOL, world_size=RANKS, ranks_per_pod=RANKS_PER_POD)
-        self._process, self._outbox = roster.enroll(hello, 0)
+        self._process, self._outbox = membership.enroll(hello, 0)
         self._task = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
@@ -86,7 +86,7 @@ class Rank:
     def end(self, code: int) -> None:
         if self.ended is None:
             self.ended = code
-            self._roster.depart(self._process, self._outbox)
+            self._membership.depart(self._process, self._outbox)
             self._outbox.put_nowait(None)
 
     def fail(self) -> None:
@@ -95,7 +95,7 @@ class Rank:
 
     def _say(self, message: RankMessage) -> None:
         message.generation = self._generation
-        self._roster.hear(self._process, message)
+        self._membership.hear(self._process, message)
 
     def _answer(self, message: ManagerMessage) -> RankMessage | None:
         match message.WhichOneof("kind"):
@@ -129,11 +129,11 @@ class Rank:
 class Launcher:
     """Pod that starts its processes, reports which have ended, and does what the manager says."""
 
-    def __init__(self, pod: ToldPod, roster: Roster, pods: Pods) -> None:
+    def __init__(self, pod: ToldPod, membership: Membership, pods: Pods) -> None:
         self.pod = pod
         self.failed = ""
         """Why the pod ended by itself."""
-        self._roster, self._pods = roster, pods
+        self._membership, self._pods = membership, pods
         self._name = f"{pod.name}-{next(_numbers)}"
         self.ranks: dict[int, Rank] = {}
         self._followed: set[str] = set()
@@ -162,7 +162,7 @@ class Launcher:
     async def _start(self, number: int) -> None:
         await asyncio.sleep(random.uniform(0, STARTS))
         role = names.BACKUP if self.pod.backup else names.WORKER
-        self.ranks[number] = Rank(number, f"{self._name}/{next(_numbers)}", role, self._roster)
+        self.ranks[number] = Rank(number, f"{self._name}/{next(_numbers)}", role, self._membership)
         self._tell()
 
     def _tell(self) -> None:
@@ -202,18 +202,18 @@ class OurSide:
         self._address, self._job_id, self._store = address, job_id, store
         self._launchers: dict[str, Launcher] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._roster: Roster | None = None
+        self._membership: Membership | None = None
 
     @property
     def trains(self) -> bool:
-        roster = self._roster
-        if roster is None or not roster.training or roster.vacant or roster.standing is not None:
+        membership = self._membership
+        if membership is None or not membership.training or membership.vacant or membership.standing is not None:
             return False
-        return not any(member.paused for member in roster.members.values())
+        return not any(member.paused for member in membership.members.values())
 
     @property
     def generation(self) -> int:
-        return self._roster.generation if self._roster else 0
+        return self._membership.generation if self._membership else 0
 
     @property
     def has_left(self) -> str:
@@ -239,7 +239,7 @@ class OurSide:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._roster = None
+        self._membership = None
 
     def strike(self, kind: str, rank: int) -> None:
         """A process ends, or its step fails for want of memory."""
@@ -247,17 +247,17 @@ class OurSide:
         launcher.kill(rank) if kind == GONE else launcher.ranks[rank].fail()
 
     def _begin(self, pod: ToldPod) -> None:
-        if self._roster is None:
+        if self._membership is None:
             self._manage()
-        assert self._roster is not None
-        self._launchers[pod.uid] = Launcher(pod, self._roster, self._of_launchers)
+        assert self._membership is not None
+        self._launchers[pod.uid] = Launcher(pod, self._membership, self._of_launchers)
 
     def _manage(self) -> None:
-        self._roster, self._of_launchers, reports = Roster(RANKS, RANKS_PER_POD), Pods(decides=True), Reports()
+        self._membership, self._of_launchers, reports = Membership(RANKS, RANKS_PER_POD), Pods(decides=True), Reports()
         store: asyncio.Future[Store] = asyncio.get_running_loop().create_future()
         store.set_result(self._store)
         means = Means(
-            roster=self._roster,
+            membership=self._membership,
             pods=self._of_launchers,
             alone=False,
             ranks_per_pod=RANKS_PER_POD,
@@ -269,10 +269,10 @@ class OurSide:
             decides_without_orders=True,
             stall_seconds=0,
         )
-        conductor = Conductor(means)
+        coordinator = Coordinator(means)
         identity = Identity(self._job_id, Path("/nonexistent"))
-        gateway = Gateway(self._address, identity, reports, Orders(conductor).obey, {})
-        self._tasks = [asyncio.create_task(conductor.run()), asyncio.create_task(gateway.run())]
+        gateway = Gateway(self._address, identity, reports, Orders(coordinator).obey, {})
+        self._tasks = [asyncio.create_task(coordinator.run()), asyncio.create_task(gateway.run())]
 
 
 class StrictMindio(MindioPeer):

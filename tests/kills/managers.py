@@ -9,7 +9,7 @@ from typing import Self
 import grpc
 
 from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
-from rekindle_training.manager.witness import MEET_SECONDS
+from rekindle_training.manager.liveness_monitor import MEET_SECONDS
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.kills.calls import Journal

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.membership import Membership
 from rekindle_wire.training_pb2 import Hello, RankMessage
 
 
@@ -15,19 +15,19 @@ class Watching(Protocol):
 class Ranks:
     """Both are members of the first generation."""
 
-    def __init__(self, watching: Callable[[Roster, Callable[[], None], Callable[[], float]], Watching]) -> None:
-        """`watching` is made with the roster, what breaks off what goes on between the ranks, and a clock."""
-        self.roster, self.now, self.cuts = Roster(2), 0.0, 0
-        processes = [self.roster.enroll(Hello(rank=rank, role="worker", process=f"a/{rank}"), 0)[0] for rank in range(2)]
-        self.roster.install(dict(enumerate(processes)))
-        self._watching = watching(self.roster, self._cut, lambda: self.now)
+    def __init__(self, watching: Callable[[Membership, Callable[[], None], Callable[[], float]], Watching]) -> None:
+        """`watching` is made with the membership, what breaks off what goes on between the ranks, and a clock."""
+        self.membership, self.now, self.cuts = Membership(2), 0.0, 0
+        processes = [self.membership.enroll(Hello(rank=rank, role="worker", process=f"a/{rank}"), 0)[0] for rank in range(2)]
+        self.membership.install(dict(enumerate(processes)))
+        self._watching = watching(self.membership, self._cut, lambda: self.now)
 
     def _cut(self) -> None:
         self.cuts += 1
 
     def says(self, rank: int, **kind: Any) -> None:
-        generation = self.roster.members[rank].generation
-        self.roster.hear(self.roster.members[rank], RankMessage(generation=generation, **kind))
+        generation = self.membership.members[rank].generation
+        self.membership.hear(self.membership.members[rank], RankMessage(generation=generation, **kind))
 
     def looks(self, seconds: float) -> int:
         """How often it has broken off what goes on between the ranks in this time."""

@@ -20,7 +20,7 @@ from rekindle_training.adapter.comparison import Comparison
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
-from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.loop import Training
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.step_log import StepLog
@@ -135,7 +135,11 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
     trained = Trained(model, torch.optim.SGD(model.parameters(), lr=1))
     rank = Rank.of(Entry.of(rank_environment(tmp_path)), trained, DataParallel(), FullySharded([model]), None, None)
     training = Training(
-        rank, Checkpoints(tmp_path, 0, 1, trained, None, Legacy(None)), 0, Comparison(trained, 0, 1, None), repeats_updates=False
+        rank,
+        Checkpoints(tmp_path, 0, 1, trained, None, LauncherMemory(None)),
+        0,
+        Comparison(trained, 0, 1, None),
+        repeats_updates=False,
     )
     training._processor.generation = 1
     training._gate.complete(completed)

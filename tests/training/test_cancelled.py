@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 
 from rekindle_training.manager import procedures, repair
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.recovery import Recovery
-from rekindle_training.manager.roster import Roster
 from rekindle_wire.training_pb2 import Hello
 
 TURNS = 6
 """Of the loop, in which a recovery that is cancelled comes to its end."""
 
 
-def training() -> Roster:
+def training() -> Membership:
     """Two ranks."""
-    roster = Roster(2)
+    membership = Membership(2)
     for rank in range(2):
-        roster.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
-    return roster
+        membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
+    return membership
 
 
 @pytest.mark.parametrize("procedure", [repair.stand, procedures.pause], ids=["repair", "hot switch"])
-async def test_who_is_cancelled_when_a_rank_is_lost_does_not_ask_on(procedure: Callable[[Roster], Awaitable[Any]]) -> None:
+async def test_who_is_cancelled_when_a_rank_is_lost_does_not_ask_on(procedure: Callable[[Membership], Awaitable[Any]]) -> None:
     """Each rank that is left would be waited for in vain, and with it who began the procedure."""
-    roster = training()
-    asking = asyncio.ensure_future(procedure(roster))
+    membership = training()
+    asking = asyncio.ensure_future(procedure(membership))
     await asyncio.sleep(0)
-    roster.members[0].lose()
+    membership.members[0].lose()
     asking.cancel()
     await asyncio.wait({asking}, timeout=1)
     assert asking.cancelled()
@@ -40,7 +40,7 @@ async def test_who_is_cancelled_when_a_rank_is_lost_does_not_ask_on(procedure: C
 @pytest.mark.parametrize("turns", range(TURNS))
 async def test_nothing_is_left_of_a_recovery_that_is_cancelled_again_while_it_ends(turns: int) -> None:
     """Neither its word to launchers that it is not decided yet, nor what it was doing."""
-    means: Any = SimpleNamespace(roster=training(), pods=Pods(), reports=None, order_timeout=60)
+    means: Any = SimpleNamespace(membership=training(), pods=Pods(), reports=None, order_timeout=60)
     others = asyncio.all_tasks()
     recovering = asyncio.ensure_future(Recovery(means, asyncio.Event().wait, None).run())
     await asyncio.sleep(0)

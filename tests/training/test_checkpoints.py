@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointUnreadable
 from rekindle_training.adapter.digest import digest
-from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.trained import Trained
 from tests.training.trained_ranks import adam, torch_optimizer, written_and_read
 
@@ -69,12 +69,12 @@ def test_a_checkpoint_of_other_objects_is_not_taken(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    Checkpoints(tmp_path, 0, 1, Trained(model, optimizer, shared={"state[0]": scheduler}), None, Legacy(None)).write(3)
+    Checkpoints(tmp_path, 0, 1, Trained(model, optimizer, shared={"state[0]": scheduler}), None, LauncherMemory(None)).write(3)
     for others in (Trained(model, optimizer), Trained(model, adam(model), shared={"state[0]": scheduler})):
         with pytest.raises(
             CheckpointUnreadable, match=r"step-00000003: rank 0: ValueError: written of other objects \(model: Linear"
         ):
-            Checkpoints(tmp_path, 0, 1, others, None, Legacy(None)).read(3)
+            Checkpoints(tmp_path, 0, 1, others, None, LauncherMemory(None)).read(3)
 
 
 @pytest.mark.usefixtures("group")
@@ -82,10 +82,10 @@ def test_a_checkpoint_of_another_number_of_ranks_is_not_taken(tmp_path: Path) ->
     """Positions in the data would be lost."""
     model = torch.nn.Linear(2, 2)
     rank = Trained(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    Checkpoints(tmp_path, 0, 1, rank, None, Legacy(None)).write(3)
+    Checkpoints(tmp_path, 0, 1, rank, None, LauncherMemory(None)).write(3)
     (tmp_path / "checkpoints" / "step-00000003" / "rank-00001.own").touch()
     with pytest.raises(CheckpointUnreadable, match="written by 2 ranks, and there are 1"):
-        Checkpoints(tmp_path, 0, 1, rank, None, Legacy(None)).read(3)
+        Checkpoints(tmp_path, 0, 1, rank, None, LauncherMemory(None)).read(3)
 
 
 @pytest.mark.usefixtures("group")
@@ -96,7 +96,7 @@ def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
     rank = Trained(model, adam(model))
     model["first"](model["last"](torch.ones(1, 2))).sum().backward()
     torch_optimizer(rank).step()
-    Checkpoints(tmp_path, 0, 1, rank, None, Legacy(None)).write(3)
+    Checkpoints(tmp_path, 0, 1, rank, None, LauncherMemory(None)).write(3)
     found = {"model": {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}}
     moment = {"state.first.weight.exp_avg": torch.zeros(2, 2)}
     dcp.load({**found, "optimizer": moment}, checkpoint_id=tmp_path / "checkpoints" / "step-00000003")
@@ -125,7 +125,7 @@ def test_an_older_checkpoint_that_cannot_be_removed_keeps_no_newer_one_from_bein
 ) -> None:
     """The old one stays, and the log says so."""
     model = torch.nn.Linear(2, 2)
-    checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None))
+    checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, LauncherMemory(None))
     checkpoints.write(1)
     busy(tmp_path / "checkpoints" / "step-00000001")
     for step in (2, 3):
@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_that_cannot_be_renamed_does_not_count(
 ) -> None:
     """The next checkpoint after the same step is written nevertheless."""
     model = torch.nn.Linear(2, 2)
-    checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None))
+    checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, LauncherMemory(None))
     for step in (1, 2):
         checkpoints.write(step)
     (damaged := tmp_path / "checkpoints" / "step-00000002").joinpath("common").write_bytes(b"")
@@ -156,4 +156,4 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").symlink_to("checkpoints")
     model = torch.nn.Linear(2, 2)
     with pytest.raises(CheckpointUnreadable, match=rf"checkpoints in {tmp_path}/checkpoints: rank 0: OSError: .*symbolic links"):
-        Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None)).newest()
+        Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, LauncherMemory(None)).newest()

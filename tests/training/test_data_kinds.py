@@ -13,8 +13,8 @@ from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import rekindle_training
-from rekindle_training.adapter.forgotten_loaders import Loaders
 from rekindle_training.adapter.places import Places
+from rekindle_training.adapter.unregistered_loaders import Loaders
 from rekindle_training.data.kinds import refuse_raw
 from tests.training.batched import Counting, Rows, Stream, content, taken
 

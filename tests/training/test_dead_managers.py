@@ -9,8 +9,8 @@ import pytest
 
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
 from rekindle_training.manager import recovery
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
-from rekindle_training.manager.roster import Roster
 from rekindle_wire.training_pb2 import Decides, Hello, PodOrder
 from tests.training.dialogue import fault, offers, opened, status
 from tests.training.gateway_service import GatewayPeer
@@ -23,10 +23,10 @@ MODES = ("retry", "in place", "elsewhere")
 async def test_pods_are_kept_while_others_take_long_to_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a step that takes longer than a launcher waits for a word."""
     monkeypatch.setattr(recovery, "KEEP_SECONDS", 0.02)
-    roster, pods = Roster(1), Pods()
-    roster.install({0: roster.enroll(Hello(rank=0, process="new/0/1"), 0)[0]})
+    membership, pods = Membership(1), Pods()
+    membership.install({0: membership.enroll(Hello(rank=0, process="new/0/1"), 0)[0]})
     pod = pods.attach()
-    means: Any = SimpleNamespace(roster=roster, pods=pods, reports=None, order_timeout=60)
+    means: Any = SimpleNamespace(membership=membership, pods=pods, reports=None, order_timeout=60)
     recovering = asyncio.create_task(recovery.Recovery(means, asyncio.Event().wait, None).run())
     async with asyncio.timeout(5):
         assert [await pod.outbox.get() for _ in range(3)] == 3 * [PodOrder(decides=Decides())]

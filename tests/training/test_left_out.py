@@ -58,12 +58,12 @@ def test_ranks_of_which_some_vote_and_others_wait_elsewhere_are_asked(ranks: Ran
     wait(ranks)
     assert ranks.looks(QUIET_SECONDS) == 0
     assert ranks.looks(1) == 1
-    assert ranks.roster.doubted is None, "of one try nothing is said"
+    assert ranks.membership.doubted is None, "of one try nothing is said"
 
 
 def test_before_the_first_step_ranks_have_more_time(ranks: Ranks) -> None:
     """They may compile."""
-    ranks.roster.stepped = False
+    ranks.membership.stepped = False
     wait(ranks)
     assert ranks.looks(FIRST_SECONDS) == 0
     assert ranks.looks(1) == 1
@@ -113,7 +113,7 @@ def test_a_job_whose_ranks_often_stand_so_is_asked_less_and_less(ranks: Ranks) -
 
 def stand(ranks: Ranks, *, other: Standing | None = None) -> str:
     """Rank 0 says that it votes, and rank 1 that it is in its step; what the manager makes of it."""
-    return left_out(ranks.roster, {0: Standing(step=4, place=Standing.VOTES), 1: other or Standing(step=4)})
+    return left_out(ranks.membership, {0: Standing(step=4, place=Standing.VOTES), 1: other or Standing(step=4)})
 
 
 def doubt(ranks: Ranks) -> None:
@@ -121,7 +121,7 @@ def doubt(ranks: Ranks) -> None:
     wait(ranks)
     assert ranks.looks(QUIET_SECONDS + 1) == 1
     assert stand(ranks) == ""
-    ranks.roster.install(dict(ranks.roster.members))
+    ranks.membership.install(dict(ranks.membership.members))
     wait(ranks)
     assert ranks.looks(AGAIN_SECONDS + 1) == 1
 
@@ -157,5 +157,5 @@ def test_a_rank_that_has_computed_until_then_is_not_accused(ranks: Ranks) -> Non
 def test_who_waits_for_a_rank_that_is_gone_is_not_accused(ranks: Ranks) -> None:
     """The rank is replaced."""
     doubt(ranks)
-    ranks.roster.ended("a/1")
+    ranks.membership.ended("a/1")
     assert stand(ranks) == ""

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
 import rekindle_training
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointUnreadable
-from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.trained import Trained
 from tests.training.exported import build, evaluated
 from tests.training.loaded import CONTEXT
@@ -61,7 +61,7 @@ def job(tmp_path: Path) -> Path:
     """Folder of a job with two checkpoints."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     rank = Trained(model := torch.nn.Linear(2, 2), adam(model))
-    checkpoints = Checkpoints(tmp_path, 0, 1, rank, None, Legacy(None))
+    checkpoints = Checkpoints(tmp_path, 0, 1, rank, None, LauncherMemory(None))
     for step in (1, 2):
         model(torch.ones(1, 2)).sum().backward()
         torch_optimizer(rank).step()

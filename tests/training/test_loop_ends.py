@@ -63,7 +63,7 @@ async def test_a_shorter_loop_ends_a_job_of_a_cluster(job: Job) -> None:
 
 def ranks_that_end(patience: float = 0) -> Ranks:
     """Two of a job, whose loops are watched."""
-    return Ranks(lambda roster, cut, clock: LoopEnds(roster, patience, cut, clock))
+    return Ranks(lambda membership, cut, clock: LoopEnds(membership, patience, cut, clock))
 
 
 LEFT = {"leaving": Leaving(step=15, total=16, collectives=30)}
@@ -75,7 +75,9 @@ def test_a_rank_that_waits_in_a_further_collective_is_asked_where_it_stands() ->
     ranks.says(0, **LEFT)
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=16, collectives=31))
     assert ranks.looks(QUIET_SECONDS + 2) == 1
-    assert uneven(ranks.roster).startswith("rank 0 left its loop behind step 15 of 16, and ranks [1] wait for it in step 16: ")
+    assert uneven(ranks.membership).startswith(
+        "rank 0 left its loop behind step 15 of 16, and ranks [1] wait for it in step 16: "
+    )
 
 
 @pytest.mark.parametrize(("patience", "asked"), [(0, 0), (60, 1)])
@@ -86,7 +88,7 @@ def test_a_rank_that_is_in_no_further_collective_is_left_alone(patience: float, 
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=15, collectives=30))
     assert ranks.looks(29) == 0
     assert ranks.looks(29) == asked
-    assert uneven(ranks.roster) == ""
+    assert uneven(ranks.membership) == ""
 
 
 def test_ranks_that_go_on_or_leave_as_well_are_not_asked() -> None:
@@ -108,13 +110,13 @@ def test_a_rank_that_is_lost_waits_for_nobody() -> None:
     ranks = ranks_that_end()
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=16, collectives=31))
     ranks.says(0, **LEFT)
-    ranks.roster.ended("a/1")
-    assert uneven(ranks.roster) == ""
+    ranks.membership.ended("a/1")
+    assert uneven(ranks.membership) == ""
 
 
 def test_a_rank_that_leaves_again_in_the_next_generation_says_so_there() -> None:
     """What it said in the one before is over."""
     ranks = ranks_that_end()
     ranks.says(0, **LEFT)
-    ranks.roster.install(dict(ranks.roster.members))
-    assert ranks.roster.members[0].leaving is None
+    ranks.membership.install(dict(ranks.membership.members))
+    assert ranks.membership.members[0].leaving is None

@@ -229,7 +229,7 @@ async def test_a_pause_is_refused_in_a_hot_switch_and_in_a_recovery(
 
 async def test_a_pause_is_refused_before_the_first_step_and_with_the_last(job: Job, gateway: GatewayPeer) -> None:
     """There is no boundary to stand at and go on from. Nobody is held."""
-    job.environment["LIMITS"] = "manager.conductor.FIRST_SECONDS=0.1"
+    job.environment["LIMITS"] = "manager.coordinator.FIRST_SECONDS=0.1"
     await job.manager()
     await gateway.pause("attempt-0")
     assert await stopped(gateway) == (406, "not all ranks are there")
@@ -290,7 +290,7 @@ async def test_who_is_lost_in_a_task_that_had_no_need_of_it_any_more_is_a_fault_
     what: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task has ended well, and is answered so; then training stands, and has to be recovered."""
-    roster = SimpleNamespace(generation=1, torn=False, training=True, members={}, vacant=frozenset(), standing=None)
+    membership = SimpleNamespace(generation=1, torn=False, training=True, members={}, vacant=frozenset(), standing=None)
     reports = Reports()
 
     async def pause(*_: object) -> procedures.Standstill:
@@ -300,7 +300,7 @@ async def test_who_is_lost_in_a_task_that_had_no_need_of_it_any_more_is_a_fault_
         order, mends = b"an order", True
 
         async def run(self) -> None:
-            vars(roster).update(what)
+            vars(membership).update(what)
 
         def break_off(self, reason: str) -> None:
             raise AssertionError(reason)
@@ -309,7 +309,7 @@ async def test_who_is_lost_in_a_task_that_had_no_need_of_it_any_more_is_a_fault_
             reports.links_switched(result=True, info="done", attempt=attempt)
 
     monkeypatch.setattr(procedures, "pause", pause)
-    means: Any = SimpleNamespace(roster=roster, reports=reports, order_timeout=60)
+    means: Any = SimpleNamespace(membership=membership, reports=reports, order_timeout=60)
     maintenance = Maintenance("attempt", means, acquainted)
     maintenance.carry_out(Loses())
     assert await maintenance.run() == words

@@ -16,14 +16,14 @@ from rekindle_training.launcher.child import CANNOT_START
 from rekindle_training.launcher.rank_environment import Place
 from rekindle_training.launcher.zygote import Bind, End, Ended, Program, Start, Waits
 from rekindle_training.manager import procedures, rank_process, watch
+from rekindle_training.manager.liveness_monitor import LivenessMonitor
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.recovery import Kind, Order, Recovery
 from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.replacements import CannotRepair, InPlace
 from rekindle_training.manager.reports import Reports
-from rekindle_training.manager.roster import Roster
-from rekindle_training.manager.successors import CannotRepair, InPlace
-from rekindle_training.manager.witness import Witness
 from rekindle_wire.training_pb2 import Goodbye, Hello, PodState, ProcessState, RankMessage
 
 
@@ -73,44 +73,44 @@ async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_bette
 ) -> None:
     """One call that keeps the interpreter's lock silences it, and is no fault."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
-    roster = Roster(1)
-    roster.lives = lambda _: lives
-    process, outbox = roster.enroll(Hello(rank=0, role="worker", process="a-process"), 0)
-    roster.install({0: process})
-    roster.depart(process, outbox)
+    membership = Membership(1)
+    membership.lives = lambda _: lives
+    process, outbox = membership.enroll(Hello(rank=0, role="worker", process="a-process"), 0)
+    membership.install({0: process})
+    membership.depart(process, outbox)
     later = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0, later.set_result, None)
     await later
     assert process.lost is not lives
-    roster.follow(0, "")
+    membership.follow(0, "")
     assert process.lost
-    assert roster.vacant == {0}
+    assert membership.vacant == {0}
 
 
 async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> None:
     """The cluster has seen the end of its pod; who speaks is left alone, whatever they say."""
-    roster = Roster(2)
-    roster.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
-    process, outbox = roster.enroll(Hello(rank=1, role="worker", process="silent"), 1)
-    roster.depart(process, outbox)
-    roster.give_up((0, 1, 7))
-    assert roster.vacant == {1}
+    membership = Membership(2)
+    membership.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
+    process, outbox = membership.enroll(Hello(rank=1, role="worker", process="silent"), 1)
+    membership.depart(process, outbox)
+    membership.give_up((0, 1, 7))
+    assert membership.vacant == {1}
 
 
 @pytest.mark.parametrize(("kind", "vacant"), [(kind, set() if kind is Kind.ELSEWHERE else {1}) for kind in Kind])
 async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind, vacant: set[int]) -> None:
     """Only the ranks of pods that are replaced may live."""
-    roster = Roster(2)
-    _, outbox = roster.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
-    roster.depart(*roster.enroll(Hello(rank=1, role="worker", process="silent"), 1))
-    means: Any = SimpleNamespace(roster=roster, pods=Pods(), reports=Reports(), order_timeout=60)
+    membership = Membership(2)
+    _, outbox = membership.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
+    membership.depart(*membership.enroll(Hello(rank=1, role="worker", process="silent"), 1))
+    means: Any = SimpleNamespace(membership=membership, pods=Pods(), reports=Reports(), order_timeout=60)
     met = asyncio.Event()
     recovery = Recovery(means, met.wait, None)
     met.set()
     recovery.order(Order(kind, "attempt-1", frozenset({1})))
     recovering = asyncio.ensure_future(recovery.run())
     await outbox.get()
-    assert roster.vacant == vacant
+    assert membership.vacant == vacant
     recovering.cancel()
     await asyncio.wait({recovering})
 
@@ -118,76 +118,76 @@ async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind
 async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that is frozen, or cut off, takes both."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
-    roster, pods = Roster(1), Pods()
-    Witness(roster, pods, patience=0, break_off=lambda: None)
+    membership, pods = Membership(1), Pods()
+    LivenessMonitor(membership, pods, patience=0, break_off=lambda: None)
     pod = pods.attach()
     pods.hear(pod, a_state(ProcessState(rank=0, process="a-process")))
-    process, outbox = roster.enroll(Hello(rank=0, role="worker", process="a-process"), 1)
-    roster.depart(process, outbox)
+    process, outbox = membership.enroll(Hello(rank=0, role="worker", process="a-process"), 1)
+    membership.depart(process, outbox)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not process.lost
     pods.detach(pod)
-    await roster.until(lambda: bool(roster.vacant))
+    await membership.until(lambda: bool(membership.vacant))
     assert process.lost
 
 
 async def test_a_process_whose_end_its_launcher_has_seen_is_lost_at_once() -> None:
     """In a job with a control plane, which is told of it; of a backup it is nobody's loss."""
-    roster, pods = Roster(1), Pods()
+    membership, pods = Membership(1), Pods()
     lost: list[RankProcess] = []
-    Witness(roster, pods, patience=0, break_off=lambda: None)
-    roster.on_lost = lost.append
-    member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
-    roster.enroll(Hello(rank=0, role="backup", process="a-backup"), 0)
+    LivenessMonitor(membership, pods, patience=0, break_off=lambda: None)
+    membership.on_lost = lost.append
+    member, _ = membership.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
+    membership.enroll(Hello(rank=0, role="backup", process="a-backup"), 0)
     for process in ("a-backup", "a-member"):
         pods.hear(pods.attach(), a_state(ProcessState(rank=0, process=process, ended=-9)))
     assert lost == [member]
-    assert not roster.backups
+    assert not membership.backups
 
 
 async def test_a_rank_that_holds_training_up_is_lost() -> None:
     """As one that ended: its process is stopped, or all others wait for it, which no heartbeat shows."""
-    roster, pods = Roster(1), Pods()
+    membership, pods = Membership(1), Pods()
     lost: list[RankProcess] = []
-    witness = Witness(roster, pods, patience=0, break_off=lambda: None)
-    roster.on_lost = lost.append
-    member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
-    witness._watch._kill(0, "stopped")
+    monitor = LivenessMonitor(membership, pods, patience=0, break_off=lambda: None)
+    membership.on_lost = lost.append
+    member, _ = membership.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
+    monitor._watch._kill(0, "stopped")
     assert lost == [member]
 
 
 async def test_a_backup_that_is_stopped_is_not_the_rank_that_trains() -> None:
     """They have the same number, in two pods."""
-    roster, pods = Roster(1), Pods()
+    membership, pods = Membership(1), Pods()
     pods.hear(pods.attach(), a_state(ProcessState(rank=0, process="a-member")))
     pods.hear(pods.attach(), PodState(pod="backup", processes=[ProcessState(rank=0, process="a-backup", stopped=True)]))
-    assert watch.stopped(roster, pods) == {0}
-    member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
-    assert watch.stopped(roster, pods) == set()
+    assert watch.stopped(membership, pods) == {0}
+    member, _ = membership.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
+    assert watch.stopped(membership, pods) == set()
     member.lose()
-    assert watch.stopped(roster, pods) == {0}
+    assert watch.stopped(membership, pods) == {0}
 
 
 async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -> None:
     """They have ended, and stand nowhere: only the checkpoint is left."""
-    roster = Roster(2)
+    membership = Membership(2)
     for rank in range(2):
-        roster.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
-    roster.members[0].hear("goodbye", RankMessage(generation=1, goodbye=Goodbye()))
+        membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
+    membership.members[0].hear("goodbye", RankMessage(generation=1, goodbye=Goodbye()))
     for rank in range(2):
-        roster.follow(rank, "")
+        membership.follow(rank, "")
     nowhere: Any = None
     with pytest.raises(CannotRepair, match=r"ended on ranks \[0\]"):
-        await Repair(roster, nowhere, InPlace(roster, Pods()), limit=1).run()
+        await Repair(membership, nowhere, InPlace(membership, Pods()), limit=1).run()
 
 
 async def test_a_backup_that_comes_when_training_is_complete_is_told_to_leave() -> None:
     """Its manager ends in this moment: it would look for one for ever."""
-    roster = Roster(1)
-    turning = asyncio.create_task(procedures.turn_away(roster, "training is complete"))
+    membership = Membership(1)
+    turning = asyncio.create_task(procedures.turn_away(membership, "training is complete"))
     await asyncio.sleep(0)
-    backup, outbox = roster.enroll(Hello(rank=0, role="backup", process="late"), 0)
+    backup, outbox = membership.enroll(Hello(rank=0, role="backup", process="late"), 0)
     message = await asyncio.wait_for(outbox.get(), 5)
     assert message is not None
     assert message.leave.reason == "training is complete"

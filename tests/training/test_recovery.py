@@ -12,13 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
-from rekindle_training.manager import recovery, roster
-from rekindle_training.manager.conductor import EXIT_CODE
+from rekindle_training.manager import membership, recovery
+from rekindle_training.manager.coordinator import EXIT_CODE
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.repair import lost, plan
-from rekindle_training.manager.roster import Roster
-from rekindle_training.manager.successors import Elsewhere, InPlace
+from rekindle_training.manager.replacements import Elsewhere, InPlace
 from rekindle_wire import PROTOCOL
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 from rekindle_wire.training_pb2 import (
@@ -331,27 +331,27 @@ async def test_replacements_that_have_not_said_anything_do_not_outlive_training(
 
 def test_a_pod_whose_ranks_another_one_has_taken_is_asked_for_no_replacement() -> None:
     """It may be there for a while, with its processes that have ended; they are not in place."""
-    roster, pods = Roster(1), Pods()
+    membership, pods = Membership(1), Pods()
     for launcher in ("old", "new"):
         hello = Hello(rank=0, role="backup", process=f"{launcher}/0/1")
-        roster.install({0: roster.enroll(hello, 0)[0]})
-        roster.ended(f"{launcher}/0/1")
+        membership.install({0: membership.enroll(hello, 0)[0]})
+        membership.ended(f"{launcher}/0/1")
     new, old = pods.attach(), pods.attach()
     pods.hear(old, PodState(pod="old", processes=[ProcessState(rank=0, process="old/0/1", ended=-9)]))
-    InPlace(roster, pods).start(frozenset({0}))
+    InPlace(membership, pods).start(frozenset({0}))
     assert old.outbox.empty()
     pods.hear(new, PodState(pod="new", processes=[ProcessState(rank=0, process="new/0/1", ended=-9)]))
-    InPlace(roster, pods).start(frozenset({0}))
+    InPlace(membership, pods).start(frozenset({0}))
     assert new.outbox.get_nowait() == PodOrder(replace=Replace(process="new/0/1"))
 
 
 def test_a_pod_that_came_as_a_backup_is_replaced_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manager that has just come is told again what the one before carried out; later the order is a new one."""
-    made = Roster(2)
+    made = Membership(2)
     for rank in range(2):
         made.enroll(Hello(rank=rank, role="backup", process=f"pod-{rank}/0/1", protocol=PROTOCOL), 3)
     assert Elsewhere(made, Pods(), {1}).ranks == frozenset()
-    monkeypatch.setattr(roster, "TOLD_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(membership, "TOLD_AGAIN_SECONDS", 0)
     assert Elsewhere(made, Pods(), {1}).ranks == {1}
 
 
@@ -371,10 +371,10 @@ def test_an_attempt_that_is_told_again_behind_its_strategy_does_not_stop_trainin
     """A new stream may bring the strategy first, and then the whole attempt: nothing would follow that stop. The next attempt
     is carried out."""
     heard: list[tuple[str, recovery.Kind]] = []
-    conductor: Any = SimpleNamespace(
+    coordinator: Any = SimpleNamespace(
         recover=lambda order: heard.append((order.attempt, order.kind)), ranks=WORLD, ranks_per_pod=2
     )
-    orders = Orders(conductor)
+    orders = Orders(coordinator)
     stop: dict[str, Any] = {"signalType": "stopTrain", "actions": ["stop_train"]}
     announce: dict[str, Any] = {"signalType": "globalFault", "actions": ["on_global_rank"]}
     retry: dict[str, Any] = {"signalType": "changeStrategy", "actions": ["change_strategy"], "changeStrategy": "retry"}

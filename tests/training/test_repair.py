@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from rekindle_training.adapter.words import LONGEST, in_words
+from rekindle_training.adapter.failure_text import LONGEST, in_words
 from rekindle_training.manager.repair import plan
-from rekindle_training.manager.successors import CannotRepair, Futile
+from rekindle_training.manager.replacements import CannotRepair, Futile
 from rekindle_wire.training_pb2 import Standing
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import PODS, WORLD, Job

@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from rekindle_training.launcher.arguments import UsageInvalid, parse
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.recovery import Order
-from rekindle_training.manager.roster import Roster
 from rekindle_training.processor.processor import REFUSED
 from rekindle_wire import protocol_problem
 from rekindle_wire.recover_pb2 import ProcessManageSignal
@@ -179,7 +179,7 @@ async def test_a_standby_ends_with_a_job_that_ends(job: Job, gateway: GatewayPee
 def test_an_order_that_makes_no_sense_of_standbys_says_so(extra: str, problem: str) -> None:
     """It is answered like one of ranks that there are not; in a hot switch nothing but `exit` is offered then."""
     said: list[Any] = []
-    conductor: Any = SimpleNamespace(
+    coordinator: Any = SimpleNamespace(
         ranks=4,
         ranks_per_pod=2,
         switched=frozenset({2, 3}),
@@ -188,7 +188,7 @@ def test_an_order_that_makes_no_sense_of_standbys_says_so(extra: str, problem: s
         refuse_switch=lambda: said.append("refused"),
         name_standbys=said.append,
     )
-    orders = Orders(conductor)
+    orders = Orders(coordinator)
     orders.obey(
         ProcessManageSignal(uuid="1", signalType="changeStrategy", changeStrategy="recover", nodeRankIds=["1"], extraParams=extra)
     )
@@ -229,25 +229,25 @@ def test_a_standby_that_was_told_its_rank_and_freezes_is_not_forgotten() -> None
 
 def test_backups_of_one_pod_are_taken_together() -> None:
     """Of two pods that wait for the same ranks: that of which all processes wait, and where both are whole the newer one."""
-    roster = Roster(4, 2)
+    membership = Membership(4, 2)
     for process in ("a/2/1", "b/3/1", "a/3/2"):
-        roster.enroll(Hello(rank=int(process[2]), role="backup", process=process), 0)
-    assert {one.identity for one in roster.backups.values()} == {"a/2/1", "a/3/2"}
-    roster.enroll(Hello(rank=2, role="backup", process="b/2/2"), 0)
-    assert {one.identity for one in roster.backups.values()} == {"b/2/2", "b/3/1"}
+        membership.enroll(Hello(rank=int(process[2]), role="backup", process=process), 0)
+    assert {one.identity for one in membership.backups.values()} == {"a/2/1", "a/3/2"}
+    membership.enroll(Hello(rank=2, role="backup", process="b/2/2"), 0)
+    assert {one.identity for one in membership.backups.values()} == {"b/2/2", "b/3/1"}
 
 
 def test_who_comes_when_its_ranks_are_taken_leaves() -> None:
     """It was named, and still loaded; the pod that has the ranks stays what it is."""
-    roster = Roster(1)
-    member, _ = roster.enroll(Hello(rank=0, role="backup", process="first/0/1"), 0)
-    roster.install({0: member})
-    roster.turn_away({"first", "late"})
-    late, outbox = roster.enroll(Hello(rank=0, role="backup", process="late/0/1"), 0)
+    membership = Membership(1)
+    member, _ = membership.enroll(Hello(rank=0, role="backup", process="first/0/1"), 0)
+    membership.install({0: member})
+    membership.turn_away({"first", "late"})
+    late, outbox = membership.enroll(Hello(rank=0, role="backup", process="late/0/1"), 0)
     assert outbox.get_nowait().leave.exit_code == 0  # type: ignore[union-attr]
     assert late.dismissed
     assert not member.dismissed
-    assert not roster.backups
+    assert not membership.backups
 
 
 # The launcher.

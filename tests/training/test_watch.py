@@ -2,8 +2,8 @@
 
 import pytest
 
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
-from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.watch import LEARNT, STOPPED_SECONDS, Progress, Watch, look
 from rekindle_wire.training_pb2 import Heartbeat, Hello, RankMessage, Standing, Stepped
 
@@ -48,9 +48,9 @@ def test_what_takes_all_ranks_long_is_no_fault(patience: float) -> None:
 
 async def test_ranks_that_wait_for_an_order_hold_nobody_up() -> None:
     """However long it takes; the one that failed has begun less than the others, and so it stays."""
-    job, roster = Watched(), Roster(2)
+    job, membership = Watched(), Membership(2)
     for rank in range(2):
-        member, _ = roster.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
+        member, _ = membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
         member.hear("stepped", RankMessage(stepped=Stepped(step=4)))
         member.hear("heartbeat", RankMessage(heartbeat=Heartbeat(step=4, collectives=40 + rank)))
         member.hear("standing", RankMessage(standing=Standing(step=4)))
@@ -58,12 +58,12 @@ async def test_ranks_that_wait_for_an_order_hold_nobody_up() -> None:
     def looks() -> list[int]:
         for _ in range(12):
             job.now += 1
-            look(job.watch, roster, Pods())
+            look(job.watch, membership, Pods())
         return job.killed
 
     assert looks() == []
     job.watch.rest()
-    for member in roster.members.values():
+    for member in membership.members.values():
         member.stands = False
     assert looks() == [0], "where they train"
 

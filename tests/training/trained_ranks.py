@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rekindle_training.adapter.checkpoint import Checkpoints
-from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.trained import Trained
 
 
@@ -106,5 +106,5 @@ def step(rank: Trained, number: int) -> None:
 
 
 def written_and_read(theirs: Trained, mine: Trained, folder: Path) -> None:
-    Checkpoints(folder, 0, 1, theirs, None, Legacy(None)).write(3)
-    Checkpoints(folder, 0, 1, mine, None, Legacy(None)).read(3)
+    Checkpoints(folder, 0, 1, theirs, None, LauncherMemory(None)).write(3)
+    Checkpoints(folder, 0, 1, mine, None, LauncherMemory(None)).read(3)

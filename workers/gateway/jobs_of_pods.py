@@ -1,6 +1,6 @@
 """Finds the job of a pod whose template could not name it, as the UID of a job is not known before the job is created.
 
-Used by `senders.py`, for tokens that the API server has confirmed.
+Used by `caller_auth.py`, for tokens that the API server has confirmed.
 """
 
 import asyncio

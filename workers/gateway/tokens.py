@@ -1,4 +1,4 @@
-"""Confirms tokens of pods with the API server. Used by `senders.py`, for a token of a pod of the job that its caller names.
+"""Confirms tokens of pods with the API server. Used by `caller_auth.py`, for a token of a pod of the job that its caller names.
 
 Confirmed tokens are cached for a minute. Only a token that names a pod of the very job is sent to the API server, so that
 strangers cannot cause many requests. Requests for the same job and address wait for each other, a second apart; all requests

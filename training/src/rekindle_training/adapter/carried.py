@@ -21,13 +21,13 @@ import torch
 
 from rekindle_training.adapter import iterators, methods, source, unrolling
 from rekindle_training.adapter.digest import leaf_digest
+from rekindle_training.adapter.failure_text import FAILURES
 from rekindle_training.adapter.flow import TooLong, reaching
 from rekindle_training.adapter.methods import FunctionsBelow, is_beside
 from rekindle_training.adapter.names import Names
 from rekindle_training.adapter.places import CARRIED, frames_of_script
 from rekindle_training.adapter.reads import Loop, Reads, assigned, changed, is_memory, prefixes
 from rekindle_training.adapter.sites import Frame, chain_of
-from rekindle_training.adapter.words import FAILURES
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.tensor import DTensor
 
-from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.failure_text import FAILURES, cause_in_words, in_words
+from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.state import State
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
-from rekindle_training.adapter.words import FAILURES, cause_in_words, in_words
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +67,21 @@ class Checkpoints:
     """Checkpoints of one job, as one rank uses them: a `CheckpointStore`."""
 
     def __init__(  # noqa: PLR0913  # who writes what where
-        self, job_dir: Path | None, rank: int, world_size: int, trained: Trained, declared: Ranks | None, legacy: Legacy
+        self,
+        job_dir: Path | None,
+        rank: int,
+        world_size: int,
+        trained: Trained,
+        declared: Ranks | None,
+        launcher_memory: LauncherMemory,
     ) -> None:
         """Args:
-        legacy: where a rank leaves what it has read for itself, should it end before its first step.
+        launcher_memory: where a rank leaves what it has read for itself, should it end before its first step.
         declared: the ranks that have the same state as this one, where the tensors do not tell; None: they do.
         """
         self._folder = (job_dir or Path.cwd()) / "checkpoints"
         self._rank, self._world_size = rank, world_size
-        self._trained, self._legacy = trained, legacy
+        self._trained, self._launcher_memory = trained, launcher_memory
         self._first = 0 if declared is None else min(declared)
         """Lowest rank with the same state as this one. It writes the part that is no tensor."""
         self._part = "" if declared is None else f"rank-{self._first:05d}."
@@ -172,7 +178,7 @@ class Checkpoints:
     def _place(self, step: int, common: State, mine: Own) -> None:
         self._trained.place(common)
         self._trained.put_own(mine)
-        self._legacy.leave(step, mine.pickled)
+        self._launcher_memory.leave(step, mine.pickled)
 
     def _opened(self, folder: Path) -> tuple[Any, list[torch.Tensor], Own]:
         wrote = len(list(folder.glob("rank-*.own")))

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rekindle_training import names
 from rekindle_training.adapter import communicator
 from rekindle_training.adapter.communicator import Communicator
-from rekindle_training.adapter.words import in_words
+from rekindle_training.adapter.failure_text import in_words
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.injection import Injection
 from rekindle_training.processor.gate import Gate, Join, Stand

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from rekindle_training import names
 from rekindle_training.adapter import interfaces
-from rekindle_training.adapter.legacy import END
-from rekindle_training.adapter.words import FAILURES, in_words
+from rekindle_training.adapter.failure_text import FAILURES, in_words
+from rekindle_training.adapter.launcher_memory import END
 
 FUNCTION_IS_MISSING = {
     "cuda": "NCCL reads NCCL_SOCKET_IFNAME once in a process",

@@ -12,8 +12,8 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from rekindle_training.adapter.checkpoint import COMMON, CheckpointUnreadable, complete, name_of
+from rekindle_training.adapter.failure_text import FAILURES, cause_in_words
 from rekindle_training.adapter.skeleton import named, put_together
-from rekindle_training.adapter.words import FAILURES, cause_in_words
 
 ACCEPTED = (
     "accepted are a checkpoint (a folder such as step-00000020), a folder of checkpoints, and a job's folder (REKINDLE_JOB_DIR)"

@@ -14,10 +14,10 @@ from typing import ParamSpec, Self, TypeVar
 import torch
 import torch.distributed as dist
 
-from rekindle_training.adapter import communicator, forgotten, given, injected, own
+from rekindle_training.adapter import communicator, given, injected, own, unregistered_state
 from rekindle_training.adapter.checkpoint import CheckpointStore
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
-from rekindle_training.adapter.forgotten_loaders import Loaders
+from rekindle_training.adapter.failure_text import FAILURES
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
@@ -27,8 +27,8 @@ from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trace import Trace
+from rekindle_training.adapter.unregistered_loaders import Loaders
 from rekindle_training.adapter.untouched import Untouched
-from rekindle_training.adapter.words import FAILURES
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
 from rekindle_training.stress.checks import Checks
 from rekindle_wire.training_pb2 import Leave, Standing
@@ -300,8 +300,11 @@ class Training:
     def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:
         """Refuses what trains and is not given: optimizers, schedulers, scalers, averages, loaders. Called by `session`."""
         things = list(trained)
-        optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
-        others = forgotten.ScalersAndAverages(things)
+        optimizers, schedulers = (
+            unregistered_state.Optimizers(things, lambda: self._attempts.inside),
+            unregistered_state.Schedulers(things),
+        )
+        others = unregistered_state.ScalersAndAverages(things)
         loaders = Loaders(self._trained.data, lambda: self._attempts.in_turn, self._places)
         with optimizers.watched(), schedulers.watched(), others.watched(), loaders.watched():
             yield

@@ -13,13 +13,13 @@ import torch.distributed as dist
 from rekindle_training.adapter import communicator, copying, own
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore, CheckpointUnreadable
 from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.failure_text import FAILURES, in_words
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.sharding import refuse_contradiction
 from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.step import Attempts
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.tampering import Tampering
-from rekindle_training.adapter.words import FAILURES, in_words
 from rekindle_training.processor.gate import Join
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Membership:
             elif transfer.target == self._number:
                 self._take_over(transfer.source, wish)
         if (step := self._rank.gate.completed) > 0:  # before the first step the script has still to say with what it begins
-            self._rank.buddy.exchange(step, self._rank.trained.take_own().pickled)
+            self._rank.peer_backup.exchange(step, self._rank.trained.take_own().pickled)
 
     def _take_over(self, source: int, wish: Join) -> None:
         self.lost = True

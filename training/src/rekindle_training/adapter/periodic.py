@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from rekindle_training.adapter.checkpoint import CheckpointFailed, CheckpointStore
-from rekindle_training.adapter.words import FAILURES, cause_in_words
+from rekindle_training.adapter.failure_text import FAILURES, cause_in_words
 
 log = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rekindle_training.adapter import sharding
-from rekindle_training.adapter.buddy import Buddy
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
-from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.launcher_memory import LauncherMemory
+from rekindle_training.adapter.peer_backup import PeerBackup
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment
@@ -23,8 +23,8 @@ class Rank:
     trained: Trained
     wrappers: DataParallel
     sharded: FullySharded
-    legacy: Legacy
-    buddy: Buddy
+    launcher_memory: LauncherMemory
+    peer_backup: PeerBackup
     replicas: tuple[int, ...]
     """Ranks that hold the same state as this one, itself among them; empty: all."""
     after_update: Callable[[], None] | None
@@ -44,9 +44,9 @@ class Rank:
         if declared is not None:
             held &= declared
         replicas = () if len(held) == everybody else tuple(sorted(held))
-        legacy = Legacy(entry.environment.own_state)
-        buddy = Buddy(entry.environment, entry.communicator)
-        return cls(entry, trained, wrappers, sharded, legacy, buddy, replicas, after_update)
+        launcher_memory = LauncherMemory(entry.environment.own_state)
+        peer_backup = PeerBackup(entry.environment, entry.communicator)
+        return cls(entry, trained, wrappers, sharded, launcher_memory, peer_backup, replicas, after_update)
 
     def tell_update(self) -> None:
         """Calls the script's function that informs other ranks of an update, if there is one."""

@@ -10,7 +10,7 @@ from typing import Any, Never
 import torch
 
 from rekindle_training import environment
-from rekindle_training.adapter import communicator, forgotten, given, sharding
+from rekindle_training.adapter import communicator, given, sharding, unregistered_state
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.comparison import Comparison
 from rekindle_training.adapter.data_parallel import DataParallel
@@ -137,7 +137,7 @@ def _opened(  # noqa: PLR0913  # what a session is given
         **{f"state[{index}]": thing for index, thing in enumerate(state)},
     }
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
-    forgotten.refuse_strange_parameters((model, optimizer, *state))
+    unregistered_state.refuse_strange_parameters((model, optimizer, *state))
     entry = _take_entry() or Entry.make()
     entry.communicator.links.function = switch_link
     entry.communicator.places.accept([*accept, EARLY] if unique_shards else accept)
@@ -149,7 +149,7 @@ def _opened(  # noqa: PLR0913  # what a session is given
     if checkpoints is not None and not here.drill_steps:  # a drill leaves the script's own checkpoints alone
         require("checkpoints", checkpoints, "newest", "write", "read")
     else:
-        checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared, rank.legacy)
+        checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared, rank.launcher_memory)
     training = Training(
         rank, checkpoints, every, Comparison(trained, here.rank, here.world_size, declared), repeats_updates=repeat_updates
     )

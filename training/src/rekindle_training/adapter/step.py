@@ -22,6 +22,7 @@ from rekindle_training.adapter.agreement import Kind
 from rekindle_training.adapter.boundary import Boundary
 from rekindle_training.adapter.carried import Carried
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
+from rekindle_training.adapter.failure_text import FAILURES, fault_of, in_words
 from rekindle_training.adapter.generators import Generators
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.number import Number
@@ -31,7 +32,6 @@ from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import Stateful, StateMismatch
 from rekindle_training.adapter.vote import Disagreement
-from rekindle_training.adapter.words import FAILURES, fault_of, in_words
 from rekindle_training.processor.gate import Join, Stand
 from rekindle_wire.training_pb2 import Leave, Standing
 
@@ -204,7 +204,7 @@ class Attempts:
             refused=self._is_of_script,
             fault=self._now.fault,
             replicas=self._rank.replicas,
-            kept=self._rank.buddy.kept(),
+            kept=self._rank.peer_backup.kept(),
         )
         self._rank.processor.standing(standing, gate.broken_in)
 
@@ -236,7 +236,7 @@ class Attempts:
         here = {self._now.number: self._now.own_before_update, self._now.number - 1: self._boundary.own}
         if (own := here.get(step)) is not None:
             return own
-        if (left := self._rank.legacy.behind(step)) is None:
+        if (left := self._rank.launcher_memory.behind(step)) is None:
             if step == 0:
                 return None
             raise StateMismatch(
@@ -318,12 +318,12 @@ class Attempts:
         self._rank.sharded.reshard()
         own = self._boundary.remember()
         self.generators.remember()
-        self._rank.legacy.leave(self._now.number - 1, own.pickled)
+        self._rank.launcher_memory.leave(self._now.number - 1, own.pickled)
         self._now.remembered = True
 
     def leave_own(self, step: int) -> None:
         """Leaves the state of a rank that begins after this step, for a process that follows it before the next one."""
-        self._rank.legacy.leave(step, self._rank.trained.take_own().pickled)
+        self._rank.launcher_memory.leave(step, self._rank.trained.take_own().pickled)
 
     # Rehearsal.
 
@@ -479,7 +479,7 @@ class Attempts:
         self.generators.notice(self._now.number)
         own = self._now.own_before_update = self._rank.trained.take_own()
         left = own.pickled
-        self._rank.legacy.leave(self._now.number, left)
+        self._rank.launcher_memory.leave(self._now.number, left)
         said = self._all_say_so(left, kind)
         self._now.agreed = said or (not self.refusal and self._manager_says_so())
         self._now.given_up = not self._now.agreed
@@ -507,7 +507,7 @@ class Attempts:
                 self._rank.communicator.agree(word)
             self._rank.wrappers.settle()
             self._prove_repetition()
-            self._rank.buddy.exchange(self._now.number, own)
+            self._rank.peer_backup.exchange(self._now.number, own)
             self._rank.communicator.agree(word)
             if self._now.gathers:
                 self._compare_gradients()

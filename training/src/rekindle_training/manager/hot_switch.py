@@ -1,4 +1,4 @@
-"""One hot switch, from the order to prepare it to its end. Started by the conductor, one at a time.
+"""One hot switch, from the order to prepare it to its end. Started by the coordinator, one at a time.
 
 Training goes on until every backup is loaded. Then it pauses by itself, the control plane decides, and the backups take over.
 The old processes are kept until a step is completed with the backups, because they are needed if a backup dies.
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from rekindle_training.injection import Injection
 from rekindle_training.manager import procedures
+from rekindle_training.manager.membership import Members, Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import CannotPause, NoReplica, Plan, Standstill, TrainingEnds
 from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed, StepFailed
+from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.replacements import CannotRepair, Nobody
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
-from rekindle_training.manager.roster import Members, Roster
-from rekindle_training.manager.store import Store
-from rekindle_training.manager.successors import CannotRepair, Nobody
 from rekindle_wire.training_pb2 import RankMessage
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ NO_ORDER = "no order came in time"
 class Means:
     """Objects and settings that a procedure of the manager uses."""
 
-    roster: Roster
+    membership: Membership
     pods: Pods
     alone: bool
     """True if there is no control plane: this manager decides which ranks are replaced."""
@@ -52,7 +52,7 @@ class HotSwitch:
     def __init__(self, ranks: frozenset[int], means: Means) -> None:
         self.ranks = ranks
         self._means = means
-        self._roster = means.roster
+        self._membership = means.membership
         self._migrate = asyncio.Event()
         self._transfers: tuple[tuple[int, int], ...] = ()
         """Pairs of a rank that stays and a rank that takes its state. Empty until all ranks stand still."""
@@ -80,7 +80,7 @@ class HotSwitch:
 
     async def run(self) -> str:
         """Runs the hot switch. Returns why training stands and has to be recovered. Empty: training goes on."""
-        await self._roster.until(self._loaded)
+        await self._membership.until(self._loaded)
         if self._means.injection.pause_hangs:
             log.warning("injected: the pause hangs")
             return ""
@@ -88,7 +88,7 @@ class HotSwitch:
             standstill = await self._pause()
         except TrainingEnds as error:
             log.info("nothing is switched any more", extra={"reason": error})
-            procedures.release(self._roster)
+            procedures.release(self._membership)
             return ""
         except (CannotPause, RankLost, TimeoutError) as error:
             self._means.reports.strategies(EXIT)
@@ -96,17 +96,17 @@ class HotSwitch:
             return ""
         if not self._migrate.is_set():
             self._means.reports.strategies(MIGRATION)
-        if self._means.injection.rank_fails_paused and self._roster.generation == 1:
+        if self._means.injection.rank_fails_paused and self._membership.generation == 1:
             log.warning("injected: a rank fails while training is paused")
-            self._means.pods.kill(self._roster.members[self._survivors()[0]].identity, "injected")
+            self._means.pods.kill(self._membership.members[self._survivors()[0]].identity, "injected")
         return await self._carry_out(standstill) if await self._ordered() else ""
 
     def stop(self, reason: str) -> None:
         """Stops the hot switch: training goes on with the old processes."""
         self.over = True
         log.info("hot switch stopped", extra={"reason": reason})
-        self._roster.dismiss(self._all_backups(), reason)
-        procedures.release(self._roster)
+        self._membership.dismiss(self._all_backups(), reason)
+        procedures.release(self._membership)
 
     def fail(self, reason: str) -> None:
         """Reports that the hot switch failed. Training stands and is recovered."""
@@ -118,19 +118,19 @@ class HotSwitch:
         log.info("hot switch gives way", extra={"reason": reason})
         for process in self._new.values():
             self._means.pods.release(reason, process.identity)
-        self._roster.dismiss([*self._all_backups(), *self._new.values()], reason)
-        self._roster.reinstate(self._old.values())
+        self._membership.dismiss([*self._all_backups(), *self._new.values()], reason)
+        self._membership.reinstate(self._old.values())
         self._old, self._new = {}, {}
 
     # Until the pause.
 
     def _loaded(self) -> bool:
-        return self._roster.training and self.ranks <= self._roster.backups.keys()
+        return self._membership.training and self.ranks <= self._membership.backups.keys()
 
     async def _pause(self) -> Standstill:
         if not self._survivors():
             raise CannotPause("no rank would be left to hand its state over")
-        standstill = await procedures.pause(self._roster)
+        standstill = await procedures.pause(self._membership)
         try:
             self._transfers = procedures.sources(self._survivors(), self.ranks, standstill.replicas)
         except NoReplica as error:
@@ -146,8 +146,8 @@ class HotSwitch:
     async def _fail_backups(self) -> None:
         log.warning("injected: the backup fails while training is paused")
         backups = self._backups()
-        self._roster.dismiss(backups, "injected", exit_code=1)
-        await self._roster.until(lambda: not any(process.connected for process in backups))
+        self._membership.dismiss(backups, "injected", exit_code=1)
+        await self._membership.until(lambda: not any(process.connected for process in backups))
 
     # Between the pause and the order.
 
@@ -184,12 +184,12 @@ class HotSwitch:
             CannotRepair: training stands, with the old processes as its members.
         """
         failure = await self._switch(standstill) if await self._backups_alive() else "the backup died"
-        self._roster.turn_away(self._means.pods.forget_standbys())
+        self._membership.turn_away(self._means.pods.forget_standbys())
         if not failure:
-            self._roster.dismiss(self._all_backups(), "another pod has these ranks")
+            self._membership.dismiss(self._all_backups(), "another pod has these ranks")
             return MIGRATION, f"training goes on behind step {standstill.step}, on the backup"
         self.give_way(failure)
-        repair = Repair(self._roster, await self._means.store, Nobody(self._roster), self._means.rebuild_timeout)
+        repair = Repair(self._membership, await self._means.store, Nobody(self._membership), self._means.rebuild_timeout)
         try:
             step = await repair.run()
         except CannotRepair as error:
@@ -198,13 +198,13 @@ class HotSwitch:
 
     async def _switch(self, standstill: Standstill) -> str:
         """Moves the ranks to the backups. Returns why this failed. Empty: a step was completed on the backups."""
-        roster, limit = self._roster, self._means.rebuild_timeout
-        self._old = {rank: roster.members[rank] for rank in self.ranks}
-        self._new = {rank: roster.backups[rank] for rank in self.ranks}
+        membership, limit = self._membership, self._means.rebuild_timeout
+        self._old = {rank: membership.members[rank] for rank in self.ranks}
+        self._new = {rank: membership.backups[rank] for rank in self.ranks}
         plan = Plan(standstill.step, self._transfers, standstill.own_states)
         try:
             async with asyncio.timeout(limit):
-                await procedures.rebuild(roster, await self._means.store, {**roster.members, **self._new}, plan, limit)
+                await procedures.rebuild(membership, await self._means.store, {**membership.members, **self._new}, plan, limit)
         except (RankLost, RebuildFailed, StepFailed) as error:
             return str(error)
         except TimeoutError:
@@ -219,7 +219,7 @@ class HotSwitch:
         answers = procedures.greet(self._backups())
         try:
             async with asyncio.timeout(LOST_SECONDS):
-                await self._roster.until(lambda: self._answered(answers) or self._only_old_connected())
+                await self._membership.until(lambda: self._answered(answers) or self._only_old_connected())
         except TimeoutError:
             log.warning("the backups do not answer")
         return self._answered(answers)
@@ -234,14 +234,14 @@ class HotSwitch:
         return len(self._backups()) == len(self.ranks) and all(process.connected for process in self._backups())
 
     def _old_connected(self) -> bool:
-        return all(process.connected for process in self._roster.members.values())
+        return all(process.connected for process in self._membership.members.values())
 
     def _backups(self) -> list[RankProcess]:
-        return [process for rank, process in self._roster.backups.items() if rank in self.ranks]
+        return [process for rank, process in self._membership.backups.items() if rank in self.ranks]
 
     def _survivors(self) -> list[int]:
-        return sorted(self._roster.members.keys() - self.ranks)
+        return sorted(self._membership.members.keys() - self.ranks)
 
     def _all_backups(self) -> list[RankProcess]:
         """Returns all backups of these ranks, including those of a second pod."""
-        return [process for process in self._roster.all_backups if process.rank in self.ranks]
+        return [process for process in self._membership.all_backups if process.rank in self.ranks]

@@ -2,7 +2,7 @@
 
 It waits for the others in the vote that ends the step, and they wait for it in the collective.
 
-The conductor then breaks off what goes on between the ranks, which repeat the step. If that ends as before, `repair.py` asks
+The coordinator then breaks off what goes on between the ranks, which repeat the step. If that ends as before, `repair.py` asks
 `left_out` what to make of it. A rank that only computes for long is not harmed: it comes to the vote, and says so.
 """
 
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from rekindle_training.manager.membership import Doubted, Membership
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.roster import Doubted, Roster
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class _At(NamedTuple):
         return in_step and any(self.groups[name] < other.groups[name] for name in groups)
 
 
-def left_out(roster: Roster, standing: Mapping[int, Standing]) -> str:
+def left_out(membership: Membership, standing: Mapping[int, Standing]) -> str:
     """Returns which ranks wait for which ones, and where. Empty: none waits.
 
     A rank that has begun a further collective since then was only computing.
@@ -48,14 +48,14 @@ def left_out(roster: Roster, standing: Mapping[int, Standing]) -> str:
     Args:
         standing: position of each live rank.
     """
-    doubted = roster.doubted
-    if doubted is None or doubted.generation != roster.generation or roster.vacant:
+    doubted = membership.doubted
+    if doubted is None or doubted.generation != membership.generation or membership.vacant:
         return ""
     if any(at.reason or at.step != doubted.step - 1 for at in standing.values()):
         return ""
     voting = sorted(rank for rank, at in standing.items() if at.place == Standing.VOTES)
     others = sorted(rank for rank, at in standing.items() if at.place == Standing.BOUNDARY)
-    if not voting or not others or any(roster.members[rank].groups != doubted.groups[rank] for rank in others):
+    if not voting or not others or any(membership.members[rank].groups != doubted.groups[rank] for rank in others):
         return ""
     return (
         f"ranks {voting} have come to the end of step {doubted.step}, and ranks {others} wait for them in a collective of that "
@@ -66,9 +66,9 @@ def left_out(roster: Roster, standing: Mapping[int, Standing]) -> str:
 class LeftOut:
     """Watch over the collectives of one job. `look` is called every half a second."""
 
-    def __init__(self, roster: Roster, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, membership: Membership, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         """`cut` breaks off what goes on between the ranks."""
-        self._roster, self._cut, self._clock = roster, cut, clock
+        self._membership, self._cut, self._clock = membership, cut, clock
         self._progress: dict[int, _At] = {}
         self._since = clock()
         self._longest = 0.0
@@ -77,7 +77,7 @@ class LeftOut:
         """Step that was stopped last."""
 
     def look(self) -> None:
-        members, now = self._roster.members, self._clock()
+        members, now = self._membership.members, self._clock()
         progress = {rank: _At(member.begun, member.groups, member.votes) for rank, member in members.items()}
         if not self._are_able():
             self._progress, self._since = {}, now
@@ -89,8 +89,8 @@ class LeftOut:
             self._break_off(step)
 
     def _are_able(self) -> bool:
-        members = self._roster.members.values()
-        return self._roster.complete and all(map(_is_able, members))
+        members = self._membership.members.values()
+        return self._membership.complete and all(map(_is_able, members))
 
     def _in_which_some_wait(self) -> int:
         """Returns the step in which some ranks wait in a vote, and others have begun more collectives without them.
@@ -105,7 +105,7 @@ class LeftOut:
 
         It doubles each time, so that a slow job is left alone in the end.
         """
-        if not self._roster.stepped and not self._roster.took_over:
+        if not self._membership.stepped and not self._membership.took_over:
             least = FIRST_SECONDS
         else:
             least = AGAIN_SECONDS if step == self._cut_in else QUIET_SECONDS
@@ -118,7 +118,7 @@ class LeftOut:
         )
         if step == self._cut_in:
             groups = {rank: at.groups for rank, at in self._progress.items()}
-            self._roster.doubted = Doubted(self._roster.generation, step, groups)
+            self._membership.doubted = Doubted(self._membership.generation, step, groups)
         self._cut_in, self._cuts = step, self._cuts + 1
         self._progress, self._since = {}, self._clock()
         self._cut()

@@ -14,7 +14,7 @@ from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.repair import Repair
-from rekindle_training.manager.successors import CannotRepair, Nobody
+from rekindle_training.manager.replacements import CannotRepair, Nobody
 from rekindle_wire.recover_pb2 import SwitchRankList
 from rekindle_wire.training_pb2 import ManagerMessage, RankMessage, SwitchLink
 
@@ -60,7 +60,7 @@ class LinkSwitch:
 
     def __init__(self, order: SwitchRankList, means: Means) -> None:
         self.order = order.SerializeToString(deterministic=True)
-        self._order, self._means, self._roster = order, means, means.roster
+        self._order, self._means, self._membership = order, means, means.membership
         self._result = False
         self._info = "it is not done yet"
         self.mends = False
@@ -74,35 +74,35 @@ class LinkSwitch:
     async def run(self) -> None:
         """Runs the link switch. Raises CannotRepair if training can go on on neither link."""
         try:
-            links = read(self._order, self._roster.world_size)
+            links = read(self._order, self._membership.world_size)
         except ValueError as error:
             self.break_off(str(error))
             return
         self._result, self._info = await self._switch(links)
 
     async def _switch(self, links: Links) -> tuple[bool, str]:
-        before = self._roster.links
+        before = self._membership.links
         answers = await self._ask(links)
         if problems := _problems(answers):
             moved = {
                 rank: before[rank] for rank, answer in answers.items() if _may_have(answer, moves=before[rank] != links[rank])
             }
             back = await self._ask(moved)
-            await self._end([self._roster.members[rank] for rank, answer in back.items() if isinstance(answer, TimeoutError)])
+            await self._end([self._membership.members[rank] for rank, answer in back.items() if isinstance(answer, TimeoutError)])
             if undone := _problems(back):
                 raise CannotRepair(f"{_in_words(problems)}; back on the links of before: {_in_words(undone)}")
             return False, f"{_in_words(problems)}; all ranks are on the links of before"
         if not any(answer.link_switched.rebuild for answer in answers.values() if isinstance(answer, RankMessage)):
-            self._roster.put_links(links)
+            self._membership.put_links(links)
         elif failure := await self._rebuild(before, links):
             return False, await self._undo(failure)
-        return True, f"{sum(self._roster.links.values())} of {self._roster.world_size} ranks are on their backup links"
+        return True, f"{sum(self._membership.links.values())} of {self._membership.world_size} ranks are on their backup links"
 
     async def _ask(self, links: Links) -> dict[int, RankMessage | BaseException]:
         """Tells ranks to use these links. Returns the answer of each rank, or the error that came instead."""
         asked = {
-            rank: self._roster.members[rank].ask(
-                ManagerMessage(generation=self._roster.generation, switch_link=SwitchLink(backup=backup)), "link_switched"
+            rank: self._membership.members[rank].ask(
+                ManagerMessage(generation=self._membership.generation, switch_link=SwitchLink(backup=backup)), "link_switched"
             )
             for rank, backup in sorted(links.items())
         }
@@ -116,17 +116,19 @@ class LinkSwitch:
 
         After a failure the former links are recorded again.
         """
-        roster, limit = self._roster, self._means.rebuild_timeout
-        step = min(member.step for member in roster.members.values())
+        membership, limit = self._membership, self._means.rebuild_timeout
+        step = min(member.step for member in membership.members.values())
         done = False
-        roster.put_links(links)
+        membership.put_links(links)
         self.mends = True
-        if self._means.injection.rank_fails_switching and roster.generation == 1:
+        if self._means.injection.rank_fails_switching and membership.generation == 1:
             log.warning("injected: a rank fails while links are switched")
-            self._means.pods.kill(roster.members[0].identity, "injected")
+            self._means.pods.kill(membership.members[0].identity, "injected")
         try:
             async with asyncio.timeout(limit):
-                await procedures.rebuild(roster, await self._means.store, dict(roster.members), Plan(step, stands=True), limit)
+                await procedures.rebuild(
+                    membership, await self._means.store, dict(membership.members), Plan(step, stands=True), limit
+                )
             done = True
             return ""
         except (RankLost, RebuildFailed, StepFailed) as error:
@@ -136,7 +138,7 @@ class LinkSwitch:
         finally:
             self.mends = False
             if not done:
-                roster.put_links({rank: before[rank] for rank in links})
+                membership.put_links({rank: before[rank] for rank in links})
         await self._end_silent()
         return failure
 
@@ -150,7 +152,9 @@ class LinkSwitch:
         """
         self.mends = True
         limit = self._means.rebuild_timeout
-        repair = Repair(self._roster, await self._means.store, Nobody(self._roster), self._means.rebuild_timeout, stands=True)
+        repair = Repair(
+            self._membership, await self._means.store, Nobody(self._membership), self._means.rebuild_timeout, stands=True
+        )
         try:
             async with asyncio.timeout(limit):
                 await repair.run()
@@ -166,7 +170,7 @@ class LinkSwitch:
 
     async def _end_silent(self) -> None:
         """Kills the ranks that have not answered until the time-out."""
-        await self._end([member for member in self._roster.members.values() if member.is_asked])
+        await self._end([member for member in self._membership.members.values() if member.is_asked])
 
     async def _end(self, hanging: Collection[RankProcess]) -> None:
         """Kills ranks that hang, and waits until they are known to be lost.
@@ -179,7 +183,7 @@ class LinkSwitch:
             self._means.pods.kill(member.identity, "it hangs while links are switched")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
-                await self._roster.until(lambda: all(member.lost for member in hanging))
+                await self._membership.until(lambda: all(member.lost for member in hanging))
 
 
 def _outcome(answer: "asyncio.Future[RankMessage]") -> RankMessage | BaseException:

@@ -1,15 +1,15 @@
 """Finds loops of different lengths: a rank is at the end of its loop, and others wait for it in a step that it does not do.
 
-The conductor then stops the ranks, so that all report where they stand, and `repair.py` asks `uneven` for the reason. A rank that
-only takes long to reach its end is not affected.
+The coordinator then stops the ranks, so that all report where they stand, and `repair.py` asks `uneven` for the reason. A rank
+that only takes long to reach its end is not affected.
 """
 
 import logging
 import time
 from collections.abc import Callable
 
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.roster import Roster
 
 log = logging.getLogger(__name__)
 
@@ -23,17 +23,17 @@ Progress = dict[int, tuple[int, int, int]]
 """Progress of each rank: completed steps, current step, and number of collectives."""
 
 
-def uneven(roster: Roster) -> str:
+def uneven(membership: Membership) -> str:
     """Returns which rank left its loop after which step, and which ranks wait for it in which step.
 
     Empty: no such rank is known.
     """
-    left = {rank: member.leaving for rank, member in roster.members.items() if member.leaving is not None}
+    left = {rank: member.leaving for rank, member in membership.members.items() if member.leaving is not None}
     if not left:
         return ""
     rank = min(left, key=lambda rank: left[rank].step)
     step, total = left[rank].step, left[rank].total
-    others = {other: member.begun for other, member in _in_their_loops(roster).items() if member.begun > step}
+    others = {other: member.begun for other, member in _in_their_loops(membership).items() if member.begun > step}
     if not others:
         return ""
     return (
@@ -42,10 +42,10 @@ def uneven(roster: Roster) -> str:
     )
 
 
-def say(roster: Roster) -> None:
+def say(membership: Membership) -> None:
     """Logs how training has ended, once all ranks have ended well."""
     ends: dict[tuple[int, int], list[int]] = {}
-    for rank, member in sorted(roster.members.items()):
+    for rank, member in sorted(membership.members.items()):
         if member.leaving is not None:
             ends.setdefault((member.leaving.step, member.leaving.total), []).append(rank)
     if ends and all(step >= total > 0 for step, total in ends):
@@ -57,28 +57,28 @@ def say(roster: Roster) -> None:
         log.info("training ended, no loop of a session has counted its steps")
 
 
-def _in_their_loops(roster: Roster) -> dict[int, RankProcess]:
-    return {rank: member for rank, member in roster.members.items() if member.leaving is None and not member.lost}
+def _in_their_loops(membership: Membership) -> dict[int, RankProcess]:
+    return {rank: member for rank, member in membership.members.items() if member.leaving is None and not member.lost}
 
 
 class LoopEnds:
     """Watch over the loop ends of one job. `look` is called every half a second."""
 
     def __init__(
-        self, roster: Roster, patience: float, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic
+        self, membership: Membership, patience: float, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Args:
         patience: seconds after which a rank counts as stuck. After half of them, a rank that has begun no further collective is
             asked as well, which does not affect a slow one. 0: never.
         cut: stops all ranks.
         """
-        self._roster, self._patience, self._cut, self._clock = roster, patience, cut, clock
+        self._membership, self._patience, self._cut, self._clock = membership, patience, cut, clock
         self._progress: Progress = {}
         self._since = clock()
 
     def look(self) -> None:
-        members = _in_their_loops(self._roster)
-        left = [member.leaving for member in self._roster.members.values() if member.leaving is not None]
+        members = _in_their_loops(self._membership)
+        left = [member.leaving for member in self._membership.members.values() if member.leaving is not None]
         able = all(member.connected and not (member.stands or member.paused) for member in members.values())
         progress = {rank: (member.step, member.begun, member.collectives) for rank, member in members.items()}
         if not left or not members or not able or progress != self._progress:

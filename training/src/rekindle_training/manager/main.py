@@ -20,17 +20,17 @@ from rekindle_training import logs, wire
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
 from rekindle_training.injection import Injection, InjectionInvalid
 from rekindle_training.launcher import titles
-from rekindle_training.manager.conductor import Conductor
+from rekindle_training.manager.coordinator import Coordinator
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.link_switch import LinkSwitch
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.rendezvous_store import Store, open_store
 from rekindle_training.manager.reports import Reports
-from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.service import PodsService, RanksService
-from rekindle_training.manager.store import Store, open_store
 from rekindle_training.manager.stress import Stress
 from rekindle_wire.training_pb2_grpc import add_PodsServicer_to_server, add_RanksServicer_to_server
 
@@ -60,10 +60,10 @@ async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, i
     reports = Reports()
     alone = environment.gateway is None
     ranks_per_pod = arguments.nproc_per_node
-    roster, pods = Roster(arguments.nnodes * ranks_per_pod, ranks_per_pod), Pods(decides=not alone)
+    membership, pods = Membership(arguments.nnodes * ranks_per_pod, ranks_per_pod), Pods(decides=not alone)
     store = asyncio.create_task(open_store())
     means = Means(
-        roster=roster,
+        membership=membership,
         pods=pods,
         alone=alone,
         ranks_per_pod=ranks_per_pod,
@@ -75,14 +75,14 @@ async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, i
         decides_without_orders=environment.decides_without_orders,
         stall_seconds=arguments.stall_seconds,
     )
-    conductor = Conductor(means)
+    coordinator = Coordinator(means)
     server = grpc.aio.server(options=list(wire.SERVER))
-    add_RanksServicer_to_server(RanksService(roster), server)
+    add_RanksServicer_to_server(RanksService(membership), server)
     add_PodsServicer_to_server(PodsService(pods), server)
     await _listen(server, environment, arguments.announce_fd)
-    attached = _attach(environment, means, conductor)
+    attached = _attach(environment, means, coordinator)
     try:
-        await _until_complete(conductor, store, attached)
+        await _until_complete(coordinator, store, attached)
         await _last_words(environment, reports)
     finally:
         attached.cancel()
@@ -115,15 +115,15 @@ def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
     return server.add_insecure_port(f"{host}:0")
 
 
-def _attach(environment: ManagerEnvironment, means: Means, conductor: Conductor) -> asyncio.Task[None]:
+def _attach(environment: ManagerEnvironment, means: Means, coordinator: Coordinator) -> asyncio.Task[None]:
     if environment.gateway is None:
         return asyncio.create_task(_alone())
     notices: dict[str, Callable[[Any], None]] = {
-        "SubscribeNotifySwitch": lambda order: conductor.carry_out(LinkSwitch(order, means)),
-        "SubscribeNotifyExecStressTest": lambda order: conductor.carry_out(Stress(order, means, environment.stress_seconds)),
+        "SubscribeNotifySwitch": lambda order: coordinator.carry_out(LinkSwitch(order, means)),
+        "SubscribeNotifyExecStressTest": lambda order: coordinator.carry_out(Stress(order, means, environment.stress_seconds)),
     }
     identity = Identity(environment.job_id, environment.token_file)
-    gateway = Gateway(environment.gateway, identity, means.reports, Orders(conductor).obey, notices)
+    gateway = Gateway(environment.gateway, identity, means.reports, Orders(coordinator).obey, notices)
     return asyncio.create_task(gateway.run())
 
 
@@ -132,12 +132,12 @@ async def _alone() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def _until_complete(conductor: Conductor, store: asyncio.Task[Store], attached: asyncio.Task[None]) -> None:
+async def _until_complete(coordinator: Coordinator, store: asyncio.Task[Store], attached: asyncio.Task[None]) -> None:
     """Waits until training is complete.
 
     The store and the gateway's loop never end; if one of them fails, so does the manager.
     """
-    training = asyncio.create_task(conductor.run())
+    training = asyncio.create_task(coordinator.run())
     pending: set[asyncio.Task[Any]] = {training, store, attached}
     while not training.done():
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""One pause of training for a maintenance, from the order to pause to the order to go on. Started by the conductor.
+"""One pause of training for a maintenance, from the order to pause to the order to go on. Started by the coordinator.
 
 All ranks stand at one step boundary and keep their communicator. The tasks that are ordered meanwhile run one after the
 other. If no order arrives, training goes on by itself. A repeated order gets the same answer again.
@@ -15,8 +15,8 @@ from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.procedures import TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.replacements import CannotRepair, Nobody
 from rekindle_training.manager.reports import CONTINUE, FAILED, RECOVERED, STOPPED
-from rekindle_training.manager.successors import CannotRepair, Nobody
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Maintenance:
         """
         self.attempt = attempt
         self._means, self._acquainted = means, acquainted
-        self._roster = means.roster
+        self._membership = means.membership
         self._asked = self._told_to_go_on = False
         self._mends = False
         self._stopped: tuple[int, str] | None = None
@@ -128,7 +128,7 @@ class Maintenance:
         """Ends the maintenance and releases the ranks: training goes on."""
         log.info("the maintenance ends", extra={"reason": reason})
         self.refuse(reason)
-        procedures.release(self._roster)
+        procedures.release(self._membership)
 
     def give_way(self, reason: str) -> None:
         """Ends the maintenance in favour of a recovery. Its orders are answered after the fault was reported."""
@@ -176,12 +176,12 @@ class Maintenance:
         return await self._stand(step)
 
     def _problem(self) -> str:
-        roster = self._roster
-        if not roster.generation or roster.vacant:
+        membership = self._membership
+        if not membership.generation or membership.vacant:
             return "not all ranks are there"
-        if any(member.finished for member in roster.members.values()):
+        if any(member.finished for member in membership.members.values()):
             return "training is complete on a rank"
-        return "" if roster.training or roster.took_over else "no step is completed yet"
+        return "" if membership.training or membership.took_over else "no step is completed yet"
 
     async def _pause(self) -> int:
         """Pauses all ranks, and returns the step after which they stand.
@@ -189,12 +189,14 @@ class Maintenance:
         If a manager died in a rebuild, the ranks may belong to two generations or to none. Then they are taken into a new
         one.
         """
-        roster = self._roster
-        if not roster.torn and not any(member.stranded for member in roster.members.values()):
-            return (await procedures.pause(roster, self.attempt)).step
+        membership = self._membership
+        if not membership.torn and not any(member.stranded for member in membership.members.values()):
+            return (await procedures.pause(membership, self.attempt)).step
         self._mends = True
         try:
-            return await Repair(roster, await self._means.store, Nobody(roster), self._means.rebuild_timeout, stands=True).run()
+            return await Repair(
+                membership, await self._means.store, Nobody(membership), self._means.rebuild_timeout, stands=True
+            ).run()
         finally:
             self._mends = False
 
@@ -209,7 +211,7 @@ class Maintenance:
             if not self._told_to_go_on:
                 self.stop(f"no order came within {self._means.order_timeout:g} s")
                 return ""
-            await procedures.resume(self._roster)
+            await procedures.resume(self._membership)
         except (CannotRepair, RankLost, RebuildFailed, StepFailed) as error:
             return str(error)
         except Exception as error:
@@ -220,9 +222,11 @@ class Maintenance:
 
     def _lost_meanwhile(self) -> str:
         """Returns which rank failed or was lost in a task that handled such losses and did not need that rank. Empty: none."""
-        if gone := self._roster.vacant:
+        if gone := self._membership.vacant:
             return f"rank {min(gone)} is gone"
-        return "" if (standing := self._roster.standing) is None else f"rank {standing.rank} stands and waits for another group"
+        return (
+            "" if (standing := self._membership.standing) is None else f"rank {standing.rank} stands and waits for another group"
+        )
 
     async def _ordered(self) -> Task | None:
         try:

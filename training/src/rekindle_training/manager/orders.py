@@ -1,4 +1,4 @@
-"""Reads the orders of the control plane and has each carried out once. The gateway receives them, the conductor obeys.
+"""Reads the orders of the control plane and has each carried out once. The gateway receives them, the coordinator obeys.
 
 After an outage the control plane repeats the order of its stored phase. The attempt's uuid shows that it is a repetition.
 """
@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Collection
 
-from rekindle_training.manager.conductor import Conductor
+from rekindle_training.manager.coordinator import Coordinator
 from rekindle_training.manager.recovery import Kind, Order
 from rekindle_training.manager.reports import CONTINUE, EXIT, MIGRATION, RECOVER, RETRY
 from rekindle_wire.recover_pb2 import ProcessManageSignal
@@ -23,8 +23,8 @@ Key = tuple[str, str, tuple[str, ...], str]
 class Orders:
     """Orders of the control plane to one manager."""
 
-    def __init__(self, conductor: Conductor) -> None:
-        self._conductor = conductor
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
         self._seen: set[Key] = set()
         self._last: Key | None = None
         self._decided: set[str] = set()
@@ -41,9 +41,9 @@ class Orders:
             return
         log.info("order", extra={**fields, "uuid": signal.uuid})
         if signal.changeStrategy == CONTINUE:
-            self._conductor.go_on(signal.uuid)
+            self._coordinator.go_on(signal.uuid)
         elif maintenance:
-            self._conductor.pause(signal.uuid)
+            self._coordinator.pause(signal.uuid)
         else:
             self._carry_out(signal)
 
@@ -71,37 +71,37 @@ class Orders:
             case ("hot-switch", "hot switch"):
                 self._prepare(signal)
             case ("hot-switch", "stop switch"):
-                self._conductor.stop()
+                self._coordinator.stop()
             case ("hot-switch", "new pod running"):
                 self._backup_runs(signal)
             case ("changeStrategy", *_) if signal.changeStrategy == MIGRATION:
-                self._conductor.migrate()
+                self._coordinator.migrate()
             case ("changeStrategy", *_) if signal.changeStrategy == EXIT:
-                self._conductor.dismiss_all()
+                self._coordinator.dismiss_all()
             case ("killMaster", *_):
-                self._conductor.dismiss_all()
+                self._coordinator.dismiss_all()
             case _ if (kind := _kind(signal)) is not None:
-                self._conductor.recover(self._order(kind, signal))
+                self._coordinator.recover(self._order(kind, signal))
             case _:
                 log.warning("this version cannot carry out that order", extra={"order": signal.signalType})
 
     def _prepare(self, signal: ProcessManageSignal) -> None:
         try:
-            self._conductor.prepare(self._ranks(signal))
+            self._coordinator.prepare(self._ranks(signal))
         except ValueError as error:
             log.warning("an order that makes no sense", extra={"reason": error})
-            self._conductor.refuse_switch()
+            self._coordinator.refuse_switch()
 
     def _backup_runs(self, signal: ProcessManageSignal) -> None:
-        if not (switched := self._conductor.switched):
+        if not (switched := self._coordinator.switched):
             log.warning("no pod is switched now")
             return
         try:
-            self._conductor.name_standbys(self._standbys(signal, switched))
+            self._coordinator.name_standbys(self._standbys(signal, switched))
         except ValueError as error:
             log.warning("an order that makes no sense", extra={"reason": error})
-            self._conductor.stop()
-            self._conductor.refuse_switch()
+            self._coordinator.stop()
+            self._coordinator.refuse_switch()
 
     def _order(self, kind: Kind, signal: ProcessManageSignal) -> Order:
         """Returns an order for the recovery. An order to stop training is valid whatever ranks it names."""
@@ -114,12 +114,12 @@ class Orders:
             return Order(kind, signal.uuid, problem="" if kind is Kind.STOP else str(error))
 
     def _ranks(self, signal: ProcessManageSignal) -> frozenset[int]:
-        ranks = self._conductor.ranks
+        ranks = self._coordinator.ranks
         return frozenset(_number("faultRanks", fault.rankId, ranks) for fault in signal.faultRanks)
 
     def _ranks_of_pods(self, signal: ProcessManageSignal) -> frozenset[int]:
-        per_pod = self._conductor.ranks_per_pod
-        pods = {_number("nodeRankIds", pod, self._conductor.ranks // per_pod) for pod in signal.nodeRankIds}
+        per_pod = self._coordinator.ranks_per_pod
+        pods = {_number("nodeRankIds", pod, self._coordinator.ranks // per_pod) for pod in signal.nodeRankIds}
         if not pods:
             raise ValueError("nodeRankIds: no pod is named that is to be replaced")
         return frozenset(pod * per_pod + local for pod in pods for local in range(per_pod))
@@ -140,8 +140,8 @@ class Orders:
             raise ValueError(
                 f"extraParams: {signal.extraParams[:100]!r} is not a JSON object with an object of standbys"
             ) from None
-        per_pod = self._conductor.ranks_per_pod
-        found = {uid: _number("extraParams", json.dumps(pod), self._conductor.ranks // per_pod) for uid, pod in standbys}
+        per_pod = self._coordinator.ranks_per_pod
+        found = {uid: _number("extraParams", json.dumps(pod), self._coordinator.ranks // per_pod) for uid, pod in standbys}
         if others := [pod for pod in found.values() if pod * per_pod not in ranks]:
             raise ValueError(f"extraParams: a standby is to take pod rank {others[0]}, which is not replaced")
         if len(set(found.values())) < len(found):

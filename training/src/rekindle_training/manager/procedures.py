@@ -1,6 +1,6 @@
 """Procedures with all ranks together: start them, pause them at one boundary, and take them into a new generation.
 
-Called by `hot_switch.py` and `conductor.py`. Each returns when every rank has answered, and raises when one is gone or failed.
+Called by `hot_switch.py` and `coordinator.py`. Each returns when every rank has answered, and raises when one is gone or failed.
 """
 
 import asyncio
@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rekindle_training.manager.membership import Members, Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess, launcher_of
-from rekindle_training.manager.roster import Members, Roster
-from rekindle_training.manager.store import Store
+from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.watch import LOOK_SECONDS
 from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessage, Rebuild, Resume, Stand, Standing, Transfer
 
@@ -60,7 +60,7 @@ class Plan:
     """True if all ranks stand after the rebuild until they are told to go on."""
 
 
-async def pause(roster: Roster, maintenance: str | None = None) -> Standstill:
+async def pause(membership: Membership, maintenance: str | None = None) -> Standstill:
     """Pauses all ranks at one step boundary.
 
     All hold first, and then catch up with the foremost rank, so that no rank is held in a collective.
@@ -68,21 +68,23 @@ async def pause(roster: Roster, maintenance: str | None = None) -> Standstill:
     Args:
         maintenance: attempt of the maintenance for which ranks report that they are paused. None: a hot switch.
     """
-    held = await _ask_all(roster, ManagerMessage(hold=Hold()), "held", HOLD_SECONDS)
+    held = await _ask_all(membership, ManagerMessage(hold=Hold()), "held", HOLD_SECONDS)
     step = max(answer.held.step for answer in held.values())
     if step >= min(answer.held.total or step + 1 for answer in held.values()):
         raise TrainingEnds(f"training ends with step {step}")
-    paused = await _ask_all(roster, ManagerMessage(pause_at=PauseAt(step=step, maintenance=maintenance)), "paused", PAUSE_SECONDS)
+    paused = await _ask_all(
+        membership, ManagerMessage(pause_at=PauseAt(step=step, maintenance=maintenance)), "paused", PAUSE_SECONDS
+    )
     log.info("paused", extra={"step": step})
     said = {rank: answer.paused for rank, answer in paused.items()}
     own_states = {rank: at.own_state for rank, at in said.items()}
     return Standstill(step, own_states, {rank: at.replicas for rank, at in said.items()})
 
 
-async def stand(roster: Roster) -> dict[int, Standing]:
+async def stand(membership: Membership) -> dict[int, Standing]:
     """Makes all live ranks leave their step together. Returns where each of them stands."""
-    living = {rank: member for rank, member in roster.members.items() if rank not in roster.vacant}
-    message = ManagerMessage(generation=roster.generation, stand=Stand())
+    living = {rank: member for rank, member in membership.members.items() if rank not in membership.vacant}
+    message = ManagerMessage(generation=membership.generation, stand=Stand())
     answers = await _answers({rank: member.ask(message, "standing") for rank, member in living.items()}, PAUSE_SECONDS)
     return {rank: answer.standing for rank, answer in answers.items()}
 
@@ -96,22 +98,22 @@ def succeeded(answer: asyncio.Future[RankMessage]) -> bool:
     return answer.done() and not answer.cancelled() and answer.exception() is None
 
 
-def release(roster: Roster) -> None:
+def release(membership: Membership) -> None:
     """Releases all ranks that are held. The others are not affected."""
-    _ask(roster, ManagerMessage(resume=Resume()), "stepped")
+    _ask(membership, ManagerMessage(resume=Resume()), "stepped")
 
 
-async def turn_away(roster: Roster, reason: str) -> None:
+async def turn_away(membership: Membership, reason: str) -> None:
     """Dismisses backups that arrive when no rank is left to take over. Otherwise they would look for a manager that has ended.
 
     Never returns.
     """
     while True:
-        await roster.until(lambda: any(not backup.dismissed for backup in roster.all_backups))
-        roster.dismiss([backup for backup in roster.all_backups if not backup.dismissed], reason)
+        await membership.until(lambda: any(not backup.dismissed for backup in membership.all_backups))
+        membership.dismiss([backup for backup in membership.all_backups if not backup.dismissed], reason)
 
 
-async def dismiss_late(roster: Roster, pods: Pods, reason: str, code: int) -> None:
+async def dismiss_late(membership: Membership, pods: Pods, reason: str, code: int) -> None:
     """Dismisses or kills processes that were started in the current pods and report late or never.
 
     No other procedure does so.
@@ -119,28 +121,28 @@ async def dismiss_late(roster: Roster, pods: Pods, reason: str, code: int) -> No
     launchers = {launcher_of(process.process) for process in pods.processes}
     killed: set[str] = set()
     while here := [process for process in pods.processes if launcher_of(process.process) in launchers]:
-        late = [*roster.starting.values(), *roster.all_backups]
-        roster.dismiss([process for process in late if launcher_of(process.identity) in launchers], reason, code)
+        late = [*membership.starting.values(), *membership.all_backups]
+        membership.dismiss([process for process in late if launcher_of(process.identity) in launchers], reason, code)
         for process in here:
-            if not (process.HasField("ended") or process.process in killed or roster.knows(process.process)):
+            if not (process.HasField("ended") or process.process in killed or membership.knows(process.process)):
                 killed.add(process.process)
                 pods.kill(process.process, reason)
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def resume(roster: Roster) -> dict[int, RankMessage]:
+async def resume(membership: Membership) -> dict[int, RankMessage]:
     """Resumes training. Returns after one more step was completed on all ranks."""
-    return await _ask_all(roster, ManagerMessage(resume=Resume()), "stepped", None)
+    return await _ask_all(membership, ManagerMessage(resume=Resume()), "stepped", None)
 
 
-async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
+async def rebuild(membership: Membership, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
     """Makes `members` the next generation. Returns after one more step on all ranks, or when all stand in the new generation."""
-    roster.install(members)
+    membership.install(members)
     if plan.begins:
-        roster.follow_links(members)
+        membership.follow_links(members)
     answer = "paused" if plan.stands else "stepped"
-    asked = {rank: members[rank].ask(_invitation(roster, store, plan, rank, limit), answer) for rank in sorted(members)}
-    log.info("rebuilding", extra={"generation": roster.generation, "step": plan.step})
+    asked = {rank: members[rank].ask(_invitation(membership, store, plan, rank, limit), answer) for rank in sorted(members)}
+    log.info("rebuilding", extra={"generation": membership.generation, "step": plan.step})
     return await _answers(asked, None)
 
 
@@ -170,25 +172,25 @@ def sources(
     return tuple(pairs)
 
 
-def _invitation(roster: Roster, store: Store, plan: Plan, rank: int, limit: float) -> ManagerMessage:
+def _invitation(membership: Membership, store: Store, plan: Plan, rank: int, limit: float) -> ManagerMessage:
     replaced = {target for _, target in plan.transfers}
     invitation = Rebuild(
         store_port=store.port,
-        store_prefix=store.prefix(roster.generation),
-        world_size=roster.world_size,
+        store_prefix=store.prefix(membership.generation),
+        world_size=membership.world_size,
         timeout_seconds=limit,
         step=plan.step,
         transfers=[Transfer(source=source, target=target) for source, target in plan.transfers],
         own_state=plan.own_states.get(rank, b"") if rank in replaced else b"",
         begins=plan.begins,
         stands=plan.stands,
-        backup_link=roster.uses_backup_link(roster.members[rank]),
+        backup_link=membership.uses_backup_link(membership.members[rank]),
     )
-    return ManagerMessage(generation=roster.generation, rebuild=invitation)
+    return ManagerMessage(generation=membership.generation, rebuild=invitation)
 
 
-async def _ask_all(roster: Roster, message: ManagerMessage, answer: str, limit: float | None) -> dict[int, RankMessage]:
-    return await _answers(_ask(roster, message, answer), limit)
+async def _ask_all(membership: Membership, message: ManagerMessage, answer: str, limit: float | None) -> dict[int, RankMessage]:
+    return await _answers(_ask(membership, message, answer), limit)
 
 
 async def _answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: float | None) -> dict[int, RankMessage]:
@@ -204,6 +206,6 @@ async def _answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: floa
     return {rank: answer.result() for rank, answer in asked.items()}
 
 
-def _ask(roster: Roster, message: ManagerMessage, answer: str) -> dict[int, asyncio.Future[RankMessage]]:
-    message.generation = roster.generation
-    return {rank: process.ask(message, answer) for rank, process in sorted(roster.members.items())}
+def _ask(membership: Membership, message: ManagerMessage, answer: str) -> dict[int, asyncio.Future[RankMessage]]:
+    message.generation = membership.generation
+    return {rank: process.ask(message, answer) for rank, process in sorted(membership.members.items())}

@@ -1,4 +1,4 @@
-"""Recovery under the orders of the control plane. Started by the conductor, one at a time.
+"""Recovery under the orders of the control plane. Started by the coordinator, one at a time.
 
 It begins with the fault that this manager noticed or was told of, and ends with the next completed step. Training stands from the
 first moment. Each order is carried out from the current state of ranks and launchers. So a manager that follows one that died
@@ -17,6 +17,7 @@ from rekindle_training.manager.faults import NAMED_SECONDS, Faults
 from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.repair import Repair, plan, stand
+from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody
 from rekindle_training.manager.reports import (
     EXIT,
     FAILED,
@@ -26,7 +27,6 @@ from rekindle_training.manager.reports import (
     RETRY_FAILED,
     STOPPED,
 )
-from rekindle_training.manager.successors import CannotRepair, Elsewhere, InPlace, Nobody
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -166,15 +166,15 @@ class Recovery:
 
     async def _stop_first(self) -> None:
         """Stops all ranks, so that none waits in a collective for a rank that is gone."""
-        if self._means.roster.generation and not self._finished():
-            await stand(self._means.roster)
+        if self._means.membership.generation and not self._finished():
+            await stand(self._means.membership)
 
     async def _blame(self) -> None:
-        roster = self._means.roster
+        membership = self._means.membership
         await asyncio.sleep(NAMED_SECONDS)
         await self._acquainted()
-        await roster.until(lambda: all(member.connected or member.lost for member in roster.members.values()))
-        if not roster.vacant and not self._is_well:
+        await membership.until(lambda: all(member.connected or member.lost for member in membership.members.values()))
+        if not membership.vacant and not self._is_well:
             self.faults.blame_network()
 
     async def _keep(self) -> None:
@@ -196,7 +196,7 @@ class Recovery:
         """
         if self._is_well and not self.faults.known:
             try:
-                behind = await self._repaired(Nobody(self._means.roster))
+                behind = await self._repaired(Nobody(self._means.membership))
             except CannotRepair:
                 self._blame_after_all()
             else:
@@ -206,15 +206,15 @@ class Recovery:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(self._patience)
         log.warning("no order came, this manager repairs training by itself", extra={"waited": self._patience})
-        behind = await self._repaired(InPlace(self._means.roster, self._means.pods))
+        behind = await self._repaired(InPlace(self._means.membership, self._means.pods))
         self.by_itself = True
         return behind
 
     def _blame_after_all(self) -> None:
         self._is_well = False
-        for member in self._means.roster.members.values():
+        for member in self._means.membership.members.values():
             self.failed(member)
-        if not self._means.roster.vacant:
+        if not self._means.membership.vacant:
             self.faults.blame_network()
 
     # Orders.
@@ -229,7 +229,7 @@ class Recovery:
             if order.problem:
                 raise CannotRepair(order.problem)
             if order.kind is not Kind.ELSEWHERE:  # whose ranks may live
-                self._means.roster.give_up(order.ranks)
+                self._means.membership.give_up(order.ranks)
             behind = await self._do(order, await self._standing())
         except CannotRepair as error:
             behind = None
@@ -260,30 +260,30 @@ class Recovery:
 
     def _offers(self, standing: Standings) -> list[str]:
         """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""
-        vacant = self._means.roster.vacant
+        vacant = self._means.membership.vacant
         if not _succeeds({**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}):
             return []
         return [RECOVER] if vacant else [RETRY, RECOVER]
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
         """Dismisses processes of a rank that a backup has taken: those started in its pod, or in a further backup pod."""
-        roster = self._means.roster
-        waiting = [*roster.starting.values(), *roster.all_backups]
-        roster.dismiss([process for process in waiting if process.rank in ranks], "another process has this rank")
+        membership = self._means.membership
+        waiting = [*membership.starting.values(), *membership.all_backups]
+        membership.dismiss([process for process in waiting if process.rank in ranks], "another process has this rank")
 
     def _successors(self, order: Order) -> Nobody:
         match order.kind:
             case Kind.IN_PLACE:
-                return InPlace(self._means.roster, self._means.pods, order.ranks)
+                return InPlace(self._means.membership, self._means.pods, order.ranks)
             case Kind.ELSEWHERE:
-                return Elsewhere(self._means.roster, self._means.pods, order.ranks)
+                return Elsewhere(self._means.membership, self._means.pods, order.ranks)
             case _:
-                return Nobody(self._means.roster)
+                return Nobody(self._means.membership)
 
     async def _repaired(self, successors: Nobody) -> int:
         means, self._repairs = self._means, True
         try:
-            return await Repair(means.roster, await means.store, successors, means.rebuild_timeout).run()
+            return await Repair(means.membership, await means.store, successors, means.rebuild_timeout).run()
         finally:
             self._repairs = False
 
@@ -293,15 +293,15 @@ class Recovery:
         Raises:
             CannotRepair: there is no rank whose position could be asked.
         """
-        if not self._means.roster.generation:
+        if not self._means.membership.generation:
             raise CannotRepair("training has not begun")
         try:
-            return await stand(self._means.roster)
+            return await stand(self._means.membership)
         except TimeoutError:
             raise CannotRepair("not all ranks say where they stand") from None
 
     def _finished(self) -> bool:
-        return any(member.finished for member in self._means.roster.members.values())
+        return any(member.finished for member in self._means.membership.members.values())
 
 
 def _succeeds(standing: Standings) -> bool:

@@ -1,6 +1,6 @@
 """Repairs training with the processes that live: after a failure they leave their collectives and repeat the step together.
 
-Begun by the conductor when a rank reports that its step failed, or when one is gone. All ranks report where they stand, and
+Begun by the coordinator when a rank reports that its step failed, or when one is gone. All ranks report where they stand, and
 lose at most that step. A rank that failed in the middle of an update takes the state of a rank that finished it. So does the
 process that replaces a rank that is gone.
 """
@@ -15,11 +15,11 @@ from dataclasses import replace
 from rekindle_training.manager import procedures
 from rekindle_training.manager.left_out import left_out
 from rekindle_training.manager.loop_ends import uneven
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
-from rekindle_training.manager.roster import Roster
-from rekindle_training.manager.store import Store
-from rekindle_training.manager.successors import CannotRepair, Futile, LoopsDiffer, Nobody
+from rekindle_training.manager.rendezvous_store import Store
+from rekindle_training.manager.replacements import CannotRepair, Futile, LoopsDiffer, Nobody
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def lost(standing: Mapping[int, Standing], ranks: Collection[int]) -> dict[int, 
     return {rank: Standing(place=Standing.LOST, kept=standing[rank].kept if rank in standing else ()) for rank in ranks}
 
 
-async def stand(roster: Roster) -> dict[int, Standing]:
+async def stand(membership: Membership) -> dict[int, Standing]:
     """Stops all live ranks and returns their positions. It asks again if one of them ends meanwhile.
 
     Raises:
@@ -72,19 +72,19 @@ async def stand(roster: Roster) -> dict[int, Standing]:
         LoopsDiffer: others wait for one that has left its loop, in a step that it does not do, or in a collective of a step.
     """
     while True:
-        if done := sorted(rank for rank, member in roster.members.items() if member.finished):
-            _refuse_uneven(roster)
+        if done := sorted(rank for rank, member in membership.members.items() if member.finished):
+            _refuse_uneven(membership)
             raise CannotRepair(f"training has ended on ranks {done}, and not on all")
         with contextlib.suppress(RankLost):
-            standing = await procedures.stand(roster)
-            _refuse_uneven(roster)
-            if reason := left_out(roster, standing):
+            standing = await procedures.stand(membership)
+            _refuse_uneven(membership)
+            if reason := left_out(membership, standing):
                 raise LoopsDiffer(reason)
             return standing
 
 
-def _refuse_uneven(roster: Roster) -> None:
-    if reason := uneven(roster):
+def _refuse_uneven(membership: Membership) -> None:
+    if reason := uneven(membership):
         raise LoopsDiffer(reason)
 
 
@@ -105,13 +105,13 @@ def _reaches(at: Standing, step: int) -> bool:
 class Repair:
     """Repair of all ranks. `run` ends when they have completed one more step."""
 
-    def __init__(self, roster: Roster, store: Store, successors: Nobody, limit: float, *, stands: bool = False) -> None:
+    def __init__(self, membership: Membership, store: Store, successors: Nobody, limit: float, *, stands: bool = False) -> None:
         """Args:
         limit: seconds from the rebuild to a completed step.
         stands: True if all ranks are to stand afterwards, and not to go on.
         """
         self._stands = stands
-        self._roster, self._store, self._successors, self._limit = roster, store, successors, limit
+        self._membership, self._store, self._successors, self._limit = membership, store, successors, limit
         self._behind = -1
         self._failed = 0
         """Failed attempts at one step in a row."""
@@ -127,18 +127,18 @@ class Repair:
         began = time.monotonic()
         while True:
             try:
-                if (found := await self._attempt(await stand(self._roster))) is None:
+                if (found := await self._attempt(await stand(self._membership))) is None:
                     continue
             except (RebuildFailed, StepFailed, RankLost) as error:
                 self._count(error)
-                self._roster.follow_links(self._new)  # a first link may be pulled there, or elsewhere
+                self._membership.follow_links(self._new)  # a first link may be pulled there, or elsewhere
             else:
                 log.info("repaired", extra={"step": found.step, "seconds": round(time.monotonic() - began, 3)})
                 return found.step
 
     async def _attempt(self, standing: Mapping[int, Standing]) -> Plan | None:
         """Tries a repair once. Returns its plan, or None if another rank ended before anything was tried."""
-        roster, replaced = self._roster, self._successors.ranks
+        membership, replaced = self._membership, self._successors.ranks
         found = replace(plan({**standing, **lost(standing, replaced)}), stands=self._stands)
         self._successors.refuse(found)
         _log(standing, found)
@@ -146,11 +146,11 @@ class Repair:
             self._failed, self._behind = 0, found.step
         if replaced and not await self._are_there(replaced):
             return None
-        members = {**roster.members, **{rank: self._successors.there[rank] for rank in replaced}}
-        self._new |= {rank for rank in replaced if not _is_in_same_pod(roster.members.get(rank), members[rank])}
+        members = {**membership.members, **{rank: self._successors.there[rank] for rank in replaced}}
+        self._new |= {rank for rank in replaced if not _is_in_same_pod(membership.members.get(rank), members[rank])}
         try:
             async with asyncio.timeout(self._limit):
-                await procedures.rebuild(roster, self._store, members, found, self._limit)
+                await procedures.rebuild(membership, self._store, members, found, self._limit)
         except TimeoutError:
             raise CannotRepair(
                 f"no step was completed within {self._limit:g} s: as a rule a rank waits in a collective that others take no "
@@ -168,7 +168,7 @@ class Repair:
 
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self._roster.until(are_there_or_more_are_gone)
+                await self._membership.until(are_there_or_more_are_gone)
         except TimeoutError:
             raise CannotRepair(f"no process took the place of ranks {sorted(replaced)} within {START_SECONDS:g} s") from None
         return successors.ranks == replaced

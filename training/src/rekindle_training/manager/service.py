@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from grpc import StatusCode
 from grpc.aio import ServicerContext
 
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import Outbox, RankProcess
-from rekindle_training.manager.roster import Roster
 from rekindle_wire import protocol_problem
 from rekindle_wire.training_pb2 import ManagerMessage, PodOrder, PodState, RankMessage
 from rekindle_wire.training_pb2_grpc import PodsServicer, RanksServicer
@@ -24,8 +24,8 @@ Source: MindIO's limit.
 
 
 class RanksService(RanksServicer):
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
 
     async def Join(
         self,
@@ -35,27 +35,27 @@ class RanksService(RanksServicer):
         first = await anext(request_iterator, None)
         if first is None:
             return
-        if problem := protocol_problem(first.hello.protocol) or self._roster.shape_problem(first.hello):
+        if problem := protocol_problem(first.hello.protocol) or self._membership.shape_problem(first.hello):
             log.error("refused a process", extra={"rank": first.hello.rank, "reason": problem})
             await context.abort(StatusCode.FAILED_PRECONDITION, problem)
         if first.hello.last_words:
-            self._roster.hear_last_words(first.hello)
+            self._membership.hear_last_words(first.hello)
             return
-        process, outbox = self._roster.enroll(first.hello, first.generation)
+        process, outbox = self._membership.enroll(first.hello, first.generation)
         listening = asyncio.create_task(self._listen(process, request_iterator, outbox))
         try:
             while (message := await outbox.get()) is not None:
                 yield message
         finally:
             listening.cancel()
-            self._roster.depart(process, outbox)
+            self._membership.depart(process, outbox)
 
     async def _listen(self, process: RankProcess, messages: AsyncIterator[RankMessage], outbox: Outbox) -> None:
         try:
             while True:
                 async with asyncio.timeout(SILENCE_SECONDS):
                     message = await anext(messages)
-                self._roster.hear(process, message)
+                self._membership.hear(process, message)
         except TimeoutError:
             log.warning("a rank is silent, hanging up", extra={"rank": process.rank})
         except StopAsyncIteration:

@@ -1,6 +1,6 @@
 """Decides for a job without a control plane: which ranks are replaced, which ones hold training up, and when all begin again.
 
-Created by the conductor for a job whose launcher started this manager. It knows only what the launcher and the ranks report
+Created by the coordinator for a job whose launcher started this manager. It knows only what the launcher and the ranks report
 now, so that a manager that follows another one makes the same decisions.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from rekindle_training.manager import watch
 from rekindle_training.manager.left_out import LeftOut
 from rekindle_training.manager.loop_ends import LoopEnds
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
-from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.watch import Watch
 from rekindle_wire.training_pb2 import ProcessState, Standing
 
@@ -23,30 +23,30 @@ class Standalone:
     """Decisions of one job without a control plane. `consider` is called when something may have been lost."""
 
     def __init__(
-        self, roster: Roster, pods: Pods, patience: float, break_off: Callable[[], None], repair: Callable[[], None]
+        self, membership: Membership, pods: Pods, patience: float, break_off: Callable[[], None], repair: Callable[[], None]
     ) -> None:
         """Args:
         patience: minimum seconds that ranks wait for another one before it is replaced. 0: no limit.
         break_off: stops all ranks, so that all report where they stand.
         repair: begins a repair, if none is going on.
         """
-        self._roster, self._pods, self._repair = roster, pods, repair
+        self._membership, self._pods, self._repair = membership, pods, repair
         self._watch = Watch(patience, self._kill)
-        self._ends = LoopEnds(roster, patience, break_off)
-        self._left_out = LeftOut(roster, break_off)
+        self._ends = LoopEnds(membership, patience, break_off)
+        self._left_out = LeftOut(membership, break_off)
         self._considering: asyncio.Task[None] | None = None
         self._restarts = 0
         self.given_up = False
         """True if all ranks are to begin again, or to end."""
-        roster.lives = pods.vouches_for
-        roster.on_first_step = pods.train
+        membership.lives = pods.vouches_for
+        membership.on_first_step = pods.train
         pods.on_change = self._changed
 
     @property
     def over(self) -> bool:
         """Returns whether all ranks have ended with exit code 0, whether they trained or not."""
         ended = list(self._pods.ended.values())
-        return len(ended) == self._roster.world_size and not any(process.ended for process in ended)
+        return len(ended) == self._membership.world_size and not any(process.ended for process in ended)
 
     def consider(self) -> None:
         if self._considering is None and not self.given_up:
@@ -65,13 +65,13 @@ class Standalone:
 
         A rank that holds training up is killed, and replaced as one that ended by itself. Never returns.
         """
-        await watch.keep(self._watch, self._ends, self._left_out, self._roster, self._pods)
+        await watch.keep(self._watch, self._ends, self._left_out, self._membership, self._pods)
 
     def _changed(self) -> None:
         for process in self._pods.processes:
-            self._roster.follow(process.rank, "" if process.HasField("ended") else process.process)
+            self._membership.follow(process.rank, "" if process.HasField("ended") else process.process)
         if self._pods.restarts > self._restarts:
-            self._restarts, self.given_up, self._roster.stepped = self._pods.restarts, False, False
+            self._restarts, self.given_up, self._membership.stepped = self._pods.restarts, False, False
         self.consider()
 
     async def _look_at_losses(self) -> None:
@@ -79,16 +79,16 @@ class Standalone:
 
         A manager that follows another one first meets all live ranks.
         """
-        roster, pods = self._roster, self._pods
+        membership, pods = self._membership, self._pods
         try:
             if pods.succeeds:
-                await roster.until(self._knows_all_that_live)
+                await membership.until(self._knows_all_that_live)
             gone = [process for process in pods.ended.values() if not self._is_done(process)]
-            if len(roster.vacant) < roster.world_size:
-                if gone or roster.torn or roster.vacant:
+            if len(membership.vacant) < membership.world_size:
+                if gone or membership.torn or membership.vacant:
                     self._repair()
             elif failed := next((process for process in gone if process.ended), None):
-                _, words = roster.last_words.get(failed.process, (failed.rank, ""))
+                _, words = membership.last_words.get(failed.process, (failed.rank, ""))
                 error = f": {words}" if words else ""
                 if (final := self._final) is not None:
                     self.give_up(final.reason, futile=final.refused)
@@ -100,15 +100,15 @@ class Standalone:
     @property
     def _final(self) -> Standing | None:
         """Standing of a rank that cannot go on, whatever others do. None: there is none."""
-        said = (member.standing for member in self._roster.members.values() if member.standing is not None)
+        said = (member.standing for member in self._membership.members.values() if member.standing is not None)
         return next((standing for standing in said if standing.final), None)
 
     def _knows_all_that_live(self) -> bool:
         living = [process.process for process in self._pods.processes if not process.HasField("ended")]
-        return all(map(self._roster.knows, living))
+        return all(map(self._membership.knows, living))
 
     def _is_done(self, process: ProcessState) -> bool:
-        member = self._roster.members.get(process.rank)
+        member = self._membership.members.get(process.rank)
         return member is not None and member.identity == process.process and member.finished and not process.ended
 
     def _kill(self, rank: int, reason: str) -> None:

@@ -65,7 +65,7 @@ class Stress:
         seconds: for each check.
         """
         self.order = order.SerializeToString(deterministic=True)
-        self._order, self._means, self._roster = order, means, means.roster
+        self._order, self._means, self._membership = order, means, means.membership
         self._seconds = seconds
         self._ops: dict[int, tuple[int, ...]] = {}
         self._results: Results = {}
@@ -84,7 +84,7 @@ class Stress:
     async def run(self) -> None:
         """Runs the stress test. Raises RankLost or StepFailed if a rank ends meanwhile: training is to be recovered."""
         try:
-            self._ops = read(self._order, self._roster.world_size)
+            self._ops = read(self._order, self._membership.world_size)
         except ValueError as error:
             self.break_off(str(error))
             return
@@ -109,9 +109,9 @@ class Stress:
             check.seconds = max(self._seconds, MEETING_SECONDS * meetings)
             check.peers.extend(ranks)
             check.store_port = (await self._means.store).port
-        message = ManagerMessage(generation=self._roster.generation, stress_test=check)
+        message = ManagerMessage(generation=self._membership.generation, stress_test=check)
         log.info("checking", extra={"check": NAMES[op], "ranks": len(ranks)})
-        asked = {rank: self._roster.members[rank].ask(message, "stress_tested") for rank in ranks}
+        asked = {rank: self._membership.members[rank].ask(message, "stress_tested") for rank in ranks}
         await asyncio.wait(asked.values(), timeout=2 * check.seconds + ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
         answers = {rank: answer.result().stress_tested for rank, answer in asked.items() if answer.done()}
         return {rank: answer for rank, answer in answers.items() if answer.id == check.id}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 
 from rekindle_training.manager.left_out import LeftOut
 from rekindle_training.manager.loop_ends import LoopEnds
+from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.roster import Roster
 
 LOOK_SECONDS = 0.5
 """Seconds between two comparisons of the ranks' progress."""
@@ -36,19 +36,19 @@ LEARNT = 5
 """Minimum standstill before a rank counts as stuck, as a factor of the longest one from which all went on by themselves."""
 
 
-async def keep(watch: "Watch", ends: LoopEnds, left_out: LeftOut, roster: Roster, pods: Pods) -> None:
+async def keep(watch: "Watch", ends: LoopEnds, left_out: LeftOut, membership: Membership, pods: Pods) -> None:
     """Calls all watches every half a second. Never returns."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        look(watch, roster, pods)
+        look(watch, membership, pods)
         ends.look()
         left_out.look()
 
 
-def look(watch: "Watch", roster: Roster, pods: Pods) -> None:
-    watch.look_at_stopped(stopped(roster, pods))
-    if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
-        watch.look({rank: _progress(member) for rank, member in roster.members.items()})
+def look(watch: "Watch", membership: Membership, pods: Pods) -> None:
+    watch.look_at_stopped(stopped(membership, pods))
+    if membership.training and not membership.vacant and not any(member.finished for member in membership.members.values()):
+        watch.look({rank: _progress(member) for rank, member in membership.members.items()})
     else:
         watch.rest()
 
@@ -57,9 +57,9 @@ def _progress(member: RankProcess) -> Progress:
     return WAITS if member.stands or member.paused or member.leaving else (member.step, member.collectives)
 
 
-def stopped(roster: Roster, pods: Pods) -> frozenset[int]:
+def stopped(membership: Membership, pods: Pods) -> frozenset[int]:
     """Returns the ranks whose processes are stopped. A stopped backup of a rank that trains is left out."""
-    living = {rank: member.identity for rank, member in roster.members.items() if not member.lost}
+    living = {rank: member.identity for rank, member in membership.members.items() if not member.lost}
     found = (process for process in pods.processes if process.stopped)
     return frozenset(process.rank for process in found if living.get(process.rank, process.process) == process.process)
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from rekindle_training.adapter.words import FAILURES, in_words
+from rekindle_training.adapter.failure_text import FAILURES, in_words
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.stress import injected, memory, messages, products
 from rekindle_training.stress.codes import MEMORY, MESSAGES, NAMES, NOT_RUN, PRODUCTS

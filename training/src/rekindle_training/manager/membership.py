@@ -33,7 +33,7 @@ class Doubted(NamedTuple):
     """Number of collectives that each rank had begun, by rank and group name."""
 
 
-class Roster:
+class Membership:
     """All processes of one job."""
 
     def __init__(self, world_size: int, ranks_per_pod: int = 1) -> None:

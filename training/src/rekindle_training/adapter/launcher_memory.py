@@ -22,7 +22,7 @@ _HEADER = struct.Struct("<QqQQ")
 """Header of a copy: number of the write, step, length, digest."""
 
 
-class Legacy:
+class LauncherMemory:
     """Memory of one rank. Without a descriptor no state is left."""
 
     def __init__(self, descriptor: int | None) -> None:

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from rekindle_training.adapter.forgotten import Forgotten
 from rekindle_training.adapter.places import Place, Places
+from rekindle_training.adapter.unregistered_state import UnregisteredState
 from rekindle_training.data.batches import Batches
 
 
@@ -80,7 +80,7 @@ class Loaders:
         if iterator._num_yielded == 0:  # workers that stay have one iterator for all of their passes
             self._drawn.pop(iterator, None)
         if self._drawn.setdefault(iterator, turn) != turn:
-            raise Forgotten(
+            raise UnregisteredState(
                 "a DataLoader gives batches in step after step, and was not given to the session: a repeated step gets others; "
                 "write batches = rekindle_training.batches(loader), session(data=batches), and next(batches) in the loop"
             )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from rekindle_training.adapter.forgotten import Optimizers, ScalersAndAverages, refuse_strange_parameters
+from rekindle_training.adapter.unregistered_state import Optimizers, ScalersAndAverages, refuse_strange_parameters
 
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Collection
 
 from rekindle_training import names
+from rekindle_training.manager.membership import Members, Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankProcess, launcher_of
-from rekindle_training.manager.roster import Members, Roster
 from rekindle_wire.training_pb2 import ProcessState
 
 LAUNCHER_SECONDS = 10.0
@@ -35,14 +35,14 @@ class NotReplaced(CannotRepair):
 class Nobody:
     """Replaces no rank: all ranks live, and repeat the step. Base class of the other sources of processes."""
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
-        self._before = {*roster.last_words, *(member.identity for member in roster.members.values())}
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._before = {*membership.last_words, *(member.identity for member in membership.members.values())}
 
     @property
     def first_error(self) -> str:
         """Returns the first error of a process that was to take a rank. Empty: none is known."""
-        said = self._roster.last_words.items()
+        said = self._membership.last_words.items()
         return next((f"rank {rank}: {words}" for process, (rank, words) in said if process not in self._before), "")
 
     @property
@@ -52,7 +52,7 @@ class Nobody:
         Raises:
             NotReplaced: another rank is gone.
         """
-        self._refuse(self._roster.vacant)
+        self._refuse(self._membership.vacant)
         return frozenset()
 
     @property
@@ -75,11 +75,11 @@ class Nobody:
 class InPlace(Nobody):
     """Replaces ranks inside their pods: the launcher of a rank whose process ended starts another one, or assigns a spare."""
 
-    def __init__(self, roster: Roster, pods: Pods, ranks: frozenset[int] | None = None) -> None:
+    def __init__(self, membership: Membership, pods: Pods, ranks: frozenset[int] | None = None) -> None:
         """Args:
         ranks: ranks that may be replaced; by default all.
         """
-        super().__init__(roster)
+        super().__init__(membership)
         self._pods, self._allowed = pods, ranks
         self._ordered: set[str] = set()
         """Names of the ended processes whose replacement was ordered."""
@@ -88,7 +88,7 @@ class InPlace(Nobody):
 
     @property
     def ranks(self) -> frozenset[int]:
-        vacant = self._roster.vacant
+        vacant = self._membership.vacant
         if self._allowed is not None:
             self._refuse(vacant - self._allowed)
         return vacant
@@ -100,9 +100,9 @@ class InPlace(Nobody):
         In a pod that came as a backup, a new process has the role of a backup and is meant for this rank. After a hot switch
         the old process may still stand there.
         """
-        old = {process.rank: process for process in self._roster.retired if process.connected and not process.dismissed}
-        there = {**old, **self._roster.backups}
-        return {**{rank: there[rank] for rank in self._roster.vacant & there.keys()}, **self._roster.starting}
+        old = {process.rank: process for process in self._membership.retired if process.connected and not process.dismissed}
+        there = {**old, **self._membership.backups}
+        return {**{rank: there[rank] for rank in self._membership.vacant & there.keys()}, **self._membership.starting}
 
     def start(self, ranks: frozenset[int]) -> None:
         """Orders a replacement for each process that has ended.
@@ -112,7 +112,7 @@ class InPlace(Nobody):
         self._refuse_without_launcher(ranks)
         for process in list(self._pods.processes):
             if process.HasField("ended") and process.process not in self._ordered and self._is_in_place(process, ranks):
-                if len(self._ordered) >= STARTS * self._roster.world_size:
+                if len(self._ordered) >= STARTS * self._membership.world_size:
                     error = f": {self.first_error}" if self.first_error else ""
                     raise CannotRepair(
                         f"processes of rank {process.rank} end before they join, the last one with code {process.ended}{error}"
@@ -125,8 +125,8 @@ class InPlace(Nobody):
 
         It is not if the pod's ranks were taken by another pod, and the pod is still there.
         """
-        member = self._roster.members.get(process.rank)
-        mine = member is None or member.identity == process.process or not self._roster.has_trained(process.process)
+        member = self._membership.members.get(process.rank)
+        mine = member is None or member.identity == process.process or not self._membership.has_trained(process.process)
         return mine and process.rank in ranks
 
     def _refuse_without_launcher(self, ranks: frozenset[int]) -> None:
@@ -139,22 +139,22 @@ class InPlace(Nobody):
 class Elsewhere(Nobody):
     """Replaces pods: processes of backup pods take all their ranks. Live processes of the replaced pods are retired."""
 
-    def __init__(self, roster: Roster, pods: Pods, ranks: Collection[int]) -> None:
-        super().__init__(roster)
+    def __init__(self, membership: Membership, pods: Pods, ranks: Collection[int]) -> None:
+        super().__init__(membership)
         self._pods = pods
-        members = {rank: roster.members.get(rank) for rank in ranks}
+        members = {rank: membership.members.get(rank) for rank in ranks}
         self._left = {launcher_of(member.identity) for member in members.values() if member is not None}
         """Launchers of the pods that are replaced."""
         self._given_up: set[str] = set()
         """Launchers of pods that were to replace others, and ended before they joined."""
-        taken = roster.has_just_taken_over and all(member is not None and _is_backup(member) for member in members.values())
+        taken = membership.has_just_taken_over and all(member is not None and _is_backup(member) for member in members.values())
         self._leaving = {} if taken else members
         """Members that are to leave, by rank. Empty if an earlier manager had already carried this out."""
 
     @property
     def ranks(self) -> frozenset[int]:
-        leaving = frozenset(rank for rank, member in self._leaving.items() if self._roster.members.get(rank) is member)
-        self._refuse(self._roster.vacant - leaving)
+        leaving = frozenset(rank for rank, member in self._leaving.items() if self._membership.members.get(rank) is member)
+        self._refuse(self._membership.vacant - leaving)
         return leaving
 
     @property
@@ -164,9 +164,11 @@ class Elsewhere(Nobody):
         Processes of the pods that are replaced are left out.
         """
         anew = {
-            rank: process for rank, process in self._roster.starting.items() if launcher_of(process.identity) not in self._left
+            rank: process
+            for rank, process in self._membership.starting.items()
+            if launcher_of(process.identity) not in self._left
         }
-        return {**anew, **self._roster.backups}
+        return {**anew, **self._membership.backups}
 
     def start(self, ranks: frozenset[int]) -> None:
         """Releases pods in which a process ended before it joined. Their owner sees that they end, and creates others."""

@@ -16,7 +16,7 @@ from rekindle_training.adapter.places import Refused
 from rekindle_training.adapter.state import has_extra_state
 
 
-class Forgotten(Refused, TypeError):
+class UnregisteredState(Refused, TypeError):
     """An object that trains was not given to the session."""
 
 
@@ -70,7 +70,7 @@ class Optimizers:
         if not step or any(optimizer is one for one in self._given) or self._strange.setdefault(optimizer, step) == step:
             return
         if any(optimizer.state.values()) or any(id(one) in self._trained for one in _updated(optimizer)):
-            raise Forgotten(
+            raise UnregisteredState(
                 f"{type(optimizer).__name__} updates, and was not given to the session: a replacement would not have its state; "
                 "add it to session(state=[...])"
             )
@@ -120,7 +120,7 @@ class Schedulers:
         optimizer = getattr(scheduler, "optimizer", None)
         known = any(scheduler is one for one in self._given)
         if not known and any(optimizer is one for one in self._given):
-            raise Forgotten(
+            raise UnregisteredState(
                 f"{type(scheduler).__name__} sets the options of an optimizer, and was not given to the session: "
                 "a replacement would begin its schedule again; add it to session(state=[...])"
             )
@@ -165,7 +165,7 @@ class ScalersAndAverages:
 
     def _refuse(self, thing: object, does: str) -> None:
         if id(thing) not in self._known:
-            raise Forgotten(
+            raise UnregisteredState(
                 f"{type(thing).__name__} {does}, and was not given to the session: a replacement would begin it again; "
                 "add it to session(state=[...])"
             )

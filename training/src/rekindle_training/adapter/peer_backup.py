@@ -15,7 +15,7 @@ _KEPT = 2
 """Number of steps that are kept: training goes on after the last one, or the one before."""
 
 
-class Buddy:
+class PeerBackup:
     """Keeps the state of one other rank, the ward. In a job of one pod no state is kept."""
 
     def __init__(self, environment: RankEnvironment, communicator: Communicator) -> None:

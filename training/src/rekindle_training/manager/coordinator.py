@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 from rekindle_training import names
 from rekindle_training.manager import loop_ends, procedures
 from rekindle_training.manager.hot_switch import NO_ORDER, HotSwitch, Means
+from rekindle_training.manager.liveness_monitor import MEET_SECONDS, LivenessMonitor
 from rekindle_training.manager.maintenance import FAULT_FIRST, NOT_PAUSED, Maintenance, Task
 from rekindle_training.manager.procedures import Plan, TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.recovery import Order, Recovery
 from rekindle_training.manager.repair import Repair, stand
+from rekindle_training.manager.replacements import CannotRepair, Futile, InPlace, LoopsDiffer
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
-from rekindle_training.manager.successors import CannotRepair, Futile, InPlace, LoopsDiffer
-from rekindle_training.manager.witness import MEET_SECONDS, Witness
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +41,17 @@ Pausing = TypeVar("Pausing", HotSwitch, Maintenance)
 """Procedure that holds training at a step boundary."""
 
 
-class Conductor:
+class Coordinator:
     """Runs all procedures of one job's training side."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._roster = means.roster
-        self._roster.on_lost = self.lost
-        self._roster.on_standing = self.stands
-        watched = means.roster, means.pods, means.stall_seconds, self._break_off
+        self._membership = means.membership
+        self._membership.on_lost = self.lost
+        self._membership.on_standing = self.stands
+        watched = means.membership, means.pods, means.stall_seconds, self._break_off
         self._alone = Standalone(*watched, self._begin_repair) if means.alone else None
-        self._witness = None if means.alone else Witness(*watched)
+        self._liveness = None if means.alone else LivenessMonitor(*watched)
         self._switch: HotSwitch | None = None
         """Latest hot switch."""
         self._pausing: HotSwitch | Maintenance | None = None
@@ -76,21 +76,21 @@ class Conductor:
         """Runs until every rank has said goodbye."""
         for procedure in (self._start_training(), self._report_progress(), self._take_over()):
             self._start(procedure)
-        if (watching := self._alone or self._witness) is not None:
+        if (watching := self._alone or self._liveness) is not None:
             self._start(watching.watch())
         alone = self._alone
-        await self._roster.until(lambda: self._roster.finished or (alone is not None and alone.over))
-        loop_ends.say(self._roster)
+        await self._membership.until(lambda: self._membership.finished or (alone is not None and alone.over))
+        loop_ends.say(self._membership)
         if self._recovering is not None:
             await asyncio.wait({self._recovering}, timeout=LAST_SECONDS)
-        self._roster.dismiss([*self._roster.all_backups, *self._roster.retired], "training is complete")
-        self._start(procedures.turn_away(self._roster, "training is complete"))
+        self._membership.dismiss([*self._membership.all_backups, *self._membership.retired], "training is complete")
+        self._start(procedures.turn_away(self._membership, "training is complete"))
         if alone is None:
             self._means.pods.release("training is complete")
 
     @property
     def ranks(self) -> int:
-        return self._roster.world_size
+        return self._membership.world_size
 
     @property
     def ranks_per_pod(self) -> int:
@@ -187,11 +187,11 @@ class Conductor:
 
     def _dismiss(self, reason: str, code: int) -> None:
         """Tells all processes of the job to leave."""
-        roster, pods = self._roster, self._means.pods
-        roster.dismiss(roster.all_backups, reason)
-        roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], reason, code)
+        membership, pods = self._membership, self._means.pods
+        membership.dismiss(membership.all_backups, reason)
+        membership.dismiss([*membership.members.values(), *membership.retired, *membership.starting.values()], reason, code)
         pods.release(reason)
-        self._start(procedures.dismiss_late(roster, pods, reason, code))
+        self._start(procedures.dismiss_late(membership, pods, reason, code))
 
     # Losses.
 
@@ -245,7 +245,7 @@ class Conductor:
             self._alone_behind = behind if recovery.by_itself else None
             log.info("recovered", extra={"behind": behind, "by_itself": recovery.by_itself})
             self._recovery = None
-            self._roster.turn_away(self._means.pods.forget_standbys())
+            self._membership.turn_away(self._means.pods.forget_standbys())
             self._look_for_faults()
         finally:
             self._recovery = None if self._recovery is recovery else self._recovery
@@ -257,22 +257,22 @@ class Conductor:
 
         It does nothing before all live ranks have been met, because it is not known before then which ones live.
         """
-        roster = self._roster
-        if not roster.generation or roster.finished or (roster.took_over and not self._met.is_set()):
+        membership = self._membership
+        if not membership.generation or membership.finished or (membership.took_over and not self._met.is_set()):
             return
-        for rank in roster.vacant:
-            if (member := roster.members.get(rank)) is None or not member.dismissed:
+        for rank in membership.vacant:
+            if (member := membership.members.get(rank)) is None or not member.dismissed:
                 if isinstance(self._active(), Maintenance):
                     self._give_way(f"rank {rank} died")
                 self._recovery_now().faults.gone(rank)
-        for member in list(roster.members.values()):
+        for member in list(membership.members.values()):
             if member.stands and not member.dismissed:
                 self.stands(member)
 
     def _end_recovery(self) -> None:
         if self._recovering is not None:
             self._recovering.cancel()
-            self._roster.turn_away(self._means.pods.forget_standbys())
+            self._membership.turn_away(self._means.pods.forget_standbys())
         self._recovery = self._recovering = None
 
     async def _give_up_recovery(self, reason: str) -> None:
@@ -285,23 +285,23 @@ class Conductor:
 
     async def _acquainted(self) -> None:
         """Returns when a job that trains is known, and all its live ranks have been met."""
-        roster = self._roster
+        membership = self._membership
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_SECONDS):
-                await roster.until(lambda: roster.generation > 0)
-        if roster.took_over:
+                await membership.until(lambda: membership.generation > 0)
+        if membership.took_over:
             await self._met.wait()
 
     # Repairs, where nobody else decides.
 
     def _begin_repair(self) -> None:
         if self._repairing is None:
-            self._repairing = self._start(self._repair(InPlace(self._roster, self._means.pods)))
+            self._repairing = self._start(self._repair(InPlace(self._membership, self._means.pods)))
 
     async def _repair(self, successors: InPlace) -> None:
         assert self._alone is not None
         try:
-            await Repair(self._roster, await self._means.store, successors, self._means.rebuild_timeout).run()
+            await Repair(self._membership, await self._means.store, successors, self._means.rebuild_timeout).run()
         except CannotRepair as error:
             self._end_training(str(error), futile=isinstance(error, Futile))
         except Exception:
@@ -310,7 +310,7 @@ class Conductor:
         finally:
             self._repairing = None
             self._alone.consider()
-            if (standing := self._roster.standing) is not None and not self._roster.vacant:
+            if (standing := self._membership.standing) is not None and not self._membership.vacant:
                 self.stands(standing)
 
     def _break_off(self) -> None:
@@ -324,7 +324,7 @@ class Conductor:
     async def _stand(self) -> None:
         with contextlib.suppress(CannotRepair, TimeoutError):  # who hears of members that stand goes on from there
             try:
-                await stand(self._roster)
+                await stand(self._membership)
             except LoopsDiffer as error:
                 self._end_training(str(error), futile=True)
 
@@ -341,37 +341,39 @@ class Conductor:
         """Starts training when all ranks are there, and again whenever all of them are new."""
         store = await self._means.store
         while True:
-            await self._roster.until(lambda: self._roster.ready_to_start)
+            await self._membership.until(lambda: self._membership.ready_to_start)
             begins = Plan(begins=True)
             await self._give_up_recovery("training begins anew")
             try:
-                await procedures.rebuild(self._roster, store, dict(self._roster.starting), begins, self._means.rebuild_timeout)
+                await procedures.rebuild(
+                    self._membership, store, dict(self._membership.starting), begins, self._means.rebuild_timeout
+                )
             except (RankLost, StepFailed) as error:
                 log.warning("training did not start", extra={"reason": error})
             except RebuildFailed as error:
                 self._end_training(f"training did not start: {error}")
 
     async def _report_progress(self) -> None:
-        await self._roster.until(lambda: self._roster.training)
-        members = self._roster.members.values()
+        await self._membership.until(lambda: self._membership.training)
+        members = self._membership.members.values()
         step = min(member.stepped or member.step for member in members)  # who is found paused completes none
-        if (behind := step - 1) > 0 and not self._roster.took_over:
+        if (behind := step - 1) > 0 and not self._membership.took_over:
             log.info("training went on from its checkpoint", extra={"behind": behind})
-        self._means.reports.progress(step, max(member.steps_lost for member in members), self._roster.world_size)
+        self._means.reports.progress(step, max(member.steps_lost for member in members), self._membership.world_size)
 
     async def _take_over(self) -> None:
         """Takes over the procedures that another manager began with the ranks.
 
         A switch whose pause has begun is taken over. All ranks that are held for anything else are released.
         """
-        await self._roster.until(lambda: self._roster.took_over)
+        await self._membership.until(lambda: self._membership.took_over)
         await asyncio.sleep(MEET_SECONDS)
         self._met.set()
         try:
             if self._alone is None:
                 self._look_for_faults()
             if not self._mends:
-                await self._roster.until(lambda: self._roster.complete)
+                await self._membership.until(lambda: self._membership.complete)
                 await self._take_up()
         finally:
             self._taken_up.set()
@@ -382,27 +384,27 @@ class Conductor:
         If the manager before this one died in a rebuild, some ranks are paused, and others could not join the next
         generation.
         """
-        roster, switch = self._roster, self._active()
+        membership, switch = self._membership, self._active()
         if isinstance(switch, Maintenance):
             return
-        if self._mends or (switch is not None and (switch.paused or roster.training)):
+        if self._mends or (switch is not None and (switch.paused or membership.training)):
             return
-        paused = [member for member in roster.members.values() if member.paused]
+        paused = [member for member in membership.members.values() if member.paused]
         if (attempt := next((member.maintenance for member in paused if member.maintenance is not None), None)) is not None:
             self._drop()
             self._maintain(attempt)
         elif paused:
             self._drop()
             try:
-                await procedures.pause(roster)
+                await procedures.pause(membership)
             except TrainingEnds:
-                procedures.release(roster)
+                procedures.release(membership)
                 return
-            self._begin(HotSwitch(switch.ranks if switch is not None else frozenset(roster.backups), self._means))
-        elif (stranded := next((member for member in roster.members.values() if member.stranded), None)) is not None:
+            self._begin(HotSwitch(switch.ranks if switch is not None else frozenset(membership.backups), self._means))
+        elif (stranded := next((member for member in membership.members.values() if member.stranded), None)) is not None:
             self._recovery_now().faults.tell(suspected=stranded.rank)
         elif switch is None:
-            procedures.release(roster)
+            procedures.release(membership)
 
     @property
     def _mends(self) -> bool:
@@ -410,18 +412,18 @@ class Conductor:
 
     async def _migrate_after_takeover(self) -> None:
         """Carries out the order to migrate for a hot switch that another manager prepared. The ranks show how far it got."""
-        roster = self._roster
+        membership = self._membership
         await self._taken_over()
-        if roster.complete and not roster.paused:
-            await roster.until(lambda: roster.training or roster.finished or self._recovery is not None)
+        if membership.complete and not membership.paused:
+            await membership.until(lambda: membership.training or membership.finished or self._recovery is not None)
         if self._recovery is not None:
             self._means.reports.status(FAILED, FAULT_FIRST)
         elif isinstance(switch := self._active(), Maintenance):
             self._means.reports.status(FAILED, MAINTENANCE_FIRST)
-        elif roster.paused:
-            switch = switch or self._begin(HotSwitch(frozenset(roster.backups), self._means))
+        elif membership.paused:
+            switch = switch or self._begin(HotSwitch(frozenset(membership.backups), self._means))
             switch.migrate()
-        elif roster.complete:
+        elif membership.complete:
             self._drop()  # there is nothing left of it to switch
             info = "training goes on" + (f": {NO_ORDER}" if self._switch is not None and self._switch.unordered else "")
             self._means.reports.status(RECOVERED, info, MIGRATION if self._is_switched else CONTINUE)
@@ -430,10 +432,10 @@ class Conductor:
 
     async def _go_on_after_takeover(self, attempt: str) -> None:
         """Ends a maintenance that another manager may have begun."""
-        roster, reports = self._roster, self._means.reports
+        membership, reports = self._membership, self._means.reports
         await self._taken_over()
-        if roster.complete and not roster.paused:
-            await roster.until(lambda: roster.training or roster.finished or self._recovery is not None)
+        if membership.complete and not membership.paused:
+            await membership.until(lambda: membership.training or membership.finished or self._recovery is not None)
         if (maintenance := self._maintenances.get(attempt)) is not None:
             maintenance.go_on()
         elif self._recovery is not None:
@@ -441,7 +443,7 @@ class Conductor:
         elif (active := self._active()) is not None and active.paused:
             words = SWITCH_FIRST if isinstance(active, HotSwitch) else "training is paused for another attempt"
             reports.status(FAILED, words, CONTINUE, attempt)
-        elif roster.complete:
+        elif membership.complete:
             reports.status(RECOVERED, "training goes on", CONTINUE, attempt)
         else:
             reports.status(FAILED, "not all ranks are there", CONTINUE, attempt)
@@ -457,7 +459,7 @@ class Conductor:
     async def _taken_over(self) -> None:
         """Returns when this manager knows what another one has begun."""
         await self._acquainted()
-        if self._roster.took_over:
+        if self._membership.took_over:
             await self._taken_up.wait()
 
     @property
@@ -466,8 +468,8 @@ class Conductor:
 
         This manager may not have been told which ranks those are, and may have ended the switch itself.
         """
-        switch, members = self._switch, self._roster.members
-        if self._roster.backups or (switch is not None and switch.over):
+        switch, members = self._switch, self._membership.members
+        if self._membership.backups or (switch is not None and switch.over):
             return False
         new = {rank for rank, member in members.items() if member.role == names.BACKUP}
         return bool(new) and (switch is None or switch.ranks <= new)
@@ -491,7 +493,7 @@ class Conductor:
         if self._alone is None:
             self._look_for_faults()
         if failure:
-            self._recovery_now().faults.tell(suspected=min(self._roster.members))
+            self._recovery_now().faults.tell(suspected=min(self._membership.members))
             switch.fail(failure)
 
     def _active(self) -> HotSwitch | Maintenance | None:
