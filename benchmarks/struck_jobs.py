@@ -164,7 +164,7 @@ class Trial:
 
     def _spares_wait(self) -> bool:
         logs = [path.read_text() for path in (self.directory / "logs").glob("gpt-worker-*.log")]
-        return all(log.count("a spare waits") == log.count("a spare takes a rank") + 1 for log in logs)
+        return all(log.count("spare parked") == log.count("spare assigned to a rank") + 1 for log in logs)
 
     async def _standbys_wait(self) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -175,7 +175,7 @@ class Trial:
         """Returns whether the pod is a standby that has loaded."""
         log = self.directory / "logs" / f"{pod.metadata.name}.{pod.metadata.uid[:8]}.log"
         standby = pod.metadata.annotations.get("podType") == "standby"
-        return standby and log.exists() and log.read_text().count("a spare waits") >= RANKS_PER_POD
+        return standby and log.exists() and log.read_text().count("spare parked") >= RANKS_PER_POD
 
     async def _heal(self) -> None:
         for node in await self.cluster.nodes():

@@ -39,7 +39,7 @@ def _misfit(handler: Callable[..., Any] | None, given: Sequence[object]) -> str:
 class _Fitting(WorkflowInboundInterceptor):
     async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002  # the SDK's name
         if problem := _misfit(workflow.get_signal_handler(input.signal), input.args):
-            workflow.logger.warning("a signal is dropped", extra={"signal": input.signal, "error": problem})
+            workflow.logger.warning("signal dropped", extra={"signal": input.signal, "error": problem})
             return
         await super().handle_signal(input)
 

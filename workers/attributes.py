@@ -64,4 +64,4 @@ class SearchAttributesKept:
                     with suppress(RPCError):  # it has ended
                         await self._client.get_workflow_handle(run.id).signal(Signals.SHOW_AGAIN)
             except RPCError as error:
-                logger.warning("search attributes not told again", extra={"error": in_words(error)})
+                logger.warning("search attributes not signalled", extra={"error": in_words(error)})

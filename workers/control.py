@@ -155,7 +155,7 @@ async def main() -> None:
             await process.until_stopped(upgrades.keep())
             keeping.cancel()
             await upgrades.drain()
-    logger.info("stopped")
+    logger.info("control worker stopped")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class Operator:
             try:
                 await self._watch_for_a_while()
             except* (ClusterError, WatchExpired) as broken:
-                logger.info("the watch broke, everything is listed again", extra={"reason": str(broken.exceptions[0])})
+                logger.info("operator watch interrupted, listing again", extra={"reason": str(broken.exceptions[0])})
             await asyncio.sleep(PAUSE)
 
     async def _watch_for_a_while(self) -> None:
@@ -192,7 +192,7 @@ class Operator:
         timer = asyncio.get_running_loop().call_later(pause, self._look_at, job.uid)
         self._troubles[job.uid] = Trouble(words, pause, timer)
         extra = {"job": job.uid, "job_name": job.name, "error": words}
-        logger.warning("not done yet, trying again", extra=extra, exc_info=not ours)
+        logger.warning("job not reconciled, retrying", extra=extra, exc_info=not ours)
         if isinstance(error, RekindleError) and error.retryable and pause < LONG:
             return
         await self._tell_trouble(job, words)
@@ -202,7 +202,7 @@ class Operator:
         try:
             await record(self._api, about_job(job), event)
         except ClusterError as unheard:
-            logger.warning("not recorded", extra={**extra, "error": str(unheard)})
+            logger.warning("event about a delayed job not recorded", extra={**extra, "error": str(unheard)})
 
     async def _reconcile(self, job: Workload) -> None:
         status = job.object.get("status", {})
@@ -311,14 +311,14 @@ class Operator:
         """
         status = training_job_status.told(job.object, phase, message, _moment())
         if job.object.get("status", {}).get("phase") != phase.value:
-            logger.info("job", extra={"job": job.uid, "job_name": job.name, "phase": phase, "reason": message})
+            logger.info("job phase changed", extra={"job": job.uid, "job_name": job.name, "phase": phase, "reason": message})
         await self._write_status(job, status, of)
 
     async def _tell_trouble(self, job: Workload, words: str) -> None:
         try:
             await self._write_status(job, training_job_status.in_trouble(job.object, words, _moment()))
         except (ClusterError, *MALFORMED) as error:
-            logger.warning("its trouble is not written", extra={"job": job.uid, "error": str(error)})
+            logger.warning("failure of a job not written to its status", extra={"job": job.uid, "error": str(error)})
 
     async def _write_status(self, job: Workload, status: Object, of: str = "") -> None:
         if job.object.get("status") == status:
@@ -374,7 +374,7 @@ async def main() -> None:
         await patiently(lambda: check_version(api))
         process.ready("operator")
         await process.until_stopped(Operator(api, settings).run())
-    logger.info("stopped")
+    logger.info("operator stopped")
 
 
 if __name__ == "__main__":

@@ -205,6 +205,6 @@ async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             return await ask()
         except ClusterUnavailable as error:
-            logger.warning("the API server does not answer, trying again", extra={"reason": str(error)})
+            logger.warning("API server not reached, retrying", extra={"reason": str(error)})
             await asyncio.sleep(error.retry_after or pause)
             pause = min(2 * pause, LONGEST)

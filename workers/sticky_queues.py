@@ -39,7 +39,7 @@ async def leave_sticky_queues(client: Client) -> None:
                 for workflow_id in filter(None, (recovery.id, recovery.parent_id)):
                     await _leave(client, workflow_id)
     except (RPCError, TimeoutError) as error:
-        logger.warning("recoveries of a worker that died go on a second later", extra={"error": str(error)})
+        logger.warning("sticky queues of a lost worker not reset", extra={"error": str(error)})
 
 
 async def _leave(client: Client, workflow_id: str) -> None:
@@ -47,4 +47,4 @@ async def _leave(client: Client, workflow_id: str) -> None:
     try:
         await client.workflow_service.reset_sticky_task_queue(request)
     except RPCError as error:
-        logger.debug("it has ended", extra={"workflow": workflow_id, "error": str(error)})
+        logger.debug("workflow already ended", extra={"workflow": workflow_id, "error": str(error)})

@@ -129,7 +129,7 @@ class Upgrades:
                 return ""
             if not (self._alone or known.yields_to(self._build_id)):
                 logger.warning(
-                    "another version is current and stays it: `rekindle versions use` changes that",
+                    "other version kept as current: `rekindle versions use` changes that",
                     extra={"version": self._build_id, "current": known.current},
                 )
                 return ""
@@ -138,7 +138,7 @@ class Upgrades:
             if error.status not in NOT_YET:
                 raise
             return error.message
-        logger.info("is current", extra={"version": self._build_id, "before": known.current})
+        logger.info("version made current", extra={"version": self._build_id, "before": known.current})
         return ""
 
     async def keep(self) -> None:
@@ -147,7 +147,7 @@ class Upgrades:
             try:
                 await self._look()
             except RPCError as error:
-                logger.warning("the other versions could not be looked at", extra={"error": error.message})
+                logger.warning("other versions not listed", extra={"error": error.message})
             await asyncio.sleep(EVERY)
 
     async def _look(self) -> None:
@@ -155,7 +155,7 @@ class Upgrades:
         if known.current != self._build_id:
             if known.yields_to(self._build_id) or self._has_no_workers(known.version(known.current)):
                 await deployment.make_current(self._client, self._build_id, known.token)
-                logger.warning("takes over", extra={"version": self._build_id, "before": known.current})
+                logger.warning("version taken over", extra={"version": self._build_id, "before": known.current})
             return
         for other in known.versions:
             if not (other.current or other.drained):
@@ -178,9 +178,9 @@ class Upgrades:
         try:
             await deployment.move(self._client, workflow, self._build_id)
         except RPCError as error:  # the others are still moved, and this one at the next check
-            logger.warning("not moved", extra={**words, "error": error.message})
+            logger.warning("recovery not moved to another version", extra={**words, "error": error.message})
         else:
-            logger.warning("moved, its version has no worker", extra=words)
+            logger.warning("recovery moved, its version has no worker", extra=words)
 
     def _has_no_workers(self, version: Version) -> bool:
         return self._alone or self._silences.confirm(version, _now())
@@ -190,7 +190,7 @@ class Upgrades:
             await self._client.get_workflow_handle(workflow.id, run_id=workflow.run_id).signal(Signals.UPGRADED)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it has moved on already
-                logger.warning("not woken", extra={"workflow": workflow.id, "error": error.message})
+                logger.warning("workflow not signalled", extra={"workflow": workflow.id, "error": error.message})
                 return
         self._woken.add(workflow.run_id)
 
@@ -206,7 +206,7 @@ class Upgrades:
             except RPCError as error:
                 unanswered_since = unanswered_since or _now()
                 if _now() - unanswered_since >= UNANSWERED:
-                    logger.warning("it is not known what runs on this version", extra={"error": error.message})
+                    logger.warning("workflows of this version not counted", extra={"error": error.message})
                     return
             await asyncio.sleep(PAUSE)
 

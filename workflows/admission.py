@@ -25,7 +25,7 @@ class Admission:
         try:
             refusal = await steps.try_backup(state.job.id)
         except ActivityError as error:
-            workflow.logger.warning("admission not asked", extra={"error": str(error.cause)})
+            workflow.logger.warning("admission check failed", extra={"error": str(error.cause)})
             return
         if refusal:
             words = f"the cluster would refuse a backup pod as things are: {refusal}"

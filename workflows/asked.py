@@ -43,7 +43,7 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
         raise _restart(why, f"training repeats no step: {said}")
     mode.went_on_at, mode.is_asked = mode.answered_at, False  # ranks that it names were only announced, and are not faulty
     mode.situation = mode.situation.with_(announced=before.announced)
-    workflow.logger.info("training asked", extra={"job": mode.context.job.id, "info": report.info})
+    workflow.logger.info("training queried", extra={"job": mode.context.job.id, "info": report.info})
     return f"{why}; training was asked, and repeated a step: {report.info}"
 
 

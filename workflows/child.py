@@ -136,7 +136,7 @@ class Child:
             try:
                 await child.signal(signal, payload)
             except FailureError as error:
-                workflow.logger.info("the mode has ended", extra={"signal": signal, "error": str(error)})
+                workflow.logger.info("mode already ended", extra={"signal": signal, "error": str(error)})
 
     # ---- its end
 

@@ -311,7 +311,9 @@ class HotSwitch(ModeWorkflow):
             try:
                 swap = await steps.swap(self.context.job.id, backup.old, backup.backup)
             except ActivityError as error:
-                workflow.logger.warning("the old pod is left behind", extra={"pod": backup.old.name, "error": str(error.cause)})
+                workflow.logger.warning(
+                    "replaced pod not deleted by the hot switch", extra={"pod": backup.old.name, "error": str(error.cause)}
+                )
                 return status, ""
         if not swap.old_deleted:
             raise await self._failure(f"the backup pod died when it had taken over: {swap.message}")

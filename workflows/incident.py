@@ -332,7 +332,7 @@ async def look(known: Memory, journal: Journal) -> bool:
     try:
         survey = await steps.survey(state.job.id, tuple(named))
     except ActivityError as error:
-        workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
+        workflow.logger.warning("job not observed before its next mode", extra={"error": str(error.cause)})
         return False
     if survey.ended:
         known.state = known.state.with_(ended=survey.ended)

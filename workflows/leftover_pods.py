@@ -31,7 +31,7 @@ class Broom:
             cancel_and_forget(sweeping)
             return False
         if error := sweeping.exception():
-            workflow.logger.warning("pods are left behind", extra={"error": str(error)})
+            workflow.logger.warning("pods left to be deleted later", extra={"error": str(error)})
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
             return False
         self._known.state = self._known.state.with_(left_behind=())

@@ -222,7 +222,7 @@ class ModeWorkflow(Dialogue):
         try:
             await workflow.get_external_workflow_handle(parent.workflow_id).signal(Signals.VERDICT, verdict)
         except FailureError as error:
-            workflow.logger.info("the job's workflow is gone", extra={"error": str(error)})
+            workflow.logger.info("job workflow not found", extra={"error": str(error)})
 
 
 def seconds(limit: timedelta) -> str:

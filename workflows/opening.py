@@ -199,7 +199,7 @@ class _Opening:
     def _take(self, report: Report | None) -> None:
         """Stores the faulty ranks that the training side named, and the time until which it waits."""
         if strange := [one.rank for one in (report.fault_ranks if report else ()) if one.rank >= self.job.ranks]:
-            workflow.logger.warning("ranks that the job has not are left out", extra={"ranks": strange[:10]})
+            workflow.logger.warning("unknown ranks ignored", extra={"ranks": strange[:10]})
         self.mode.situation = self.told(report).with_(answer_by=self._patience() if report else None)
 
     def _patience(self) -> datetime | None:
@@ -216,7 +216,7 @@ async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
     try:
         return (await look).sighting.holders if look.done() else ()
     except ActivityError as error:
-        workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
+        workflow.logger.warning("job not observed before its processes end", extra={"error": str(error.cause)})
         return ()
     finally:
         look.cancel()

@@ -127,7 +127,7 @@ class Operation(Concluding):
         In a pause it accepts the order to stop, and then repeats its step with its state. Source: the states of its controller;
         the repetition was tried.
         """
-        workflow.logger.warning("training stands", extra={"reason": reason})
+        workflow.logger.warning("training left paused", extra={"reason": reason})
         return Ends(Outcome.ESCALATE, reason, training=Training.WHOLE)
 
     def cannot_go_on(self, reason: str) -> Ends:
@@ -135,7 +135,7 @@ class Operation(Concluding):
 
         Faults are then recovered by the next mode; if there are none, the job is restarted.
         """
-        workflow.logger.warning("training does not go on", extra={"reason": reason})
+        workflow.logger.warning("training not resumed", extra={"reason": reason})
         return Ends(Outcome.ESCALATE, reason)
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:

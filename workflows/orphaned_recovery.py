@@ -161,6 +161,6 @@ async def _backups_are_deleted(known: Memory) -> bool:
     try:
         await steps.delete_backups(known.state.job.id)
     except ActivityError as error:
-        workflow.logger.warning("a backup pod may be left behind", extra={"error": str(error.cause)})
+        workflow.logger.warning("backup pod possibly left", extra={"error": str(error.cause)})
         return False
     return True

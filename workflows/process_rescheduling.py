@@ -258,7 +258,9 @@ class ProcessRescheduling(RecreatedPods):
         try:
             swap = await steps.swap(job.id, backup.old, backup.backup)
         except ActivityError as error:
-            workflow.logger.warning("the old pod is left behind", extra={"pod": before.name, "error": str(error.cause)})
+            workflow.logger.warning(
+                "replaced pod not deleted by the rescheduling", extra={"pod": before.name, "error": str(error.cause)}
+            )
         else:
             if not swap.old_deleted:
                 self.left_behind += (backup.backup,)

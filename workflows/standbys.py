@@ -45,7 +45,7 @@ class Standbys:
             cancel_and_forget(trying)
         elif error := trying.exception():
             why = bounds.note(str(error.__cause__ or error))
-            workflow.logger.warning("the standbys are as they are", extra={"error": why})
+            workflow.logger.warning("standbys not ensured", extra={"error": why})
             self._renew(self._known.state.upkeep.model_copy(update={"refused": why}))
         else:
             self._renew(self._known.state.upkeep.model_copy(update={"refused": ""}))
@@ -80,4 +80,4 @@ class Standbys:
         try:
             await steps.ensure_standbys(state.job.id, 0, ())
         except ActivityError as error:
-            workflow.logger.warning("standbys are left behind", extra={"error": str(error.cause)})
+            workflow.logger.warning("standbys left to be deleted later", extra={"error": str(error.cause)})

@@ -370,7 +370,7 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
     try:
         await write
     except ActivityError as error:
-        workflow.logger.warning("not recorded", extra={"error": str(error.cause)})
+        workflow.logger.warning("write to the cluster failed", extra={"error": str(error.cause)})
 
 
 async def remember(request: RememberRequest) -> None:

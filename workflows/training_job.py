@@ -626,7 +626,9 @@ async def _signalled(workflow_id: str, signal: str, payload: Value) -> None:
     try:
         await workflow.get_external_workflow_handle(workflow_id).signal(signal, payload)
     except FailureError as error:
-        workflow.logger.info("it has ended", extra={"workflow": workflow_id, "signal": signal, "error": str(error)})
+        workflow.logger.info(
+            "signal dropped, workflow already ended", extra={"workflow": workflow_id, "signal": signal, "error": str(error)}
+        )
 
 
 def _update_id() -> str:

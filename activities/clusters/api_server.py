@@ -223,7 +223,7 @@ class Api:
                     async for change in changes:
                         yield change
             except Invalid as unknown:
-                logger.info("the API server streams no lists, they come in pages", extra={"reason": str(unknown)})
+                logger.info("list streaming not supported, lists read in pages", extra={"reason": str(unknown)})
                 self._streams_from = inf
             else:
                 return

@@ -56,7 +56,7 @@ async def main(options: argparse.Namespace) -> None:
                 await _serve(api, options, stop, servers.kubeconfig)
     finally:
         await servers.stop()
-    logger.info("stopped")
+    logger.info("Kubernetes simulator stopped")
 
 
 def _progress(text: str) -> None:

@@ -119,7 +119,7 @@ class Kubelet:
                 async for change in self._api.watch(f"/api/v1/{kind}", listing.resource_version):
                     take(change.type, change.object)
             except (ClusterUnavailable, WatchExpired) as error:
-                logger.info("the watch broke", extra={"kind": kind, "reason": str(error)})
+                logger.info("watch interrupted", extra={"kind": kind, "reason": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _take_node(self, change: str, node: Object) -> None:
@@ -292,7 +292,7 @@ class Kubelet:
             except (NotFound, Conflict):
                 return
             except ClusterUnavailable as error:
-                logger.info("not told yet, trying again", extra={"reason": str(error)})
+                logger.info("pod status not written, retrying", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
@@ -309,7 +309,7 @@ class Kubelet:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            logger.error("a pod is not looked after any more", exc_info=error)
+            logger.error("pod abandoned", exc_info=error)
 
 
 def _path(pod: Object) -> str:

@@ -123,7 +123,7 @@ class Servers:
                 process.kill()
                 await process.wait()
                 raise
-            logger.warning("a server ended and is started again", extra={"program": program, "code": code})
+            logger.warning("control plane server restarted", extra={"program": program, "code": code})
             await asyncio.sleep(RESTART_PAUSE)
 
     async def _launch(self, program: str, arguments: Sequence[str]) -> Process:

@@ -46,11 +46,11 @@ async def main(options: Options, networks: Networks | None) -> None:
     options.socket.chmod(0o600)
     ready(f"cluster {options.socket}")
     await stop.wait()
-    logger.info("stops, and ends its pods")
+    logger.info("local cluster stopping, pods ended")
     await machine.stop(at_once)
     await runner.cleanup()
     options.socket.unlink(missing_ok=True)
-    logger.info("stopped")
+    logger.info("local cluster stopped")
 
 
 def _told(stop: asyncio.Event, at_once: asyncio.Event) -> None:

@@ -130,7 +130,7 @@ class Api:
             try:
                 await _write_all(watch, response)
             except ConnectionError:
-                logger.debug("a watcher left")
+                logger.debug("watch client disconnected")
             finally:
                 beat.cancel()
         return response

@@ -69,7 +69,7 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
         words = f"{request.method} {request.path}: {error.reason}"
         return one(Status(code=error.status, reason=type(error).__name__, message=words), error.status)
     except Exception as error:
-        logger.exception("a request failed", extra={"path": request.path})
+        logger.exception("request failed", extra={"path": request.path})
         return one(status_of(500, error), 500)
 
 

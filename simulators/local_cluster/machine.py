@@ -83,13 +83,13 @@ class Machine:
             conditions = with_condition(conditions, condition)
             words = f"{condition.type} is {condition.status} {condition.reason} {condition.message}".rstrip()
             self.store.record(ClusterEvent(name=name, kind="Node", reason=condition.type, message=words))
-            logger.info("node", extra={"node": name, "condition": words})
+            logger.info("node condition changed", extra={"node": name, "condition": words})
         if patch.annotations:
             node = _annotated(node, patch.annotations)
-            logger.info("node", extra={"node": name, "annotations": patch.annotations})
+            logger.info("node annotations changed", extra={"node": name, "annotations": patch.annotations})
         if patch.unschedulable is not None:
             node = node.model_copy(update={"spec": node.spec.model_copy(update={"unschedulable": patch.unschedulable})})
-            logger.info("node", extra={"node": name, "unschedulable": patch.unschedulable})
+            logger.info("node cordon changed", extra={"node": name, "unschedulable": patch.unschedulable})
         capacity = node.status.accelerators if patch.accelerators is None else patch.accelerators
         node = self.store.put(_with_status(node, accelerators=capacity, conditions=conditions))
         if not ready(node):
@@ -119,7 +119,7 @@ class Machine:
         name, words = node.metadata.name, f"link {patch.name} is {'up' if patch.up else 'down'}"
         self.store.put(_with_status(node, links=links))
         self.store.record(ClusterEvent(name=name, kind="Node", reason="LinkUp" if patch.up else "LinkDown", message=words))
-        logger.info("node", extra={"node": name, "condition": words})
+        logger.info("node link changed", extra={"node": name, "condition": words})
 
     def counted(self, nodes: Sequence[Node]) -> list[Node]:
         """Returns the nodes with the bytes that their links have carried until now."""
@@ -153,7 +153,7 @@ class Machine:
             work(thing)
         except (ClusterError, OSError, *MALFORMED) as error:
             name = thing.metadata.name
-            logger.exception("an object cannot be served", extra={"kind": kind, "object_name": name})
+            logger.exception("stored object rejected", extra={"kind": kind, "object_name": name})
             message = f"it cannot be served: {type(error).__name__}: {error}"[:MOST_CHARACTERS]
             self.store.record(ClusterEvent(name=name, kind=kind, reason="NotServed", message=message, type="Warning"))
 

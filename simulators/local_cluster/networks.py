@@ -167,7 +167,7 @@ class Networks:
 
     def _cut_off(self, told: Callable[[], None]) -> None:
         asyncio.get_running_loop().remove_reader(self._relay)
-        logger.error("the relay to the gateway has ended, and so does the cluster")
+        logger.error("gateway relay ended, ending the cluster")
         told()
 
 

@@ -211,7 +211,7 @@ class Pods:
     def _record(self, pod: Pod, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
         event = ClusterEvent(name=pod.metadata.name, kind="Pod", reason=reason, message=message, type=kind)
         self._store.record(event)
-        logger.info("pod", extra={"pod": pod.metadata.name, "event_reason": reason, "event_message": message})
+        logger.info("pod event recorded", extra={"pod": pod.metadata.name, "event_reason": reason, "event_message": message})
 
 
 def checked_name(name: str) -> str:

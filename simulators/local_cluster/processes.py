@@ -133,7 +133,7 @@ class Processes:
         if self._closing:
             self._guardian_ended.set()
         else:
-            logger.warning("the guardian died, another one starts")
+            logger.warning("guardian lost, starting another")
             self._start_guardian()
 
     async def _bury(self, uid: str, code: int) -> None:

@@ -28,7 +28,7 @@ class Cluster(ClusterClient):
 
 @pytest.mark.parametrize(
     ("written", "ready"),
-    [((), False), (("a spare waits spare=a",), False), (("a spare waits spare=a", "a spare waits spare=b"), True)],
+    [((), False), (("spare parked spare=a",), False), (("spare parked spare=a", "spare parked spare=b"), True)],
 )
 async def test_a_standby_stands_by_when_all_of_its_processes_have_loaded(
     tmp_path: Path, written: Sequence[str], ready: bool

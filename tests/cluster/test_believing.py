@@ -85,8 +85,8 @@ async def test_what_comes_and_goes_is_logged_each_time_and_told_to_jobs_once(cap
         jobs, pods = [await cluster.job(job_id)], await cluster.pods(job_id)
         doubts.look_at(ClusterIndex(jobs, pods, await cluster.nodes(), cluster.rules))
     said = [(one.getMessage(), vars(one)["rule"], vars(one).get("called")) for one in caplog.records if one.name == "watcher"]
-    not_believed = ("a rule is not believed", "plain/sub-healthy")
-    assert said == [(*not_believed, 3), ("a rule is believed again", "plain/sub-healthy", None), (*not_believed, 4)]
+    not_believed = ("rule suspended", "plain/sub-healthy")
+    assert said == [(*not_believed, 3), ("rule restored", "plain/sub-healthy", None), (*not_believed, 4)]
     telling = asyncio.create_task(doubts.run())
     await asyncio.sleep(0)
     telling.cancel()

@@ -14,8 +14,8 @@ ONE = pytest.mark.same_path("a rank is struck or a pod is lost, on one machine")
 AGAIN = pytest.mark.same_path("a second fault during a recovery, on one machine")
 
 PHASES = {
-    "the fault is reported": "report: process fault",
-    "it offers": "report: strategies",
+    "the fault is reported": "process fault report sent",
+    "it offers": "strategies report sent",
     "the repair is ordered": "order=changeStrategy",
 }
 """Of a recovery, by what the manager writes when each begins. One in place begins with its order."""

@@ -95,7 +95,7 @@ async def test_a_job_that_answers_again_is_told_again(temporal: WorkflowEnvironm
         silent = asyncio.Event()
 
         def noted(words: str, **_: Any) -> None:
-            if words == "job not asked":
+            if words == "job not queried":
                 silent.set()
 
         monkeypatch.setattr(watch.logger, "info", noted)

@@ -89,7 +89,7 @@ async def test_the_gateway_asks_the_cluster(
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert process.returncode == 0
     said = errors.decode()
-    assert "refused: no pod of the job calls" in said
+    assert "caller refused, not a pod of the job" in said
     assert "plain text, which nothing proves" in said
     assert "which the API server confirms" in said
     assert "Unclosed" not in errors.decode()

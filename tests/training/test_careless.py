@@ -127,7 +127,7 @@ async def test_buffers_of_each_rank_are_in_its_checkpoint(alone: Standalone, bes
     """Statistics of BatchNorm that differ from rank to rank are those of an undisturbed run after a restart of all ranks."""
     wish = "evaluates through the wrapper"
     printed = await alone.run("--max-restarts=1", script=SCRIPT, ranks=1, WISH=wish, FAULT="0:6", EVERY="4")
-    assert "all ranks begin again at the last checkpoint" in printed
+    assert "all ranks restarted from the last checkpoint" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=1, WISH=wish, EVERY="4"))
 
 

@@ -182,7 +182,7 @@ def test_a_failure_of_the_check_is_none_of_training(monkeypatch: pytest.MonkeyPa
     carried = Carried([])
     assert carried.look() == ""
     assert carried.is_over
-    assert "the variables of the loop are not checked" in caplog.text
+    assert "loop variables not checked" in caplog.text
 
 
 def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:

@@ -31,7 +31,7 @@ async def test_sums_are_those_of_an_undisturbed_run(options: str, kind: str, alo
 async def test_a_checkpoint_has_the_layout_of_the_buckets(alone: Standalone, beside: Standalone) -> None:
     """All ranks that begin again at it sum as training has summed there."""
     printed = await alone.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="3", WRAP="")
-    assert "all ranks begin again at the last checkpoint" in printed
+    assert "all ranks restarted from the last checkpoint" in printed
     assert last_words(printed) == last_words(await beside.run(WRAP=""))
 
 

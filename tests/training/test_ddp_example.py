@@ -46,5 +46,5 @@ async def test_a_step_is_repeated_with_the_same_batches(kind: str, alone: Standa
 async def test_a_restart_goes_on_in_the_middle_of_an_epoch(alone: Standalone, plain: list[bytes]) -> None:
     """From a checkpoint, with the batches behind it."""
     printed = await alone.run("--max-restarts=1", STRUCK, script=DDP, ranks=RANKS, FAULTS="0:8:kill,1:8:kill")
-    assert "all ranks begin again at the last checkpoint" in printed
+    assert "all ranks restarted from the last checkpoint" in printed
     assert final(alone.folder, RANKS) == plain

@@ -141,7 +141,7 @@ async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
     recovered.environment["PACE_MS"] = "300"
     recovered.flags = ["--spares=1"]
     await recovered.start()
-    await recovered.printed("recovered behind=1")
+    await recovered.printed("training recovered behind=1")
     assert await opened(gateway, 0, 1) == ["retry", "recover", "exit"]
     await gateway.retry()
     strategy, code, info = await status(gateway)

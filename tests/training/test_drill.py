@@ -75,7 +75,7 @@ async def test_a_good_script_survives_every_fault(drill: Drill, tmp_path: Path) 
     assert found["survives"]
     assert not own.exists()
     assert {case.name for case in kept.iterdir()} == {"undisturbed", *CASES}
-    assert "report: status code=0" in (kept / "switch" / "output.log").read_text(), "the rank has moved"
+    assert "status report sent code=0" in (kept / "switch" / "output.log").read_text(), "the rank has moved"
 
 
 async def test_what_stands_between_two_epochs_is_no_difference_of_a_restart(drill: Drill) -> None:
@@ -366,7 +366,7 @@ RuntimeError: [pair.cc:545] Connection reset by peer
 Traceback (most recent call last):
   File "/home/me/train.py", line 12, in <module>
 TypeError: SGD updates, and was not given to the session
-rekindle-manager ERROR training cannot go on reason=no rank is left
+rekindle-manager ERROR training given up reason=no rank is left
 """
     assert output.reasons(text, Path("/home/me")) == [
         "no rank is left",
@@ -378,7 +378,7 @@ rekindle-manager ERROR training cannot go on reason=no rank is left
 def test_a_reason_that_manager_and_rank_say_is_shown_once() -> None:
     """The manager's words are those of the rank's error, with which its traceback ends too."""
     text = """
-rekindle-manager ERROR training did not start reason=rank 0: broadcast at train.py:7 speaks to other ranks before the loop
+rekindle-manager ERROR training start failed reason=rank 0: broadcast at train.py:7 speaks to other ranks before the loop
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "/home/me/train.py", line 7, in <module>
 [rank0]: rekindle_training.adapter.places.Refused: broadcast at train.py:7 speaks to other ranks before the loop

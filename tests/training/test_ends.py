@@ -108,7 +108,7 @@ async def test_an_emergency_save_takes_as_long_as_it_takes(start: Start) -> None
     """The pod's owner kills it when its patience is over, and the launcher does not before; it says whom it waits for."""
     pod = await start(LIMITS=f"{SHORT} {SOON}")
     pod.process.kill(signal.SIGTERM)
-    await pod.prints("ranks are still ending, a second signal to rekindle-train kills them ranks=[0, 1]")
+    await pod.prints("ranks not ended yet, a second signal to rekindle-train kills them ranks=[0, 1]")
     assert "rank killed" not in pod.printed
     pod.let("written")
     assert await pod.process.code() == 128 + signal.SIGTERM
@@ -142,9 +142,9 @@ async def test_a_signal_that_comes_twice_in_a_moment_is_one(start: Start) -> Non
     await pod.prints("saving", 2)
     pod.process.kill(signal.SIGTERM)
     pod.process.kill(signal.SIGHUP)  # which is passed on
-    await pod.prints("ending all ranks signal=SIGHUP")
+    await pod.prints("all ranks stopped signal=SIGHUP")
     assert "rank killed" not in pod.printed
-    assert pod.printed.count("ending all ranks signal=SIGTERM") == 1
+    assert pod.printed.count("all ranks stopped signal=SIGTERM") == 1
 
 
 async def test_ranks_that_outlive_the_failure_of_another_one_are_killed(start: Start) -> None:

@@ -34,7 +34,7 @@ def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, caplog: py
     identity = Identity("a-job", tmp_path / "token")
     with caplog.at_level(logging.WARNING):
         assert [identity.metadata() for _ in range(3)] == [(), (), ()]
-    assert [record.message for record in caplog.records] == ["no token is sent"]
+    assert [record.message for record in caplog.records] == ["token not sent"]
 
 
 def test_a_directory_in_its_place_ends_nothing(tmp_path: Path) -> None:

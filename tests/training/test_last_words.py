@@ -1,4 +1,4 @@
-"""Errors by which scripts end the processes of their ranks, as reasons why training cannot go on."""
+"""Errors by which scripts end the processes of their ranks, as reasons why training given up."""
 
 from pathlib import Path
 
@@ -23,8 +23,8 @@ async def test_the_first_error_of_a_replacement_is_the_reason(
 ) -> None:
     """The lost connections of other ranks are not."""
     printed = await alone.run(*flags, code=1, script=SCRIPT, ranks=2, PLACE=place)
-    assert f"training cannot go on reason={words}" in printed
-    assert f"training ends reason={words}" in printed
+    assert f"training given up reason={words}" in printed
+    assert f"training abandoned reason={words}" in printed
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -56,4 +56,4 @@ async def test_a_refusal_shows_the_lines_of_the_script_alone(alone: Standalone) 
     shown = [line for line in printed.splitlines() if "  File " in line]
     assert len(shown) == 2
     assert all("careless.py" in line for line in shown)
-    assert printed.count("the script of a rank failed") == 1
+    assert printed.count("script of a rank failed") == 1

@@ -133,7 +133,7 @@ async def test_a_job_whose_zygote_is_killed_before_its_first_step_begins_again(a
     await ready(alone, 0, 1)
     os.kill(children(launcher.pid)[0], signal.SIGKILL)
     assert await launcher.code() == 0
-    assert "the zygote ended, and all processes of the pod with it, starting another one" in alone.printed
+    assert "zygote ended with all processes of the pod, starting another" in alone.printed
 
 
 @pytest.mark.parametrize("flags", [["--spares=1"], []], ids=["beside a spare", "without spares"])
@@ -148,7 +148,7 @@ async def test_a_job_whose_zygote_is_killed_goes_on_at_its_checkpoint(
             await asyncio.sleep(0.01)
     os.kill(children(launcher.pid)[0], signal.SIGKILL)
     assert await launcher.code() == 0
-    assert "all ranks begin again at the last checkpoint" in alone.printed
+    assert "all ranks restarted from the last checkpoint" in alone.printed
     assert last_words(alone.printed) == await undisturbed()
 
 
@@ -158,7 +158,7 @@ async def test_a_job_whose_zygote_is_killed_and_that_may_not_begin_again_ends_wi
     await alone.prints("progress step=1")
     os.kill(children(launcher.pid)[0], signal.SIGKILL)
     assert await launcher.code() == 128 + signal.SIGKILL
-    assert re.search(r"training ends reason=rank \d ended with -9, and no other one trains restarts=0", alone.printed)
+    assert re.search(r"training abandoned reason=rank \d ended with -9, and no other one trains restarts=0", alone.printed)
 
 
 async def test_a_rank_that_is_lost_while_the_zygote_is_stopped_is_replaced(alone: Standalone) -> None:
@@ -171,7 +171,7 @@ async def test_a_rank_that_is_lost_while_the_zygote_is_stopped_is_replaced(alone
     (rank,) = [process for process in children(zygote) if "rank 1" in " ".join(psutil.Process(process).cmdline())]
     os.kill(zygote, signal.SIGSTOP)
     os.kill(rank, signal.SIGKILL)
-    await alone.prints("the zygote was stopped, letting it go on")
+    await alone.prints("zygote stopped, continuing it")
     (alone.folder / "go-3").touch()
     assert await launcher.code() == 0
     assert "repaired step=2" in alone.printed
@@ -195,12 +195,12 @@ async def test_a_spare_that_is_killed_while_it_waits_is_followed_by_another_one(
     """In a moment, and not at the next fault."""
     text = "import os\nos.write(1, f'spare {os.getpid()}\\n'.encode())\n" + NO_TORCH + WAITS + "wait_for('ends')"
     launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
-    await alone.prints("a spare waits")
+    await alone.prints("spare parked")
     (spare,) = set(map(int, re.findall(r"^spare (\d+)$", alone.printed, re.MULTILINE))) - set(pids(alone, "ready", 0))
     os.kill(spare, signal.SIGKILL)
-    await alone.prints("a spare ended before it was needed, starting another one code=-9")
+    await alone.prints("spare ended early, starting another code=-9")
     async with asyncio.timeout(60):
-        while alone.printed.count("a spare waits") < 2:
+        while alone.printed.count("spare parked") < 2:
             await asyncio.sleep(0.01)
     (alone.folder / "ends").touch()
     assert await launcher.code() == 0
@@ -210,8 +210,8 @@ async def test_spares_that_fail_again_and_again_are_given_up(alone: Standalone, 
     """With the code of the last one; the job goes on without."""
     text = 'import os, sys\nif b"RANK" not in os.environ._data:\n    sys.exit(5)\n' + NO_TORCH + "wait_for('ends')"
     launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
-    await alone.prints("a spare ended before it was needed, and is not replaced code=5")
-    assert alone.printed.count("a spare ended before it was needed, starting another one code=5") == 3
+    await alone.prints("spare ended early, not replaced code=5")
+    assert alone.printed.count("spare ended early, starting another code=5") == 3
     (alone.folder / "ends").touch()
     assert await launcher.code() == 0
 

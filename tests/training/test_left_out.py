@@ -20,7 +20,7 @@ async def test_a_rank_that_leaves_a_collective_out_ends_the_job(way: str, alone:
     """The step is repeated once, ends as before, and the words name who waits for whom; restarts would not help."""
     launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="4,3,4", TOTAL="4", WAY=way)
     assert await launcher.code(within=90) == 1
-    assert f"rekindle-train ERROR training ends reason={WORDS}" in alone.printed
+    assert f"rekindle-train ERROR training abandoned reason={WORDS}" in alone.printed
     assert "all ranks begin again" not in alone.printed
 
 

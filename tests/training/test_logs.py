@@ -47,7 +47,7 @@ def test_a_line_takes_the_place_of_an_unfinished_progress_bar(tmp_path: Path) ->
     process.wait(DEADLINE)
     shown = os.read(ours, 65536).decode()
     os.close(ours)
-    assert re.search(re.escape(BAR + CLEAR_LINE) + r"[^\r\n]* rekindle-train INFO ending all ranks signal=SIGTERM\r\n", shown), (
+    assert re.search(re.escape(BAR + CLEAR_LINE) + r"[^\r\n]* rekindle-train INFO all ranks stopped signal=SIGTERM\r\n", shown), (
         shown
     )
 

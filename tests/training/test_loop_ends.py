@@ -38,7 +38,7 @@ async def test_a_loop_that_is_shorter_on_one_rank_ends_the_job(way: str, environ
     launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="16,15,16", WAY=way, **environment)
     assert await launcher.code(within=45) == 1
     reason = r"rank 1 left its loop behind step 15 of 1[56], and ranks \[0, 2\] wait for it in step 16: all ranks"
-    assert re.search(f"rekindle-train ERROR training ends reason={reason}", alone.printed)
+    assert re.search(f"rekindle-train ERROR training abandoned reason={reason}", alone.printed)
     assert "all ranks begin again" not in alone.printed
     assert "complete" not in alone.printed
 
@@ -46,7 +46,7 @@ async def test_a_loop_that_is_shorter_on_one_rank_ends_the_job(way: str, environ
 async def test_a_rank_that_is_slow_behind_its_loop_is_waited_for(alone: Standalone) -> None:
     """Half of --stall-seconds later it is asked where it stands, which costs a rebuild and no step."""
     launcher = await alone.start("--stall-seconds=6", script=SCRIPT, ranks=2, STEPS="4,4", SLOW="0")
-    await alone.prints("some ranks have left their loops, the others are asked where they stand others=[0]")
+    await alone.prints("loop left by some ranks, the others queried others=[0]")
     (alone.folder / "written").touch()
     assert await launcher.code() == 0
     assert "training is complete" in alone.printed

@@ -61,7 +61,7 @@ async def test_training_goes_on_by_itself_where_no_order_comes(job: Job, gateway
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
     job.slow_down()
     await paused(job, gateway)
-    await job.printed("the maintenance ends reason=no order came within 1 s")
+    await job.printed("maintenance ended reason=no order came within 1 s")
     await gateway.pause()
     assert await stopped(gateway, 2) == (406, "no order came within 1 s")
     await gateway.go_on()
@@ -176,7 +176,7 @@ async def test_a_manager_that_nobody_tells_anything_ends_the_pause_of_the_one_be
     job.slow_down()
     await paused(job, gateway)
     await replaced_manager(job, gateway)
-    await job.printed("the maintenance ends")
+    await job.printed("maintenance ended")
     await replaced_manager(job, gateway)
     await gateway.go_on()
     strategy, code, words = await status(gateway)
@@ -239,7 +239,7 @@ async def test_a_pause_is_refused_before_the_first_step_and_with_the_last(job: J
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
         ranks = [ScriptedRank(channel, rank, "worker", answer, stays=True) for rank in range(WORLD)]
-        await job.printed("rebuilding generation=1")
+        await job.printed("rebuild started generation=1")
         await gateway.pause()
         assert await stopped(gateway, 2) == (406, "no step is completed yet")
         for rank in ranks:

@@ -145,7 +145,7 @@ async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_migrati
             rank.say(RankMessage(generation=4, failed=Failed(reason="lost")))
         backups = [ScriptedRank(channel, rank, "backup", answer) for rank in (2, 3)]
         if first == "ranks":
-            await job.printed("took over")
+            await job.printed("process replaced by another")
             await whole_switch(gateway)
         assert await gateway.status() == 0
         assert all("rebuild" in rank.told for rank in (*ranks[:2], *backups))
@@ -171,7 +171,7 @@ async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_repair_
             rank.say(RankMessage(generation=4, failed=Failed(reason="lost")))
         report = await gateway.report("ReportProcessFault")
         assert [one.faultType for one in report.faultRanks] == ["2"]
-        await job.printed("recovered behind=5 by_itself=True")
+        await job.printed("training recovered behind=5 by_itself=True")
         await asyncio.gather(*(rank.finish(4) for rank in ranks))
 
 

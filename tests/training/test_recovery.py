@@ -57,7 +57,7 @@ async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
     assert await status(gateway, 2) == ("recover", 0, "training goes on behind step 4")
     assert await recovered.codes() == {0}
     assert last_words(recovered.outputs()) == undisturbed
-    assert "a spare takes a rank" in recovered.outputs()
+    assert "spare assigned to a rank" in recovered.outputs()
 
 
 async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(

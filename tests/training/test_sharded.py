@@ -53,7 +53,7 @@ async def test_a_shard_that_nobody_has_any_more_is_the_checkpoint_s(
 ) -> None:
     """All begin again there, which is said, and end as if nothing had happened."""
     printed = await alone.run("--max-restarts=1", script=SCRIPT, KIND="kill", EVERY="3", **wishes)
-    assert "all ranks begin again at the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
+    assert "all ranks restarted from the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, **{**wishes, "FAULTS": ""}))
 
 

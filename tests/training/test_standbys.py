@@ -31,7 +31,7 @@ async def with_standby(job: Job, name: str = "standby") -> str:
     job.slow_down(100)
     await job.start()
     uid = await job.standby(name)
-    await job.printed("a standby is ready")
+    await job.printed("standby registered")
     await job.reached(3)
     return uid
 
@@ -51,7 +51,7 @@ async def named_and_stopped(job: Job, gateway: GatewayPeer) -> str:
     job.started["standby"].kill(signal.SIGSTOP)
     await lost(job, gateway, 2)
     await gateway.elsewhere(1, standbys={uid: 1})
-    await job.printed("a standby takes the ranks of a pod")
+    await job.printed("standby assigned to a pod")
     return uid
 
 
@@ -67,7 +67,7 @@ async def test_a_pod_is_rescheduled_to_a_standby(job: Job, gateway: GatewayPeer,
     """It is told which pod it is, and takes all ranks of it; nothing is lost, and nobody waits for a standby that is left."""
     uid = await with_standby(job)
     await job.standby("left")
-    await job.printed("a standby is ready", 2)
+    await job.printed("standby registered", 2)
     await lost(job, gateway, 2)
     await gateway.elsewhere(1, standbys={uid: 1})
     assert await recovered(job, gateway, reference) == {0, 128 + signal.SIGKILL}
@@ -97,7 +97,7 @@ async def test_two_standbys_take_the_ranks_of_two_pods_at_once(job: Job, gateway
     job.pods = 4
     first = await with_standby(job)
     second = await job.standby("second")
-    await job.printed("a standby is ready", 2)
+    await job.printed("standby registered", 2)
     await lost(job, gateway, 1, 3)
     await gateway.elsewhere(1, 3, standbys={first: 3, second: 1})
     await recovered(job, gateway, reference)
@@ -155,7 +155,7 @@ async def test_a_standby_ends_with_a_job_that_ends(job: Job, gateway: GatewayPee
     """Well, since nothing was wrong with it; it waited for a job that did not even begin."""
     await job.standby()
     await job.manager()
-    await job.printed("a standby is ready")
+    await job.printed("standby registered")
     await gateway.order("changeStrategy", "change_strategy", strategy="exit")
     assert await job.started["standby"].code() == 0
 

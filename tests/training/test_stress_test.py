@@ -81,7 +81,7 @@ async def test_a_rank_that_dies_in_a_stress_test_is_a_fault(job: Job, gateway: G
     """It is reported as always, and the test is answered behind that, with what is known of it."""
     await paused(job, gateway, {"fault": "check-hangs", "node": "node-1"})
     await gateway.stress({0: (0,), 3: (2, 0)})
-    await job.printed("checking")
+    await job.printed("device checks started")
     kill_rank(job, 3)
     assert await fault(gateway) == {"3": "1"}
     assert (await gateway.tested())[3]["memory"][0] == "1"
@@ -95,7 +95,7 @@ async def test_a_manager_that_dies_in_a_stress_test_is_followed_by_one_that_make
     """As soon as it is told; the check that the one before it had begun gives way."""
     await paused(job, gateway)
     await gateway.stress(dict.fromkeys(range(WORLD), (0, 1)))
-    await job.printed("checking")
+    await job.printed("device checks started")
     job.started["manager"].kill()
     await job.started["manager"].code()
     await job.manager()

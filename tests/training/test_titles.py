@@ -41,7 +41,7 @@ async def test_forked_processes_of_a_pod_are_told_apart(alone: Standalone, tmp_p
     """By their ranks, and what they are for, with the script that they run; a worker by the rank that it works for."""
     (tmp_path / "train.py").write_text(SCRIPT)
     launcher = await alone.start("--spares=1", script=str(tmp_path / "train.py"), ranks=2)
-    for line in ("ready 0", "ready 1", "a spare waits"):
+    for line in ("ready 0", "ready 1", "spare parked"):
         await alone.prints(line)
     first, *others = shown(launcher.pid)
     roles = ["manager", "zygote", "rank 0", "rank 1", "rank 1 worker", "spare"]
@@ -56,9 +56,9 @@ async def test_a_spare_that_takes_a_rank_is_shown_as_that_rank(alone: Standalone
     """From then on."""
     (tmp_path / "train.py").write_text(FAILS)
     launcher = await alone.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "train.py"), ranks=1)
-    await alone.prints("a spare waits")
+    await alone.prints("spare parked")
     (alone.folder / "fails").touch()
-    await alone.prints("a spare takes a rank")
+    await alone.prints("spare assigned to a rank")
     await alone.prints("ready 0 1")
     assert [line for line in shown(launcher.pid) if line.startswith("rekindle-train: rank 0 ")]
 

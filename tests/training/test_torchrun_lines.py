@@ -218,7 +218,7 @@ async def test_who_waits_for_a_manager_says_so_once(line: Line) -> None:
     process = await line(
         MINDX_TASK_ID="a-job", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, LIMITS="wire.SILENT_SECONDS=0.2", PET_NPROC_PER_NODE="1"
     )
-    said = f"no manager answers, waiting for it address=127.0.0.1:{port}"
+    said = f"manager not reached, waiting for it address=127.0.0.1:{port}"
     async with asyncio.timeout(60):
         while process.output.read_text().count(said) < 2:
             await asyncio.sleep(0.01)

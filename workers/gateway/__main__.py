@@ -22,7 +22,7 @@ async def main() -> None:
         port = await gateway.start()
         process.ready(f"gateway {settings.gateway_host}:{port}")
         await gateway.run_until(process.stop)
-    logger.info("stopped")
+    logger.info("gateway stopped")
 
 
 if __name__ == "__main__":

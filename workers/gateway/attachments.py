@@ -123,7 +123,7 @@ class Attachments:
         """Detaches a stream that has ended. On shutdown nothing is sent: the clients reconnect to another gateway."""
         if not stream.told:
             return
-        logger.info("detached", extra={"job": stream.job_id, "session": stream.session, "reason": stream.ended})
+        logger.info("subscriber detached", extra={"job": stream.job_id, "session": stream.session, "reason": stream.ended})
         if not self._stopping:
             await asyncio.shield(self._begin(stream, self._detach(stream)))
 
@@ -136,7 +136,7 @@ class Attachments:
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._waiting[task]
         if not task.cancelled() and task.exception():
-            logger.debug("not told", extra={"error": str(task.exception())})
+            logger.debug("attachment task failed", extra={"error": str(task.exception())})
 
     async def _attach(self, stream: Stream) -> None:
         async with self._lanes.of(stream.job_id), self._admission.place(stream.job_id):
@@ -154,7 +154,7 @@ class Attachments:
             async with self._lanes.of(stream.job_id), self._admission.place(stream.job_id):
                 await self._jobs.ask(stream.job_id, Updates.DETACH, stream.session)
         except (Rejected, Unavailable) as error:
-            logger.info("not told", extra={"job": stream.job_id, "error": str(error)})
+            logger.info("detachment not sent", extra={"job": stream.job_id, "error": str(error)})
 
     async def _offer(self, stream: Stream) -> None:
         progress = self._introductions.progress(stream.job_id)
@@ -181,4 +181,4 @@ class Attachments:
                 if error.kind == ErrorTypes.ATTACHMENT_OVER:
                     stream.end(OVER)
             except Unavailable as error:
-                logger.info("not told", extra={"job": stream.job_id, "error": str(error)})
+                logger.info("attachment not sent", extra={"job": stream.job_id, "error": str(error)})

@@ -133,7 +133,7 @@ class Senders:
         except Refused as error:
             if self._may_say(job_id, caller.address):
                 said = {"job": job_id, "address": caller.address, "reason": str(error)}
-                logger.warning("refused: no pod of the job calls", extra=said)
+                logger.warning("caller refused, not a pod of the job", extra=said)
             self._tell(job_id, caller.address, str(error))
             raise Refused(f"jobId={job_id}: {error}") from error
         except Unavailable as error:
@@ -170,7 +170,7 @@ class Senders:
         try:
             await self._cluster.record(job_id, event)
         except RekindleError as error:
-            logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
+            logger.warning("event about a refused caller not recorded", extra={"job": job_id, "error": str(error)})
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._work.add(task)
@@ -253,7 +253,7 @@ class Senders:
         except RekindleError as error:
             job.problem = str(error)
             if self._may_say(job_id, ""):
-                logger.warning("the pods of a job cannot be looked up", extra={"job": job_id, "error": str(error)})
+                logger.warning("pods of a job not listed", extra={"job": job_id, "error": str(error)})
         else:
             job.speakers, job.told = replace(found, addresses=frozenset(map(_normal, found.addresses))), asked
             self._strange.pop(job_id, None)
@@ -318,7 +318,7 @@ async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
         yield None
         return
     for side, proof in rules.items():
-        logger.info("a caller is known", extra={"training_side": side.value, "proof": IN_WORDS[proof]})
+        logger.info("caller identified", extra={"training_side": side.value, "proof": IN_WORDS[proof]})
     if set(rules.values()) == {Proof.ANYBODY}:
         yield None
         return

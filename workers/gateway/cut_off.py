@@ -54,7 +54,7 @@ class CutOff:
         if self._is_cut_off or now - self._since < LONG_SECONDS:
             return
         self._is_cut_off = True
-        logger.warning("Temporal not reached, clients sent away", extra={"streams": len(self._streams.all())})
+        logger.warning("Temporal lost, clients sent away", extra={"streams": len(self._streams.all())})
         await self._status.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         self._streams.end_all(WORDS)
         self._watch.end_present(WORDS)

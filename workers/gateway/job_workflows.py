@@ -114,7 +114,7 @@ class Jobs:
             async with asyncio.timeout(LISTING):
                 found.extend([run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(TRAINING)])
         except (RPCError, TimeoutError) as error:
-            logger.warning("the jobs are not listed in time", extra={"error": str(error)})
+            logger.warning("jobs not listed in time", extra={"error": str(error)})
         return found
 
     async def contact(self, job_id: str) -> Contact:
@@ -218,7 +218,7 @@ class Jobs:
     def _stored(self, task: asyncio.Task[Receipt]) -> None:
         self._storing.discard(task)
         if not task.cancelled() and task.exception():
-            logger.debug("not stored", extra={"error": str(task.exception())})
+            logger.debug("write of a job failed", extra={"error": str(task.exception())})
 
     async def _next_report(self, job_id: str, report: Report, recovery: str, update_id: str, lost: float) -> Receipt:
         async with self._reports.of(job_id):
@@ -331,7 +331,7 @@ class Jobs:
         again = not isinstance(error, RPCError) or error.status in AGAIN
         if not again or asyncio.get_running_loop().time() > deadline:
             raise Unavailable(f"Temporal did not take the message: {error}") from error
-        logger.warning("Temporal does not answer, trying again", extra={"error": str(error)})
+        logger.warning("call to Temporal failed, retrying", extra={"error": str(error)})
 
 
 def unknown(job_id: str) -> Rejected:

@@ -63,7 +63,7 @@ class Operations:
                 self._moved[job_id] = (await self._maintenances.fail_over(job_id, links, requested_by="SwitchNicTrack"),)
             else:
                 await self._switch_back(job_id, links)
-            logger.info("links are switched", extra={"job": job_id, "nodes": sorted({one.node for one in links})})
+            logger.info("link switch started", extra={"job": job_id, "nodes": sorted({one.node for one in links})})
             return Receipt(info=DISTRIBUTED)
 
         return await self._answered(context, job_id, ask)
@@ -148,7 +148,7 @@ class Operations:
         async def ask() -> Receipt:
             test = await self._tests.begin(job_id, read(), requested_by="StressTest")
             self._begun[job_id] = test
-            logger.info("devices are tested", extra={"job": job_id, "test": test})
+            logger.info("device test started", extra={"job": job_id, "test": test})
             return Receipt(info=TEST_DISTRIBUTED)
 
         return await self._answered(context, job_id, ask)

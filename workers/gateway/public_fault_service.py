@@ -86,7 +86,7 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
             raise
         left_out = [*left_out, *refused]
         taken = len(request.faults) - len(left_out)
-        logger.info("public faults", extra={"sender": envelope.resource, "faults": taken, "left_out": len(left_out)})
+        logger.info("public faults received", extra={"sender": envelope.resource, "faults": taken, "left_out": len(left_out)})
         return wire.RespStatus(code=OK, info=_answer(len(request.faults), left_out))
 
     async def _limited(self, sender: str, rules: Rules) -> str:

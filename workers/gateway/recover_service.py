@@ -66,7 +66,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             if contact.recovering:
                 self._attachments.want(request.jobId)
             async with self._attachments.stream(request.jobId, address_of(context.peer())) as stream:
-                logger.info("attached", extra={"job": stream.job_id, "role": request.role, "session": stream.session})
+                logger.info("subscriber attached", extra={"job": stream.job_id, "role": request.role, "session": stream.session})
                 await context.send_initial_metadata(())
                 await stream.serve(_Writer(context))
                 await context.abort(grpc.StatusCode.ABORTED, stream.ended)
@@ -87,7 +87,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             stream = self._attachments.here(job_id)
             recovery, is_here = stream.recovery if stream else "", stream is not None
             receipt = await self._jobs.report(job_id, report, recovery, _report_id(context), is_here=is_here)
-            logger.info("report", extra={"job": job_id, "kind": report.kind, "code": report.code})
+            logger.info("report received", extra={"job": job_id, "kind": report.kind, "code": report.code})
             return receipt
 
         return _status(await self._desk.answer(context, job_id, stored, UNREGISTERED))
@@ -99,7 +99,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             attach = partial(self._attachments.tell, stream) if stream else None
             report = FaultReport(faults=(fault,), takes_order=stream is not None)
             receipt = await self._jobs.report_faults(request.jobId, report, attach, _report_id(context))
-            logger.info("process fault", extra={"job": request.jobId, "ranks": fault.ranks})
+            logger.info("process faults received", extra={"job": request.jobId, "ranks": fault.ranks})
             if stream and receipt.order:
                 stream.take_if_its_own(receipt.order, receipt.recovery)
             return Receipt(info="receive ReportProcessFault")

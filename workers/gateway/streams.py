@@ -106,7 +106,7 @@ class Stream:
         self._keep_alive = keep_alive(self.job_id, order.uuid)
         if not written.cancelled():
             written.set_result(None)
-        logger.info("order", extra={"job": self.job_id, "order": order.name, "uuid": order.uuid})
+        logger.info("order sent", extra={"job": self.job_id, "order": order.name, "uuid": order.uuid})
         if not order.at_once:
             await asyncio.sleep(GAP)
 
@@ -191,7 +191,7 @@ class Streams:
         if self._sides and (aside := _aside(order)):
             stream.recovery = stream.recovery if order.trace else recovery  # an order of tracing is not answered
             await self._sides.deliver(order.job_id, *aside)
-            logger.info("order", extra={"job": order.job_id, "order": order.name, "uuid": order.uuid})
+            logger.info("order sent to side streams", extra={"job": order.job_id, "order": order.name, "uuid": order.uuid})
             return
         await stream.take(order, recovery)
 

@@ -198,7 +198,7 @@ class Watch:
             except (Rejected, Unavailable) as error:
                 logger.info("jobs not watched", extra={"error": str(error)})
             except Exception:
-                logger.exception("jobs not watched, trying again")
+                logger.exception("jobs not watched, retrying")
             await asyncio.sleep(LOOK)
 
     async def _round(self) -> None:
@@ -253,7 +253,7 @@ class Watch:
             except Unavailable as error:
                 self._rows.pop(job_id, None)
                 self._mute.add(job_id)
-                logger.info("job not asked", extra={"job": job_id, "error": str(error)})
+                logger.info("job not queried", extra={"job": job_id, "error": str(error)})
                 return
             except Rejected:
                 view = self._views.get(job_id, View(id=job_id)).model_copy(update={"is_over": True, "nodes": ()})

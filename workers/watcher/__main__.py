@@ -28,7 +28,7 @@ async def main() -> None:
 
         process.ready("watcher", well)
         await process.until_stopped(watcher.run())
-    logger.info("stopped")
+    logger.info("watcher stopped")
 
 
 if __name__ == "__main__":

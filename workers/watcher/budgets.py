@@ -117,7 +117,7 @@ class Budgets:
         try:
             known = await self._cluster.budgets()
         except ClusterError as error:
-            logger.warning("not known which budgets there are, trying again", extra={"error": str(error)})
+            logger.warning("budgets not listed, retrying", extra={"error": str(error)})
             self._again = asyncio.get_running_loop().call_later(LONGEST, self.begin_anew)
             return
         self._kept = {**dict.fromkeys(self._kept, 0), **known}
@@ -144,10 +144,10 @@ class Budgets:
         except BadInput:
             return
         except Unavailable as error:
-            logger.info("not known whether the job has trained, trying again", extra={"job": job_id, "error": str(error)})
+            logger.info("job not queried for its budget, retrying", extra={"job": job_id, "error": str(error)})
             self._again_later(job_id, EARNED, LONGEST_UNEARNED)
         except ClusterError as error:
-            logger.warning("its budget is not written, trying again", extra={"job": job_id, "error": str(error)})
+            logger.warning("budget not written, retrying", extra={"job": job_id, "error": str(error)})
             if job and isinstance(error, Forbidden | Invalid):
                 await self._tell(job_id, job, f"its PodDisruptionBudget is refused, so that no drain waits for it: {error}")
             self._again_later(job_id, AGAIN, LONGEST)

@@ -141,22 +141,22 @@ class Reconciler:
         try:
             await self._workflows.send(self._job_id, watcher_updates.dated(news, self._seen_at), update_id)
         except Unavailable as error:
-            logger.warning("not told yet, trying again", extra={**words, "error": str(error)})
+            logger.warning("update not sent, retrying", extra={**words, "error": str(error)})
             self.acknowledged = watcher_updates.unconfirmed(self.acknowledged, news)
             return False
         except JobUnknown:
             self._attempt, self.acknowledged = None, watcher_updates.unknown(self._look(), self.acknowledged, news)
             if not isinstance(news, End):
-                logger.warning("no workflow knows the job, it is registered again", extra=words)
+                logger.warning("unknown job registered again", extra=words)
             return not isinstance(news, Register)
         except Refused as error:
-            logger.warning("refused", extra={**words, "error": str(error)})
+            logger.warning("update refused", extra={**words, "error": str(error)})
             self._attempt, self.acknowledged = None, watcher_updates.decline(self.acknowledged, news)
             if isinstance(news, Register) and str(error) != self._refusal:
                 self._refusal = str(error)
                 self._refuse(self._refusal)
             return True
-        logger.info("told", extra=words)
+        logger.info("update sent", extra=words)
         if isinstance(news, Register):
             self._refusal = ""
         self._attempt, self.acknowledged = None, watcher_updates.acknowledge(self.acknowledged, news)

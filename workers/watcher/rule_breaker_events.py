@@ -28,10 +28,10 @@ class Doubts:
         """Compares the rules that are not believed with those before. Called after every change of a node."""
         before, self._doubted = self._doubted, {one.rule: one for one in index.unbelieved}
         for rule in sorted(self._doubted.keys() - before.keys()):
-            logger.warning("a rule is not believed", extra=self._doubted[rule].model_dump(mode="json"))
+            logger.warning("rule suspended", extra=self._doubted[rule].model_dump(mode="json"))
             self._tell(index, rule)
         for rule in sorted(before.keys() - self._doubted.keys()):
-            logger.warning("a rule is believed again", extra={"rule": rule})
+            logger.warning("rule restored", extra={"rule": rule})
 
     def _tell(self, index: ClusterIndex, rule: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -111,10 +111,10 @@ class Watcher:
                 except (WatchExpired, ClusterUnavailable) as broken:
                     pause = REWATCH if asyncio.get_running_loop().time() >= self._steady_at else pause
                     words = {"reason": str(broken), "in_seconds": pause}
-                    logger.warning("the watch broke, everything is listed again", extra=words)
+                    logger.warning("cluster watch interrupted, listing again", extra=words)
                 except ClusterError as refused:
                     self.problem = str(refused)
-                    logger.exception("the cluster cannot be watched, trying again", extra={"reason": str(refused)})
+                    logger.exception("cluster not watched, retrying", extra={"reason": str(refused)})
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST)
 
@@ -140,12 +140,12 @@ class Watcher:
             try:
                 lost = await self._workflows.lost(known)
             except Unavailable as error:
-                logger.info("not known which workflows run", extra={"error": str(error)})
+                logger.info("running workflows not listed", extra={"error": str(error)})
                 continue
             for job_id in lost:
                 if job_id not in self._index.jobs or (reconciler := self._reconcilers.get(job_id)) is None:
                     continue  # it ended meanwhile
-                logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
+                logger.warning("lost job workflow registered again", extra={"job": job_id})
                 reconciler.forget()
                 self._changed(job_id, calm=False)
 
@@ -161,10 +161,10 @@ class Watcher:
             try:
                 running = await self._workflows.running()
             except Unavailable as error:
-                logger.info("not known which jobs have a workflow", extra={"error": str(error)})
+                logger.info("jobs not matched with their workflows", extra={"error": str(error)})
         for job_id in running - self._unreadable:
             if job_id not in self._index.jobs:
-                logger.warning("the job is gone, its workflow ends", extra={"job": job_id})
+                logger.warning("workflow of a deleted job ended", extra={"job": job_id})
             self._reconciler_of(job_id).meet()
             self._changed(job_id, calm=False)
 
@@ -237,7 +237,7 @@ class Watcher:
                 await reconciler.run()
                 self._busy.discard(job_id)
             except Exception:
-                logger.exception("the job could not be looked at, trying again", extra={"job": job_id})
+                logger.exception("job not observed, retrying", extra={"job": job_id})
                 await asyncio.sleep(BROKEN)
         if reconciler.acknowledged.job:
             self._budgets.look_at(job_id)
@@ -250,10 +250,10 @@ class Watcher:
         job = self._index.jobs.get(job_id)
         if job is None:
             return
-        logger.warning("refused", extra={"job": job_id, "job_name": job.metadata.name, "error": why})
+        logger.warning("job refused", extra={"job": job_id, "job_name": job.metadata.name, "error": why})
         event = ClusterEvent(name=job.metadata.name, kind=job.kind, reason="JobRefused", message=why, type="Warning")
         try:
             async with self._recording:
                 await self._cluster.record(job_id, event)
         except (BadInput, ClusterError) as error:  # its object may have changed, and may be invalid by now
-            logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
+            logger.warning("event about a refused job not recorded", extra={"job": job_id, "error": str(error)})

@@ -180,7 +180,10 @@ class AskedByMarks:
         pods = await ops.reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
         current = _now(pods, pod)
         if is_backup(current):
-            logger.warning("promoted by us", extra={"job": job.uid, "pod": current["metadata"]["name"], "asked": "the Operator"})
+            logger.warning(
+                "backup pod promoted in place of the Operator",
+                extra={"job": job.uid, "pod": current["metadata"]["name"], "asked": "the Operator"},
+            )
         await _unmark(ops, current, PROMOTED_MARKS)
         for other in await ops.reader.pods(job):
             if _place(other) == _place(current) and other["metadata"]["uid"] != uid and not _terminating(other):
@@ -218,7 +221,9 @@ class AskedByMarks:
             return [pod for pod in pods if was.get(pod["metadata"]["uid"]) is is_backup(pod)]
 
         for pod in left(await ops.reader.until(job, lambda pods: not left(pods), DELETED_BY_OTHERS)):
-            logger.warning("deleted by us", extra={"job": job.uid, "pod": pod["metadata"]["name"], "asked": asked})
+            logger.warning(
+                "pod deleted in place of the Operator", extra={"job": job.uid, "pod": pod["metadata"]["name"], "asked": asked}
+            )
             await ops.delete(pod, grace_seconds)
 
     async def ensure_no_backups(self, ops: PodAccess, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:

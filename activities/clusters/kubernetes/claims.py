@@ -192,7 +192,7 @@ class Claims:
     def _tell(self, why: str) -> None:
         if why != self._told:
             self._told = why
-            logger.warning("claims not kept as they should be", extra={"error": why})
+            logger.warning("claims not restored", extra={"error": why})
 
 
 def elsewhere(holder: str) -> str:

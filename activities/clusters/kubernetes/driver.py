@@ -140,7 +140,7 @@ class KubernetesCluster:
                     with suppress(BadInput), reading():
                         found.append(known.put(node_of(raw)))
         except Forbidden as error:
-            logger.warning("nodes are not known", extra={"error": str(error)})
+            logger.warning("nodes not listed", extra={"error": str(error)})
         return found
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
@@ -327,7 +327,7 @@ class KubernetesCluster:
         if len(self._refused) >= MOST_REFUSED:
             self._refused.clear()
         self._refused[key] = str(error)
-        logger.warning("refused", extra={"object": about.uid, "object_name": about.name, "error": str(error)})
+        logger.warning("object refused", extra={"object": about.uid, "object_name": about.name, "error": str(error)})
         event = ClusterEvent(name=about.name, kind=about.kind, reason=f"{about.word}Refused", message=str(error), type="Warning")
         task = asyncio.create_task(self._tell(about, event))
         self._recording.add(task)
@@ -338,7 +338,7 @@ class KubernetesCluster:
             async with self._saying:
                 await record(self._api, about, event)
         except ClusterError as error:
-            logger.warning("not recorded", extra={"object": about.uid, "error": str(error)})
+            logger.warning("event about a refused object not recorded", extra={"object": about.uid, "error": str(error)})
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         job = await self._reader.job(job_id)

@@ -40,7 +40,7 @@ DRAG_MS = 2000.0
 PATIENCE = 300.0
 """Seconds for which the demo waits for one event before it gives up."""
 
-LOADED = "a spare waits"
+LOADED = "spare parked"
 """Line that a launcher writes when a process without a rank has loaded."""
 
 RESTART = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)

@@ -62,4 +62,4 @@ class Silence:
             self._timer = None
 
     def _say(self) -> None:
-        log.warning("no manager answers, waiting for it", extra={"address": self._address})
+        log.warning("manager not reached, waiting for it", extra={"address": self._address})

@@ -95,11 +95,11 @@ class Carried:
         try:
             return f"{found}, {_WAYS_OUT}" if (found := self._found()) else ""
         except TooLong as error:
-            log.warning("the variables of the loop are not all checked", extra={"reason": str(error)})
+            log.warning("loop variables checked in part", extra={"reason": str(error)})
             self.is_over = True
             return ""
         except FAILURES:  # of what only protects training
-            log.warning("the variables of the loop are not checked", exc_info=True)
+            log.warning("loop variables not checked", exc_info=True)
             self.is_over = True
             return ""
         finally:

@@ -419,7 +419,7 @@ class Training:
     def _warn_once(self) -> None:
         if not self._has_warned:
             self._has_warned = True
-            log.warning("the loop has no `with step:`, so a step that fails or a rank that is lost ends training")
+            log.warning("`with step:` missing in the loop: a step that fails, or a rank that is lost, ends training")
 
     def _prove(self) -> None:
         """Compares ranks.

@@ -87,9 +87,9 @@ class Membership:
         """Logs why this rank is no member, and returns it in words. The traceback of a callback is printed once."""
         words = f"callback {self._calls} of on_rebuild: {in_words(error)}" if self._calls else in_words(error)
         if lost:
-            log.info("lost the other ranks on the way into generation %d", wish.generation)
+            log.info("other ranks lost while joining generation %d", wish.generation)
         elif not self._calls:
-            log.error("could not join the new generation", exc_info=error)
+            log.error("joining the new generation failed", exc_info=error)
         elif words == self._shown:
             log.error("failed again, as before: %s", words)
         else:

@@ -358,7 +358,7 @@ class Attempts:
             return
         text = f"step {self._now.number} cannot be repeated: {words}"
         if self._places.accepts(UNREPEATABLE):
-            log.warning("a repair of training would not be exact", extra={"reason": text})
+            log.warning("exact repair ruled out", extra={"reason": text})
         else:
             self.refuse(f'{text}. session(accept=["{UNREPEATABLE}"]) accepts repairs that are not exact')
 
@@ -581,7 +581,7 @@ class Attempts:
         if isinstance(error, Refused):
             return
         if self._rank.gate.broken or self._rank.communicator.is_loss_now(error):
-            log.info("lost the other ranks in %s", where)
+            log.info("other ranks lost in %s", where)
             return
         kept = "kept from before the last recovery: " if communicator.is_loss(error) else ""
         if self.rehearsal.is_second_pass(self._now.number):

@@ -77,7 +77,7 @@ class StepLog:
         try:
             yield
         except OSError as error:
-            log.warning("the step log %s cannot be written, training goes on without it: %s", self._path, error.strerror)
+            log.warning("step log %s not written, training goes on without it: %s", self._path, error.strerror)
             file, self._file = self._file, None
             with suppress(OSError):
                 if file is not None:

@@ -11,18 +11,25 @@ TAIL = 15
 """Number of output lines that are shown for a run that failed without a fault."""
 LOST_IN = "a rank lost another one in"
 ENDED_EARLY = "training ended before its last step"
-RESTARTED = "all ranks begin again at the last checkpoint"
+RESTARTED = "all ranks restarted from the last checkpoint"
 
 _GIVEN_UP = re.compile(
-    r"(?:training cannot go on|training did not start).*?reason=(.*)|hot switch stopped reason=(.*could not.*)"
+    r"(?:training given up|training not repaired|training start failed).*?reason=(.*)|hot switch stopped reason=(.*could not.*)"
 )
-_COULD_NOT_JOIN = re.compile(r"a rank could not join rank=\d+ reason=(.*)")
+_COULD_NOT_JOIN = re.compile(r"rank join failed rank=\d+ reason=(.*)")
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*?(?P<error>\S.*)$", re.MULTILINE)
 _REFUSED = re.compile(r"^(?:rekindle: .*|\S+: error: .*)$", re.MULTILINE)
 _AROUND = re.compile(r"^rank \d+: |^(?:\w+\.)*(?:Refused|ReplicasDiffer|\w+Error): | \(\S+, line \d+(?:, in \S+)?\)$")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """Prefix with which torch marks the output of a rank at its end."""
-_LOST = ("Connection closed by peer", "Connection reset by peer", "lost the other ranks", "StepRepeated", "CancelledError")
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "lost the other ranks",
+    "other ranks lost",
+    "StepRepeated",
+    "CancelledError",
+)
 _DUMPED = re.compile(r"^(?:Current thread|Thread) 0x\w+.*\n((?:  File .*\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
 

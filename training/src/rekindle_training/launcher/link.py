@@ -68,7 +68,7 @@ class Link:
                     for order in stub.Attach(_speak(outbox, silence)):
                         self._obey(order)
                 except grpc.RpcError as error:
-                    log.debug("lost the manager, coming back", extra={"reason": str(error)})
+                    log.debug("manager lost by the launcher, reconnecting", extra={"reason": str(error)})
                     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                         self._obey(Refused(error.details() or ""))
                 finally:

@@ -138,7 +138,7 @@ class Pod:
             case PodOrder() if event.HasField("restart"):
                 self._grace.limit()  # ranks that wait for others that have ended do not end by themselves
             case Refused(reason) if self._waits_for_rank:
-                log.error("this standby serves no manager of this job", extra={"reason": reason})
+                log.error("standby refused by the manager", extra={"reason": reason})
                 self._end(REFUSED, None)
             case Listens(port):
                 self._meet(port)
@@ -161,7 +161,7 @@ class Pod:
                 self._ranks.kill(f"its grace of {event.seconds:g} s is over")
             case StillEnding() if self._grace.is_meant(event):
                 ranks = [rank.number for rank in self._ranks.living]
-                log.info("ranks are still ending, a second signal to rekindle-train kills them", extra={"ranks": ranks})
+                log.info("ranks not ended yet, a second signal to rekindle-train kills them", extra={"ranks": ranks})
             case ManagerDue(life) if life == self._restarts and not self._restarting:
                 self._manager.send(signal.SIGKILL)
 
@@ -208,10 +208,10 @@ class Pod:
             return
         self._zygote_stops.append(time.monotonic())
         if ends_again_and_again(self._zygote_stops, self._zygote_stops[-1]):
-            log.warning("the zygote is stopped again and again, ending it")
+            log.warning("zygote stopped repeatedly, ending it")
             self._processes.signal_zygote(signal.SIGKILL)
         else:
-            log.warning("the zygote was stopped, letting it go on", extra={"seconds": ZYGOTE_SECONDS})
+            log.warning("zygote stopped, continuing it", extra={"seconds": ZYGOTE_SECONDS})
             self._processes.signal_zygote(signal.SIGCONT)
 
     def _signalled(self, event: Signalled) -> None:
@@ -221,7 +221,7 @@ class Pod:
                 self._ranks.kill("a second signal came")
                 self._manager.send(signal.SIGKILL)
             case False:
-                log.info("ending all ranks", extra={"signal": signal.Signals(number).name})
+                log.info("all ranks stopped", extra={"signal": signal.Signals(number).name})
                 reached_all = event.from_terminal and number == signal.SIGINT and self._arguments.runs_as != "program"
                 self._end(128 + number, None if reached_all else number, limited=False)
 
@@ -247,10 +247,10 @@ class Pod:
         if self._ending or is_complete or (code == 0 and self._link is not None):
             return
         if self._link is None or self._manager.ends_again_and_again:
-            log.error("the manager ended, ending the ranks", extra={"code": code})
+            log.error("manager ended, ending the ranks", extra={"code": code})
             self._end(_exit_code(code) if code else 1, signal.SIGTERM)
             return
-        log.warning("the manager ended, starting another one; training goes on", extra={"code": code})
+        log.warning("manager ended, starting another", extra={"code": code})
         self._manager.start(self._port)
         self._tell()
 
@@ -278,7 +278,7 @@ class Pod:
             case "replace":
                 self._replace(order.replace.process)
             case "end":
-                log.warning("ending a rank", extra={"reason": order.end.reason})
+                log.warning("rank killed by order of the manager", extra={"reason": order.end.reason})
                 self._processes.say(Signal(order.end.process, signal.SIGKILL))
             case "decides":
                 self._decides = True
@@ -306,7 +306,7 @@ class Pod:
 
     def _let_go(self, reason: str) -> None:
         """Stops waiting for the manager: the first rank that fails, or has failed, ends the pod."""
-        log.info("this pod is not waited for any more", extra={"reason": reason})
+        log.info("pod released by the manager", extra={"reason": reason})
         self._decides = False
         if self._arguments.is_standby:
             self._end(0, None)
@@ -336,12 +336,12 @@ class Pod:
         if self._was_killed and not self._trained and not order.futile and self._untrained < UNTRAINED_RESTARTS:
             self._untrained += 1
         elif order.futile or self._restarts - self._untrained == self._arguments.max_restarts:
-            log.error("training ends", extra={"reason": reason, "restarts": self._restarts})
+            log.error("training abandoned", extra={"reason": reason, "restarts": self._restarts})
             self._seeks_code = not self._failures
             self._end(_exit_code(self._failures[0]) if self._failures else 1, signal.SIGTERM)
             return
         log.warning(
-            "all ranks begin again at the last checkpoint",
+            "all ranks restarted from the last checkpoint",
             extra={"reason": reason, "restart": self._restarts + 1, "max_restarts": self._arguments.max_restarts},
         )
         self._restarting = True
@@ -352,7 +352,7 @@ class Pod:
     # Ranks and spares.
 
     def _take(self, pod_rank: int) -> None:
-        log.info("this standby becomes a backup pod", extra={"pod_rank": pod_rank, "loaded": self._spares.ready})
+        log.info("standby turned into a backup pod", extra={"pod_rank": pod_rank, "loaded": self._spares.ready})
         self._arguments = replace(self._arguments, role=names.BACKUP, node_rank=pod_rank)
         self._start_ranks()
 
@@ -436,13 +436,13 @@ class Pod:
         if code == 0 and not is_standby:
             self._spares.give_up()  # its script does not ask for its rank, and another one would run through it as well
         if not self._spares.given_up:
-            log.warning("a spare ended before it was needed, starting another one", extra={"code": code})
+            log.warning("spare ended early, starting another", extra={"code": code})
             self._later(0 if is_standby else SPARE_SECONDS, SpareDue())
         elif is_standby:
-            log.error("spares of this standby end before they are needed, again and again", extra={"code": code})
+            log.error("spares of this standby ended early repeatedly", extra={"code": code})
             self._end(_exit_code(code) if code else 1, None)
         else:
-            log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
+            log.warning("spare ended early, not replaced", extra={"code": code})
         self._tell()
 
     def _zygote_ended(self, code: int) -> None:
@@ -450,12 +450,12 @@ class Pod:
         self._is_zygote_stopped = False
         self._zygotes.append(time.monotonic())
         if ends_again_and_again(self._zygotes, self._zygotes[-1]):
-            log.error("the zygote ended again and again, and all processes of the pod with it", extra={"code": code})
+            log.error("zygote ended repeatedly with all processes of the pod", extra={"code": code})
             self._end(_exit_code(code), None)
         if self._ending:
             self._manager.runs = False
         else:
-            log.warning("the zygote ended, and all processes of the pod with it, starting another one", extra={"code": code})
+            log.warning("zygote ended with all processes of the pod, starting another", extra={"code": code})
             of_ranks = (rank.own_state for rank in self._ranks.all)
             self._processes.begin_again([self._manager.announce, self._memory, *of_ranks])
             self._spares.lose()
@@ -472,10 +472,10 @@ class Pod:
         if code:
             self._failures.append(code)
             if (self._manager.runs or self._decides) and not self._ending and not self._restarting:
-                log.warning("a rank ended", extra={"rank": rank.number, "code": code})
+                log.warning("rank ended", extra={"rank": rank.number, "code": code})
                 self._wait_for_a_word()
             elif not self._ending and not self._restarting:
-                log.error("a rank failed, ending the others", extra={"rank": rank.number, "code": code})
+                log.error("rank failed, ending the others", extra={"rank": rank.number, "code": code})
                 self._end(_exit_code(code), signal.SIGTERM)
         self._tell()
         self._when_all_ended()

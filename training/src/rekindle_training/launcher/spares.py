@@ -49,11 +49,11 @@ class Spares:
     def waits(self, name: str) -> None:
         if name in self._known:  # it may have a rank by now
             self._known[name].waits_since = time.monotonic()
-            log.info("a spare waits", extra={"spare": name})
+            log.info("spare parked", extra={"spare": name})
 
     def stopped(self, name: str, *, stopped: bool) -> None:
         self._known[name].stopped = stopped
-        log.warning("a spare is not used while it is stopped" if stopped else "a spare goes on", extra={"spare": name})
+        log.warning("spare stopped, not used" if stopped else "spare continued", extra={"spare": name})
 
     def ended(self, name: str) -> None:
         since = self._known.pop(name).waits_since
@@ -75,5 +75,5 @@ class Spares:
         if name is not None:
             waited = self._known.pop(name).waits_since is not None
             self._useless = 0
-            log.info("a spare takes a rank", extra={"rank": rank, "waited": waited})
+            log.info("spare assigned to a rank", extra={"rank": rank, "waited": waited})
         return name

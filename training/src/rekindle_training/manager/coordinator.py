@@ -243,7 +243,7 @@ class Coordinator:
             raise
         else:
             self._alone_behind = behind if recovery.by_itself else None
-            log.info("recovered", extra={"behind": behind, "by_itself": recovery.by_itself})
+            log.info("training recovered", extra={"behind": behind, "by_itself": recovery.by_itself})
             self._recovery = None
             self._membership.turn_away(self._means.pods.forget_standbys())
             self._look_for_faults()
@@ -332,7 +332,7 @@ class Coordinator:
         if self._alone is not None:
             self._alone.give_up(reason, futile=futile)
             return
-        log.error("training cannot go on", extra={"reason": reason})
+        log.error("training not repaired", extra={"reason": reason})
         self._dismiss(reason, FAILED_CODE)
 
     # The beginning, of a job or in the middle of one.
@@ -349,7 +349,7 @@ class Coordinator:
                     self._membership, store, dict(self._membership.starting), begins, self._means.rebuild_timeout
                 )
             except (RankLost, StepFailed) as error:
-                log.warning("training did not start", extra={"reason": error})
+                log.warning("training start failed", extra={"reason": error})
             except RebuildFailed as error:
                 self._end_training(f"training did not start: {error}")
 
@@ -358,7 +358,7 @@ class Coordinator:
         members = self._membership.members.values()
         step = min(member.stepped or member.step for member in members)  # who is found paused completes none
         if (behind := step - 1) > 0 and not self._membership.took_over:
-            log.info("training went on from its checkpoint", extra={"behind": behind})
+            log.info("training resumed from its checkpoint", extra={"behind": behind})
         self._means.reports.progress(step, max(member.steps_lost for member in members), self._membership.world_size)
 
     async def _take_over(self) -> None:
@@ -528,4 +528,4 @@ class Coordinator:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a procedure failed", exc_info=error)
+            log.error("procedure failed", exc_info=error)

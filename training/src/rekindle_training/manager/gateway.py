@@ -112,10 +112,10 @@ class Gateway:
                 async for order in stream():
                     retry = FIRST_RETRY_SECONDS
                     obey(order)
-                log.info("a stream ended, coming back", extra={"stream": what})
+                log.info("stream ended, reconnecting", extra={"stream": what})
             except (grpc.aio.AioRpcError, NotAccepted) as error:
                 log.warning(
-                    "not attached, coming back", extra={"stream": what, "gateway": self._address, "reason": _reason(error)}
+                    "stream rejected, reconnecting", extra={"stream": what, "gateway": self._address, "reason": _reason(error)}
                 )
                 if _is_not_served(error):
                     await asyncio.sleep(not_served)
@@ -153,7 +153,7 @@ class Gateway:
                     status = await _until_answered(functools.partial(self._report, stub, report, metadata))
                 log.info("report answered", extra={"code": status.code, "reason": status.info})
             except TimeoutError:
-                log.warning("a report was never answered")
+                log.warning("report dropped, never answered")
             self._reports.waiting.task_done()
 
     async def _tell_progress(self, stub: "ProgressAsyncStub") -> None:
@@ -164,7 +164,7 @@ class Gateway:
             if receipt.code == 0:
                 self._reports.progress_accepted.set()
                 return
-            log.warning("progress is not accepted, telling again", extra={"code": receipt.code, "reason": receipt.info})
+            log.warning("progress rejected, retrying", extra={"code": receipt.code, "reason": receipt.info})
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
     def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
@@ -190,7 +190,7 @@ async def _until_answered(call: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             return await call()
         except grpc.aio.AioRpcError as error:
-            log.warning("not answered, asking again", extra={"reason": _reason(error)})
+            log.warning("call unanswered, retrying", extra={"reason": _reason(error)})
         await asyncio.sleep(retry)
         retry = min(retry * 1.5, LAST_RETRY_SECONDS)
 

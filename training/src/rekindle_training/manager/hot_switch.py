@@ -87,7 +87,7 @@ class HotSwitch:
         try:
             standstill = await self._pause()
         except TrainingEnds as error:
-            log.info("nothing is switched any more", extra={"reason": error})
+            log.info("hot switch cancelled", extra={"reason": error})
             procedures.release(self._membership)
             return ""
         except (CannotPause, RankLost, TimeoutError) as error:
@@ -115,7 +115,7 @@ class HotSwitch:
     def give_way(self, reason: str) -> None:
         """Ends the hot switch in favour of a recovery: live old processes get their ranks back, and the backups leave."""
         self.over = True
-        log.info("hot switch gives way", extra={"reason": reason})
+        log.info("hot switch preempted", extra={"reason": reason})
         for process in self._new.values():
             self._means.pods.release(reason, process.identity)
         self._membership.dismiss([*self._all_backups(), *self._new.values()], reason)
@@ -172,7 +172,7 @@ class HotSwitch:
         except CannotRepair as error:
             return str(error)
         except Exception as error:
-            log.exception("the migration failed")  # no rank waits for ever
+            log.exception("migration failed")  # no rank waits for ever
             return f"{type(error).__name__}: {error}"
         self._means.reports.status(RECOVERED, info, strategy)
         return ""
@@ -221,7 +221,7 @@ class HotSwitch:
             async with asyncio.timeout(LOST_SECONDS):
                 await self._membership.until(lambda: self._answered(answers) or self._only_old_connected())
         except TimeoutError:
-            log.warning("the backups do not answer")
+            log.warning("backup pods not reached")
         return self._answered(answers)
 
     def _answered(self, answers: list[asyncio.Future[RankMessage]]) -> bool:

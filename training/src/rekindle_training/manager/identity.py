@@ -53,7 +53,7 @@ class Identity:
     def learn(self, job_id: str) -> None:
         """Stores the job's id that the gateway returned."""
         if not self._given and job_id and job_id != self.job_id:
-            log.info("the job is known by the token", extra={"job": job_id})
+            log.info("job id received by token", extra={"job": job_id})
             self.job_id = job_id
             self.known.set()
 
@@ -74,6 +74,6 @@ class Identity:
     def _without(self, problem: str) -> tuple[()]:
         """Logs the problem once, because calls are repeated every second."""
         if problem != self._said:
-            log.warning("no token is sent", extra={"file": str(self._file), "reason": problem})
+            log.warning("token not sent", extra={"file": str(self._file), "reason": problem})
         self._said = problem
         return ()

@@ -113,9 +113,7 @@ class LeftOut:
 
     def _break_off(self, step: int) -> None:
         voting = sorted(rank for rank, at in self._progress.items() if at.votes)
-        log.warning(
-            "some ranks end a step and others do not, all are asked where they stand", extra={"step": step, "end": voting}
-        )
+        log.warning("step ended by some ranks only, all ranks queried", extra={"step": step, "end": voting})
         if step == self._cut_in:
             groups = {rank: at.groups for rank, at in self._progress.items()}
             self._membership.doubted = Doubted(self._membership.generation, step, groups)

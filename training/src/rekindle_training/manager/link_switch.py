@@ -179,7 +179,7 @@ class LinkSwitch:
         ends.
         """
         for member in hanging:
-            log.warning("a rank hangs while links are switched", extra={"rank": member.rank})
+            log.warning("rank hung during link switch", extra={"rank": member.rank})
             self._means.pods.kill(member.identity, "it hangs while links are switched")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):

@@ -71,6 +71,6 @@ class LivenessMonitor:
         else:
             found = [process.process for process in self._pods.processes if process.rank == rank and process.stopped]
         for identity in found if self._membership.generation else ():
-            log.warning("a rank holds training up", extra={"rank": rank, "reason": reason})
+            log.warning("blocking rank found", extra={"rank": rank, "reason": reason})
             self._pods.kill(identity, reason)
             self._membership.ended(identity)

@@ -88,7 +88,5 @@ class LoopEnds:
         limit = QUIET_SECONDS if began_more else self._patience / 2
         if limit and self._clock() - self._since > limit:
             self._since = self._clock()
-            log.warning(
-                "some ranks have left their loops, the others are asked where they stand", extra={"others": sorted(members)}
-            )
+            log.warning("loop left by some ranks, the others queried", extra={"others": sorted(members)})
             self._cut()

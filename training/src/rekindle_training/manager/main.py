@@ -94,7 +94,7 @@ async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, i
 async def _listen(server: grpc.aio.Server, environment: ManagerEnvironment, announce_fd: int | None) -> None:
     port = _bind(server, environment.listen_host, environment.listen_port)
     await server.start()
-    log.info("listening", extra={"port": port})
+    log.info("manager started", extra={"port": port})
     if announce_fd is not None:
         os.write(announce_fd, f"{port}\n".encode())
         os.close(announce_fd)

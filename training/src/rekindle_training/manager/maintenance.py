@@ -126,13 +126,13 @@ class Maintenance:
 
     def stop(self, reason: str) -> None:
         """Ends the maintenance and releases the ranks: training goes on."""
-        log.info("the maintenance ends", extra={"reason": reason})
+        log.info("maintenance ended", extra={"reason": reason})
         self.refuse(reason)
         procedures.release(self._membership)
 
     def give_way(self, reason: str) -> None:
         """Ends the maintenance in favour of a recovery. Its orders are answered after the fault was reported."""
-        log.info("the maintenance gives way", extra={"reason": reason})
+        log.info("maintenance preempted", extra={"reason": reason})
         asyncio.get_running_loop().call_later(2 * MERGE_SECONDS, self.fail, reason)
 
     def fail(self, reason: str) -> None:
@@ -215,7 +215,7 @@ class Maintenance:
         except (CannotRepair, RankLost, RebuildFailed, StepFailed) as error:
             return str(error)
         except Exception as error:
-            log.exception("a maintenance failed")  # no rank waits for ever
+            log.exception("maintenance failed")  # no rank waits for ever
             return f"{type(error).__name__}: {error}"
         self._end(RECOVERED, f"training goes on behind step {step}", "it was ordered to go on")
         return ""

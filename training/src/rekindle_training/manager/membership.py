@@ -222,7 +222,7 @@ class Membership:
     def hear_last_words(self, hello: Hello) -> None:
         """Notes the error by which a process ended. The same error of several processes is logged once."""
         if not any(hello.last_words == words for _, words in self.last_words.values()):
-            log.warning("the script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
+            log.warning("script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
         self.last_words[hello.process] = hello.rank, hello.last_words
 
     def hear(self, process: RankProcess, message: RankMessage) -> None:
@@ -276,7 +276,7 @@ class Membership:
                 self.starting[process.rank] = process
             elif process not in self.all_backups:
                 self.all_backups.append(process)
-            log.info("registered", extra={"rank": process.rank, "role": process.role})
+            log.info("process registered", extra={"rank": process.rank, "role": process.role})
         elif process.generation < self.generation and self.lives(process.identity) and not self._is_followed(process):
             process.generation, self.torn = self.generation, True
             self.members[process.rank] = process
@@ -296,7 +296,7 @@ class Membership:
     def _follow(self, generation: int) -> None:
         """Takes over a newer generation, which a new manager learns from the ranks."""
         if generation > self.generation:
-            log.info("took over", extra={"generation": generation})
+            log.info("process replaced by another", extra={"generation": generation})
             self.generation, self.took_over, self._took_over_at = generation, True, time.monotonic()
             stay = {rank: member for rank, member in self.members.items() if self.lives(member.identity)}
             self.dismiss(

@@ -37,9 +37,9 @@ class Orders:
         fields = {"order": signal.signalType, "actions": ",".join(signal.actions), "strategy": signal.changeStrategy}
         maintenance = PAUSE in signal.actions or signal.changeStrategy == CONTINUE  # who carries it out knows what was answered
         if self._is_overtaken(key) or (self._is_repeated(key) and not maintenance):
-            log.info("ignored a repeated order", extra=fields)
+            log.info("repeated order ignored", extra=fields)
             return
-        log.info("order", extra={**fields, "uuid": signal.uuid})
+        log.info("order received", extra={**fields, "uuid": signal.uuid})
         if signal.changeStrategy == CONTINUE:
             self._coordinator.go_on(signal.uuid)
         elif maintenance:
@@ -83,23 +83,23 @@ class Orders:
             case _ if (kind := _kind(signal)) is not None:
                 self._coordinator.recover(self._order(kind, signal))
             case _:
-                log.warning("this version cannot carry out that order", extra={"order": signal.signalType})
+                log.warning("unknown order rejected", extra={"order": signal.signalType})
 
     def _prepare(self, signal: ProcessManageSignal) -> None:
         try:
             self._coordinator.prepare(self._ranks(signal))
         except ValueError as error:
-            log.warning("an order that makes no sense", extra={"reason": error})
+            log.warning("invalid hot switch order rejected", extra={"reason": error})
             self._coordinator.refuse_switch()
 
     def _backup_runs(self, signal: ProcessManageSignal) -> None:
         if not (switched := self._coordinator.switched):
-            log.warning("no pod is switched now")
+            log.warning("order rejected, no hot switch runs")
             return
         try:
             self._coordinator.name_standbys(self._standbys(signal, switched))
         except ValueError as error:
-            log.warning("an order that makes no sense", extra={"reason": error})
+            log.warning("invalid standby order rejected", extra={"reason": error})
             self._coordinator.stop()
             self._coordinator.refuse_switch()
 

@@ -72,7 +72,7 @@ class Pods:
         self._pods = [known for known in self._pods if known is pod or known.state.pod != state.pod]  # an earlier stream's
         if state.standby.loaded and not was_loaded:
             loaded = sum(known.state.standby.loaded for known in self._pods)
-            log.info("a standby is ready", extra={"uid": state.pod_uid, "standbys": loaded})
+            log.info("standby registered", extra={"uid": state.pod_uid, "standbys": loaded})
         self._give_rank(pod)
         if self._untold is not None:
             reason, futile = self._untold
@@ -156,7 +156,7 @@ class Pods:
         """
         for pod in self._pods:
             if rank_process in ("", *(process.process for process in pod.state.processes)):
-                log.info("released a pod", extra={"pod": pod.state.pod, "reason": reason})
+                log.info("pod released", extra={"pod": pod.state.pod, "reason": reason})
                 order = PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason))
                 self._released[pod.state.pod] = order
                 pod.outbox.put_nowait(order)
@@ -183,12 +183,12 @@ class Pods:
 
     def _give_rank(self, pod: _Pod) -> None:
         if pod.state.HasField("standby") and (rank := self._named.get(pod.state.pod_uid)) is not None:
-            log.info("a standby takes the ranks of a pod", extra={"uid": pod.state.pod_uid, "pod_rank": rank})
+            log.info("standby assigned to a pod", extra={"uid": pod.state.pod_uid, "pod_rank": rank})
             self._told.add(pod.state.pod)
             pod.outbox.put_nowait(PodOrder(take=Take(pod_rank=rank)))
 
     def _order(self, about: str, order: PodOrder) -> None:
-        log.info("told a pod", extra={"order": order.WhichOneof("kind"), "about": about})
+        log.info("pod told its rank", extra={"order": order.WhichOneof("kind"), "about": about})
         self._orders[about] = order
         for pod in self._pods:
             pod.outbox.put_nowait(order)

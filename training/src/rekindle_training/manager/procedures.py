@@ -75,7 +75,7 @@ async def pause(membership: Membership, maintenance: str | None = None) -> Stand
     paused = await _ask_all(
         membership, ManagerMessage(pause_at=PauseAt(step=step, maintenance=maintenance)), "paused", PAUSE_SECONDS
     )
-    log.info("paused", extra={"step": step})
+    log.info("training paused", extra={"step": step})
     said = {rank: answer.paused for rank, answer in paused.items()}
     own_states = {rank: at.own_state for rank, at in said.items()}
     return Standstill(step, own_states, {rank: at.replicas for rank, at in said.items()})
@@ -142,7 +142,7 @@ async def rebuild(membership: Membership, store: Store, members: Members, plan: 
         membership.follow_links(members)
     answer = "paused" if plan.stands else "stepped"
     asked = {rank: members[rank].ask(_invitation(membership, store, plan, rank, limit), answer) for rank in sorted(members)}
-    log.info("rebuilding", extra={"generation": membership.generation, "step": plan.step})
+    log.info("rebuild started", extra={"generation": membership.generation, "step": plan.step})
     return await _answers(asked, None)
 
 

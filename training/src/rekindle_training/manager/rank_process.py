@@ -187,7 +187,7 @@ class RankProcess:
                 self.standing = message.standing
                 self._fail(StepFailed(f"rank {self.rank}: {message.standing.reason or LOST_OTHERS}"))
             case "failed":
-                log.warning("a rank could not join", extra={"rank": self.rank, "reason": message.failed.reason})
+                log.warning("rank join failed", extra={"rank": self.rank, "reason": message.failed.reason})
                 self._fail(RebuildFailed(message.failed.reason))
 
     def completes_no_step(self, error: Exception) -> None:

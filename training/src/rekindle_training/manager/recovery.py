@@ -102,7 +102,7 @@ class Recovery:
             case Kind.STOP:
                 reports.stop_complete(FAILED, failure, self.faults.known)
             case Kind.ANNOUNCE:
-                log.warning("nothing can be offered", extra={"reason": failure})
+                log.warning("strategies withdrawn", extra={"reason": failure})
                 reports.strategies(EXIT, faults=self.faults.known)
             case Kind.RETRY:
                 reports.status(RETRY_FAILED, failure, RETRY, order.attempt)
@@ -205,7 +205,7 @@ class Recovery:
         if not self._means.decides_without_orders:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(self._patience)
-        log.warning("no order came, this manager repairs training by itself", extra={"waited": self._patience})
+        log.warning("order not received, manager repairs training by itself", extra={"waited": self._patience})
         behind = await self._repaired(InPlace(self._means.membership, self._means.pods))
         self.by_itself = True
         return behind
@@ -237,7 +237,7 @@ class Recovery:
         except Exception as error:
             behind = None
             self._answer_with(order, f"{type(error).__name__}: {error}")
-            log.exception("an order could not be carried out")
+            log.exception("order failed")
         self._carried = None
         return behind
 

@@ -133,7 +133,7 @@ class Repair:
                 self._count(error)
                 self._membership.follow_links(self._new)  # a first link may be pulled there, or elsewhere
             else:
-                log.info("repaired", extra={"step": found.step, "seconds": round(time.monotonic() - began, 3)})
+                log.info("ranks repaired", extra={"step": found.step, "seconds": round(time.monotonic() - began, 3)})
                 return found.step
 
     async def _attempt(self, standing: Mapping[int, Standing]) -> Plan | None:

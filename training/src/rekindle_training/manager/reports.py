@@ -59,11 +59,11 @@ class Reports:
             await self.progress_accepted.wait()
 
     def strategies(self, *offered: str, faults: Types | None = None) -> None:
-        log.info("report: strategies", extra={"offered": ",".join(offered)})
+        log.info("strategies report sent", extra={"offered": ",".join(offered)})
         self._tell(RecoverStrategyRequest(strategies=offered, faultRanks=_fault_ranks(faults or {})))
 
     def stop_complete(self, code: int, info: str, faults: Types) -> None:
-        log.info("report: training has stopped", extra={"code": code, "reason": info, "ranks": sorted(faults)})
+        log.info("stop report sent", extra={"code": code, "reason": info, "ranks": sorted(faults)})
         status = Status(code=code, info=info)
         self._tell(StopCompleteRequest(status=status, faultRanks=_fault_ranks(faults)))
 
@@ -74,13 +74,13 @@ class Reports:
 
         Without the `status` message the original control plane would crash.
         """
-        log.info("report: status", extra={"code": code, "reason": info, "strategy": strategy})
+        log.info("status report sent", extra={"code": code, "reason": info, "strategy": strategy})
         status = Status(code=code, info=info)
         self._tell(RecoverStatusRequest(status=status, strategy=strategy), _of_attempt(attempt))
 
     def links_switched(self, *, result: bool, info: str, attempt: str) -> None:
         """Reports a link switch. If the result is false, all ranks use the links that they had before."""
-        log.info("report: links are switched", extra={"result": result, "reason": info})
+        log.info("link switch report sent", extra={"result": result, "reason": info})
         self._tell(SwitchResult(result=result), (*_of_attempt(attempt), _in_words(info)))
 
     def stress_tested(self, results: Mapping[int, Mapping[str, tuple[str, str]]], info: str, attempt: str) -> None:
@@ -89,7 +89,7 @@ class Reports:
         Args:
             results: code and result line of each check, by rank and then by the check's name.
         """
-        log.info("report: stress tested", extra={"ranks": len(results), "result": info})
+        log.info("device test report sent", extra={"ranks": len(results), "result": info})
         told = {
             str(rank): StressTestRankResult(
                 rankResult={name: StressTestOpResult(code=code, result=line) for name, (code, line) in of_rank.items()}
@@ -99,7 +99,7 @@ class Reports:
         self._tell(StressTestResult(stressResult=told), (*_of_attempt(attempt), _in_words(info)))
 
     def process_fault(self, faults: Types) -> None:
-        log.info("report: process fault", extra={"ranks": sorted(faults)})
+        log.info("process fault report sent", extra={"ranks": sorted(faults)})
         self._tell(ProcessFaultRequest(faultRanks=_fault_ranks(faults)))
 
     def _tell(self, report: Report, metadata: Metadata = ()) -> None:
@@ -108,7 +108,7 @@ class Reports:
     def progress(self, step: int, steps_lost: int, world_size: int) -> None:
         """Reports that training advances. Sent once in a manager's life."""
         if not self.progressed.done():
-            log.info("report: progress", extra={"step": step, "steps_lost": steps_lost})
+            log.info("progress report sent", extra={"step": step, "steps_lost": steps_lost})
             report = ProgressReport(
                 incarnation=self._incarnation,
                 step=step,

@@ -36,7 +36,7 @@ class RanksService(RanksServicer):
         if first is None:
             return
         if problem := protocol_problem(first.hello.protocol) or self._membership.shape_problem(first.hello):
-            log.error("refused a process", extra={"rank": first.hello.rank, "reason": problem})
+            log.error("process refused", extra={"rank": first.hello.rank, "reason": problem})
             await context.abort(StatusCode.FAILED_PRECONDITION, problem)
         if first.hello.last_words:
             self._membership.hear_last_words(first.hello)
@@ -57,7 +57,7 @@ class RanksService(RanksServicer):
                     message = await anext(messages)
                 self._membership.hear(process, message)
         except TimeoutError:
-            log.warning("a rank is silent, hanging up", extra={"rank": process.rank})
+            log.warning("silent rank disconnected", extra={"rank": process.rank})
         except StopAsyncIteration:
             pass
         finally:
@@ -77,7 +77,7 @@ class PodsService(PodsServicer):
         if first is None or self._pods.over:
             return
         if problem := protocol_problem(first.protocol):
-            log.error("refused a launcher", extra={"reason": problem})
+            log.error("launcher refused", extra={"reason": problem})
             await context.abort(StatusCode.FAILED_PRECONDITION, problem)
         pod = self._pods.attach()
         self._pods.hear(pod, first)
@@ -99,7 +99,7 @@ class PodsService(PodsServicer):
                     state = await anext(states)
                 hear(state)
         except TimeoutError:
-            log.warning("a launcher is silent, hanging up")
+            log.warning("silent launcher disconnected")
         except StopAsyncIteration:
             pass
         finally:

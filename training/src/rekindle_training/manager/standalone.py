@@ -57,7 +57,7 @@ class Standalone:
         if self.given_up:
             return
         self.given_up = True
-        log.error("training cannot go on", extra={"reason": reason})
+        log.error("training given up", extra={"reason": reason})
         self._pods.restart(reason, futile=futile)
 
     async def watch(self) -> None:
@@ -114,5 +114,5 @@ class Standalone:
     def _kill(self, rank: int, reason: str) -> None:
         for process in self._pods.processes:
             if process.rank == rank and not process.HasField("ended"):
-                log.warning("ending a rank", extra={"rank": rank, "reason": reason})
+                log.warning("rank killed by the manager", extra={"rank": rank, "reason": reason})
                 self._pods.kill(process.process, reason)

@@ -110,7 +110,7 @@ class Stress:
             check.peers.extend(ranks)
             check.store_port = (await self._means.store).port
         message = ManagerMessage(generation=self._membership.generation, stress_test=check)
-        log.info("checking", extra={"check": NAMES[op], "ranks": len(ranks)})
+        log.info("device checks started", extra={"check": NAMES[op], "ranks": len(ranks)})
         asked = {rank: self._membership.members[rank].ask(message, "stress_tested") for rank in ranks}
         await asyncio.wait(asked.values(), timeout=2 * check.seconds + ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
         answers = {rank: answer.result().stress_tested for rank, answer in asked.items() if answer.done()}

@@ -168,9 +168,9 @@ class Processor:
                     self._converse(stub)
                 except grpc.RpcError as error:
                     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                        log.error("the manager refuses this process", extra={"reason": error.details()})  # noqa: TRY400
+                        log.error("process refused by the manager", extra={"reason": error.details()})  # noqa: TRY400
                         os._exit(REFUSED)
-                    log.info("lost the manager, coming back", extra={"manager": address, "reason": error.code().name})
+                    log.info("manager lost by the rank, reconnecting", extra={"manager": address, "reason": error.code().name})
                 self._ended.wait(RETRY_SECONDS)
 
     def _converse(self, stub: RanksStub) -> None:
@@ -237,7 +237,7 @@ class Processor:
 
     def _obey(self, message: ManagerMessage) -> None:
         if message.generation < self.generation:
-            log.warning("ignored a message of an earlier generation", extra={"generation": message.generation})
+            log.warning("message of an earlier generation ignored", extra={"generation": message.generation})
             return
         match message.WhichOneof("kind"):
             case "stand":
@@ -273,7 +273,7 @@ class Processor:
         self._gate.open()
 
     def _leave(self, leave: Leave) -> None:
-        log.info("told to leave", extra={"reason": leave.reason})
+        log.info("process dismissed by the manager", extra={"reason": leave.reason})
         if leave.exit_code:
             os._exit(leave.exit_code)
         self._gate.leave(leave)

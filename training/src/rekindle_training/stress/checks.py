@@ -62,10 +62,10 @@ class Checks:
         try:
             verdict = self._verdict(order, device, turn)
         except FAILURES as error:
-            log.exception("a check could not be made")
+            log.exception("device check aborted")
             verdict = Verdict(NOT_RUN, in_words(error))
         if not turn.stopped:
-            log.info("checked", extra={"check": NAMES.get(order.op), "code": verdict.code, "result": verdict.result})
+            log.info("device checked", extra={"check": NAMES.get(order.op), "code": verdict.code, "result": verdict.result})
             told = StressTested(id=order.id, code=verdict.code, result=verdict.result, wrong=verdict.wrong, silent=verdict.silent)
             self._told = told
             self._tell(told)
