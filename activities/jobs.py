@@ -24,9 +24,11 @@ from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, runs_mode
 from rekindle.model.activity_values import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.base import sent
+from rekindle.model.dialogue import Receipt
 from rekindle.model.links import OnBackup
-from rekindle.model.recovery import Outcome, Receipt, Verdict
+from rekindle.model.mode import Outcome
 from rekindle.model.state import JobStatus
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes.mode_table import LAST
 from rekindle.temporal import Attributes, living
 

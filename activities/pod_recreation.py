@@ -15,7 +15,7 @@ from rekindle.model.activity_values import Held, MadeAnew, MadeAnewRequest
 from rekindle.model.bounds import few
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.keys import POD_TYPE
-from rekindle.model.recovery import PodRef, Switched
+from rekindle.model.situation import PodRef, Switched
 from rekindle.policy.detection.pod_ranks import rank_of
 
 

@@ -51,7 +51,7 @@ from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import GENERATION, POD_TYPE, TAKEN_AS
-from rekindle.model.recovery import PodRef
+from rekindle.model.situation import PodRef
 from rekindle.model.stress import StressTargets
 from rekindle.policy.detection import isolation, refusals
 from rekindle.policy.detection.devices import DeviceOfRank, devices

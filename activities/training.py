@@ -6,7 +6,7 @@ from temporalio import activity
 
 from activities.error_mapping import translating_errors
 from rekindle.model.activity_values import EndSession
-from rekindle.model.recovery import Order
+from rekindle.model.dialogue import Order
 
 
 class Streams(Protocol):

@@ -18,8 +18,9 @@ from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.base import Value
+from rekindle.model.incident import Incident
 from rekindle.model.manifest import parse
-from rekindle.model.recovery import Incident, Outcome
+from rekindle.model.mode import Outcome
 
 STEPS_BETWEEN = 15
 PATIENCE = 120.0

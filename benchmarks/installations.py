@@ -16,8 +16,8 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from rekindle import ids
 from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
+from rekindle.model.dialogue import Receipt
 from rekindle.model.job import Job
-from rekindle.model.recovery import Receipt
 from rekindle.model.state import JobState, Registration
 from rekindle.temporal import TASK_TIMEOUT
 

@@ -25,9 +25,9 @@ from benchmarks.load_clients import ScriptedClient, all_attached
 from benchmarks.load_control import PODS, RANKS_PER_POD
 from rekindle import ids
 from rekindle.cli.stack import Stack
+from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import Receipt
 from rekindle.temporal import connect
 
 SINGLES = 5

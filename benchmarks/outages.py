@@ -31,11 +31,13 @@ from benchmarks.load_control import PODS, RANKS_PER_POD
 from benchmarks.training_sides import GONE, MEMORY, RANKS, MindioSide, OurSide, ToldPod
 from rekindle import ids
 from rekindle.cli.stack import Stack
+from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import Fault, FaultKind, FaultReport
+from rekindle.model.incident import Incident
 from rekindle.model.job import Capability, Job, JobId
 from rekindle.model.keys import FAULT_RETRY_TIMES, PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome, Receipt
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus
 from rekindle.model.training_side import TrainingSide
 from rekindle.temporal import connect

@@ -34,7 +34,8 @@ from rekindle.cli.demos.scenario import RANKS, STEP_MS, run_undisturbed
 from rekindle.cli.stack import Machine, running
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.incident import Incident
+from rekindle.model.mode import Mode, Outcome
 
 NODES = PODS + 1
 

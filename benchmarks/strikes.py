@@ -8,7 +8,7 @@ from benchmarks.struck_jobs import PODS, RANKS_PER_POD, Trial
 from rekindle.cli.demos.process_faults import processes_of
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 
 
 async def kill(trial: Trial) -> float:

@@ -13,10 +13,11 @@ from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.cluster import JobObject, Pod
+from rekindle.model.incident import Incident
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import RANK_INDEX, RECOVER_STRATEGY, SUB_HEALTHY_STRATEGY
 from rekindle.model.manifest import parse
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 
 PODS = 2
 RANKS_PER_POD = RANKS // PODS

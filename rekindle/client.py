@@ -32,12 +32,15 @@ from rekindle import ids
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
 from rekindle.model.base import Value, sent
+from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import Fault, FaultReport
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressRequest
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import ladder, requests
 from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect, in_words

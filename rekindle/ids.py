@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 
 CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""

@@ -31,10 +31,12 @@ from rekindle import ids
 from rekindle.client import INVALID, Rekindle, cancellable
 from rekindle.errors import BadInput, Busy, NotMoved, Refused, Unavailable
 from rekindle.model.base import sent
+from rekindle.model.dialogue import Receipt
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks, describe
 from rekindle.model.maintenance import FailoverRequest, Maintenance, SwitchBack
-from rekindle.model.recovery import Mode, ModeRequest, Receipt
+from rekindle.model.mode import Mode
 from rekindle.policy.modes import requests
 from rekindle.policy.operations import links as policy
 from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread, in_words

@@ -16,7 +16,8 @@ from temporalio.service import RPCError
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import RekindleError
-from rekindle.model.recovery import Mode, Verdict
+from rekindle.model.mode import Mode
+from rekindle.model.verdict import Verdict
 
 LOOK = 0.2
 """Seconds between two looks at a job whose mode has not begun."""

@@ -26,8 +26,8 @@ from rekindle import ids
 from rekindle.client import Rekindle, cancellable
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.model.base import sent
+from rekindle.model.dialogue import Receipt
 from rekindle.model.plan import ENDS, Control, Forecast, Stage, SwitchPlan, Upgrade, UpgradeRequest, Word
-from rekindle.model.recovery import Receipt
 from rekindle.policy.modes import requests
 from rekindle.policy.operations import switch_upgrade
 from rekindle.temporal import TASK_TIMEOUT, handle_unread, in_words

@@ -11,8 +11,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.client import Rekindle, begun
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
-from rekindle.model.recovery import Mode, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.stress import StressRequest
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import requests
 from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import Attributes

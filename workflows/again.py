@@ -3,7 +3,8 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.fault import Fault, FaultKind, FaultReport
-from rekindle.model.recovery import Incident, Outcome
+from rekindle.model.incident import Incident
+from rekindle.model.mode import Outcome
 from rekindle.model.state import Again, JobState
 from rekindle.policy.modes.mode_table import LAST
 from workflows import faults

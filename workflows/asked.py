@@ -9,8 +9,11 @@ from collections.abc import Callable
 
 from temporalio import workflow
 
+from rekindle.model.dialogue import Report, ReportKind, Strategy
 from rekindle.model.fault import Fault
-from rekindle.model.recovery import Outcome, Report, ReportKind, Situation, Strategy, Training
+from rekindle.model.mode import Outcome
+from rekindle.model.situation import Situation
+from rekindle.model.verdict import Training
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks
 from workflows.mode import Ends, ModeWorkflow

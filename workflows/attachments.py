@@ -7,7 +7,7 @@ Clocks of two gateways are never compared: an attachment is older than the job's
 
 from enum import StrEnum
 
-from rekindle.model.recovery import Attachment
+from rekindle.model.attachment import Attachment
 from rekindle.model.state import JobState
 from rekindle.policy.dialogue.client_identity import Identity, identity
 from rekindle.policy.training_sides.table import side_of

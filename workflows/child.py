@@ -17,8 +17,10 @@ from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 from rekindle.ids import ErrorTypes, recovery_workflow
 from rekindle.model import bounds
+from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.job import Job
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes

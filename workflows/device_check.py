@@ -10,8 +10,11 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import FindingsRequest, Found, TargetsRequest
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Training, Verdict
+from rekindle.model.dialogue import ReportKind
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.operations import device_checks
 from workflows import steps

@@ -14,8 +14,11 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
+from rekindle.model.attachment import Attachment
+from rekindle.model.dialogue import Heard, Order, Receipt, Report, ReportKind, Strategy
 from rekindle.model.fault import ManagerGone
-from rekindle.model.recovery import Attachment, Heard, Mode, Order, Receipt, RecoveryContext, Report, ReportKind, Strategy
+from rekindle.model.incident import RecoveryContext
+from rekindle.model.mode import Mode
 from rekindle.policy.dialogue import orders, reports
 from rekindle.policy.dialogue.client_identity import Identity, identity
 from rekindle.policy.training_sides.row import TrainingSideRow

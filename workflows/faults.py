@@ -22,8 +22,10 @@ from rekindle.model.fault import (
     FaultyRanks,
     Sighting,
 )
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job
-from rekindle.model.recovery import Handled, Incident, Outcome
+from rekindle.model.mode import Outcome
+from rekindle.model.situation import Handled
 from rekindle.model.state import JobState, Standing, Told
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes.cases import Case

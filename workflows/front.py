@@ -11,8 +11,10 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, job_workflow
 from rekindle.model.activity_values import AskRequest, TargetsRequest, WithdrawRequest
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.incident import ModeRequest
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.stress import Op, StressRequest
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import requests
 from workflows import steps
 from workflows.mode import shielded

@@ -7,7 +7,7 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.model.activity_values import Scheduled
 from rekindle.model.job import Job
-from rekindle.model.recovery import PodRef
+from rekindle.model.situation import PodRef
 from workflows import steps
 
 

@@ -16,22 +16,14 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import Backup, BackupRequest
+from rekindle.model.attachment import Attachment
+from rekindle.model.dialogue import Report, ReportKind
 from rekindle.model.fault import Fault, FaultKind, FaultType
+from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.job import ManagerLost, SubHealthStrategy
-from rekindle.model.recovery import (
-    Attachment,
-    Handled,
-    Mode,
-    ModeRequest,
-    Outcome,
-    PodRef,
-    RecoveryContext,
-    Report,
-    ReportKind,
-    Switched,
-    Training,
-    Verdict,
-)
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Handled, PodRef, Switched
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.drain.drain_verdicts import BY_REQUEST, WENT_BACK
 from rekindle.policy.modes import faulty_ranks

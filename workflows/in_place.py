@@ -10,7 +10,10 @@ from temporalio import workflow
 
 from rekindle.ids import Workflows
 from rekindle.model.bounds import numbered
-from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Report, Strategy, Verdict
+from rekindle.model.dialogue import Report, Strategy
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import faulty_ranks, recovery_opening
 from rekindle.policy.modes.mode_table import IN_PLACE_TRIES
 from workflows.mode import NOTHING, Ends

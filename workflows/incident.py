@@ -12,11 +12,15 @@ from temporalio.exceptions import ActivityError, FailureError
 from rekindle.ids import Signals
 from rekindle.model import bounds
 from rekindle.model.base import Value
+from rekindle.model.dialogue import Order
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
+from rekindle.model.incident import Incident, RecoveryContext
 from rekindle.model.links import OnBackup
-from rekindle.model.recovery import Incident, Mode, Order, Outcome, Own, RecoveryContext, Situation, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Own, Situation
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
+from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import cases, recovery_opening, succession
 from rekindle.policy.modes.cases import Case

@@ -9,11 +9,14 @@ from datetime import datetime, timedelta
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.activity_values import Survey
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import EXPECTED_HOLDER, HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.incident import Incident
 from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.links import OnBackup
-from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Switched, Verdict
+from rekindle.model.mode import Outcome
+from rekindle.model.situation import PodRef, Switched
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
@@ -28,6 +31,7 @@ from rekindle.model.state import (
     Registration,
     Remembered,
 )
+from rekindle.model.verdict import Verdict
 from rekindle.policy.detection import refusals
 from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts

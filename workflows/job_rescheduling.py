@@ -15,10 +15,14 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from rekindle.errors import ClusterUnavailable, Refused, Withheld
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import PodCount, Restart
+from rekindle.model.attachment import Progress
 from rekindle.model.bounds import few
 from rekindle.model.cluster import ClusterEvent, JobPhase
+from rekindle.model.dialogue import ReportKind
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Progress, RecoveryContext, ReportKind, Verdict
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.policy.placement import avoided_nodes
 from workflows import steps
 from workflows.front import front

@@ -16,9 +16,12 @@ from rekindle.errors import BadInput, NotFound
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds, stored
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
+from rekindle.model.dialogue import Receipt
+from rekindle.model.incident import ModeRequest
 from rekindle.model.links import LinksReset, NodeLinks, Placed, describe, named
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import requests
 from rekindle.policy.modes.mode_table import LAST
 from rekindle.policy.operations import links

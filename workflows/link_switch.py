@@ -11,8 +11,11 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import ResolveLinksRequest
+from rekindle.model.dialogue import Report, ReportKind
+from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.links import RankLinks, describe
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Report, ReportKind, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.operations import links
 from workflows import steps

@@ -14,18 +14,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from rekindle.ids import ErrorTypes, Signals
 from rekindle.model import bounds
+from rekindle.model.attachment import Progress
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultsNow, not_among
+from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import (
-    ModeRequest,
-    Outcome,
-    Phase,
-    Progress,
-    RecoveryContext,
-    Situation,
-    Training,
-    Verdict,
-)
+from rekindle.model.mode import Outcome
+from rekindle.model.situation import Phase, Situation
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import recovery_opening
 from rekindle.temporal import Attributes
 from workflows.dialogue import Dialogue

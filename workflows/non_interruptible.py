@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable
 
 from temporalio import workflow
 
-from rekindle.model.recovery import ModeRequest, Outcome, Verdict
+from rekindle.model.incident import ModeRequest
+from rekindle.model.mode import Outcome
+from rekindle.model.verdict import Verdict
 from workflows.front import front
 from workflows.mode import Ends, ModeWorkflow, shielded
 

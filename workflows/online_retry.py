@@ -9,8 +9,11 @@ from datetime import timedelta
 from temporalio import workflow
 
 from rekindle.ids import Workflows
+from rekindle.model.dialogue import Strategy
 from rekindle.model.fault import FaultType
-from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Strategy, Verdict
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import recovery_opening
 from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer

@@ -11,8 +11,12 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
+from rekindle.model.attachment import Attachment
+from rekindle.model.dialogue import Order, Report, ReportKind
 from rekindle.model.job import Job
-from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation, Training
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Situation
+from rekindle.model.verdict import Training
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks, recovery_opening
 from workflows import steps

@@ -8,7 +8,9 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from rekindle.model.recovery import Outcome, Report, ReportKind, Training, Verdict
+from rekindle.model.dialogue import Report, ReportKind
+from rekindle.model.mode import Outcome
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import cases
 from workflows.asked import LOST, asked_whether_it_trains

@@ -7,8 +7,11 @@ from datetime import datetime, timedelta
 
 from temporalio import workflow
 
+from rekindle.model.dialogue import Order, Report, ReportKind, Strategy
 from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, not_among
-from rekindle.model.recovery import Handled, Order, Outcome, Report, ReportKind, Strategy, Training, Verdict
+from rekindle.model.mode import Outcome
+from rekindle.model.situation import Handled
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import faulty_ranks, recovery_opening
 from workflows.asked import asked_whether_it_trains
 from workflows.mode import Ends, seconds

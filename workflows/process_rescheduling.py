@@ -18,8 +18,12 @@ from rekindle.errors import NotFound
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import BackupRequest, Replacement
 from rekindle.model.bounds import few
+from rekindle.model.dialogue import Report, Strategy
 from rekindle.model.fault import FaultKind
-from rekindle.model.recovery import Handled, Mode, ModeRequest, PodRef, RecoveryContext, Report, Strategy, Switched, Verdict
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode
+from rekindle.model.situation import Handled, PodRef, Switched
+from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks
 from rekindle.policy.modes.mode_table import RESCHEDULING_TRIES

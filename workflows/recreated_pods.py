@@ -13,8 +13,9 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.model.activity_values import Held
 from rekindle.model.bounds import few, numbered
+from rekindle.model.dialogue import Report, Strategy
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
-from rekindle.model.recovery import Report, Strategy, Switched
+from rekindle.model.situation import Switched
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks, recovery_opening
 from rekindle.policy.modes.eligibility import MOST_REPLACED, too_many

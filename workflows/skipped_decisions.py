@@ -5,7 +5,8 @@ Each is recorded with its reason. Used by `TrainingJob`.
 
 from temporalio import workflow
 
-from rekindle.model.recovery import Outcome, Verdict
+from rekindle.model.mode import Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import observe_only
 from rekindle.policy.modes.cases import Case

@@ -60,12 +60,14 @@ from rekindle.model.activity_values import (
     WithdrawRequest,
 )
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.dialogue import Order
 from rekindle.model.explained import NodesNow, NodesRequest
 from rekindle.model.links import OnBackup
 from rekindle.model.maintenance import FailoverRequest
 from rekindle.model.plan import FailOver, Leaf, LeafView, MoveBack, Moved, SurveyLeafRequest
-from rekindle.model.recovery import Order, PodRef, Verdict
+from rekindle.model.situation import PodRef
 from rekindle.model.stress import StressTargets
+from rekindle.model.verdict import Verdict
 
 HEARTBEAT = timedelta(seconds=2)
 MARGIN = timedelta(seconds=30)

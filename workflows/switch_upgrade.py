@@ -15,6 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, PlanUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds, stored
+from rekindle.model.dialogue import Receipt
 from rekindle.model.links import NodeLinks
 from rekindle.model.maintenance import FailoverRequest, Move
 from rekindle.model.plan import (
@@ -32,7 +33,6 @@ from rekindle.model.plan import (
     Where,
     Word,
 )
-from rekindle.model.recovery import Receipt
 from rekindle.policy.modes import requests
 from rekindle.policy.operations import switch_upgrade
 from rekindle.temporal import Attributes

@@ -17,14 +17,17 @@ from temporalio.exceptions import ApplicationError, FailureError
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model import bounds, stored
 from rekindle.model.activity_values import EndSession, RememberRequest
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.bounds import few
+from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
 from rekindle.model.job import Job, JobId
 from rekindle.model.links import LinksReset, OnBackup
-from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
+from rekindle.model.mode import Outcome
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
 from rekindle.model.trace import Trace
+from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import cases, eligibility, faulty_ranks, observe_only, requests

@@ -6,8 +6,9 @@ from temporalio.common import SearchAttributeKey
 
 from rekindle.model import bounds
 from rekindle.model.fault import Fault
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job
-from rekindle.model.recovery import Incident, Mode
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.dialogue.client_identity import doubts
 from rekindle.policy.modes import cases

@@ -26,11 +26,13 @@ from rekindle.cli.stack import Machine, Stack, running
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.maintenances import Maintenances
+from rekindle.model.attachment import Progress
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.dialogue import Receipt
 from rekindle.model.job import Capability, SubHealthStrategy
 from rekindle.model.keys import CAPABILITIES, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Mode, Outcome, Progress, Receipt
+from rekindle.model.mode import Mode, Outcome
 from tests.support.peer import Script, ScriptedPeer
 
 HERE = Path(__file__).parent

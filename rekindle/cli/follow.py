@@ -15,7 +15,7 @@ from rekindle.cli.output import console, problems
 from rekindle.client import Rekindle
 from rekindle.errors import RekindleError
 from rekindle.model.job import Job
-from rekindle.model.recovery import Verdict
+from rekindle.model.verdict import Verdict
 
 LOOK = 0.3
 """Seconds between two looks at the recovery's page."""

@@ -24,8 +24,8 @@ from rekindle.ids import LINK_FAILOVER
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks, describe, named
 from rekindle.model.maintenance import Maintenance, Move, Stage
+from rekindle.model.mode import Outcome
 from rekindle.model.problems import problems
-from rekindle.model.recovery import Outcome
 from rekindle.temporal import Attributes
 
 Thing = TypeVar("Thing")

@@ -19,9 +19,11 @@ from rekindle.cli.pods import pod_words, waiting
 from rekindle.client import RecoveryRow
 from rekindle.model.bounds import numbered
 from rekindle.model.cluster import Pod
-from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from rekindle.model.incident import Incident
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.model.stress import Code, Tested
+from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue.client_identity import doubts
 from rekindle.policy.modes.cases import describe
 from rekindle.policy.modes.job_phase import phase

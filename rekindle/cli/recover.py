@@ -25,9 +25,11 @@ from rekindle.cli.output import (
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.fault import FaultKind
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import requests
 from rekindle.policy.modes.ladder import for_request
 

@@ -8,7 +8,8 @@ from cyclopts import Parameter
 from rekindle.cli.output import Format, Output
 from rekindle.cli.recover import DryRun, asked_for
 from rekindle.errors import BadInput
-from rekindle.model.recovery import Mode, ModeRequest
+from rekindle.model.incident import ModeRequest
+from rekindle.model.mode import Mode
 from rekindle.model.stress import Op, StressRequest
 
 OPS = {"compute": Op.COMPUTE, "p2p": Op.MESSAGES, "memory": Op.MEMORY}

@@ -3,7 +3,7 @@
 from urllib.parse import quote
 
 from rekindle.ids import Workflows
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from rekindle.temporal import Attributes
 
 LIVING = f'(WorkflowType = "{Workflows.TRAINING_JOB}" AND ExecutionStatus = "Running")'

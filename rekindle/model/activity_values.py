@@ -6,11 +6,13 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Fault, Sighting
+from rekindle.model.incident import ModeRequest
 from rekindle.model.links import NodeLinks, Placed
-from rekindle.model.recovery import ModeRequest, PodRef, Switched, Verdict
+from rekindle.model.situation import PodRef, Switched
 from rekindle.model.standby import Standby
 from rekindle.model.state import Remembered
 from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
+from rekindle.model.verdict import Verdict
 
 
 class BackupRequest(Value):

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from rekindle.model.base import Value
 from rekindle.model.explained import PodThere
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 
 
 class Where(StrEnum):

@@ -7,7 +7,7 @@ from typing import Self, TypedDict, Unpack
 from rekindle.model.base import Asked, Value
 from rekindle.model.bounds import Text
 from rekindle.model.links import NodeLinks, Placed
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 
 KEPT_MOVES = 20
 

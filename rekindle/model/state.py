@@ -5,15 +5,19 @@ from typing import Annotated, Self, TypedDict, Unpack
 
 from pydantic import AwareDatetime, Field
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.links import OnBackup
+from rekindle.model.mode import Mode
 from rekindle.model.ranks import Ranks
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
+from rekindle.model.situation import PodRef, Switched
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.trace import Trace
+from rekindle.model.verdict import Verdict
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20

@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.cli import watching
 from rekindle.cli.output import age
 from rekindle.ids import Updates
-from rekindle.model.recovery import Progress
+from rekindle.model.attachment import Progress
 from tests.cli.test_recover import FORCED, ended, typed
 from tests.support.harness import a_job, training
 from tests.support.peer import Script

@@ -12,8 +12,10 @@ from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.demos.process_faults import ProcessFaults, Strike
 from rekindle.cli.demos.scenario import Options
 from rekindle.cli.demos.sub_health import SubHealth
+from rekindle.model.incident import Incident
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 
 
 def struck(mode: Mode, fault: Strike) -> ProcessFaults:

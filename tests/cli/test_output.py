@@ -11,8 +11,10 @@ from rekindle.deployment import Deployment, Version
 from rekindle.model.cluster import Condition, Node, NodeSpec, NodeStatus, ObjectMeta
 from rekindle.model.job import Job, JobId
 from rekindle.model.keys import HEALTH
-from rekindle.model.recovery import Mode, Outcome, Phase, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Phase
 from rekindle.model.state import JobState, JobStatus
+from rekindle.model.verdict import Verdict
 
 STUCK = "resuming fails: the training side reports 406 no step was completed within 60 s"
 

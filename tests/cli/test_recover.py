@@ -16,7 +16,9 @@ from rekindle import ids
 from rekindle.errors import Invalid
 from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
 from rekindle.model.cluster import Pod
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.incident import ModeRequest
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes.requests import LONGEST_ID
 from tests.support.commands import Command, begun
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training

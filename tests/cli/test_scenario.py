@@ -10,7 +10,7 @@ from rekindle.cli.demos.scenario import Step
 from rekindle.cli.stack import Addresses, Stack
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.cluster import ObjectMeta, Pod, PodPhase, PodSpec, PodStatus
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 
 
 class Cluster(ClusterClient):

@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused
 from rekindle.ids import CONTROL_QUEUE, ErrorTypes
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes.mode_table import LADDER, OPERATIONS
 from rekindle.temporal import ATTRIBUTES
 from tests.support.harness import Harness, a_job, training

@@ -18,7 +18,7 @@ from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenari
 from rekindle.cli.demos.sub_health import HotSwitchScenario, Meanwhile, SubHealth
 from rekindle.cli.stack import Machine, Stack, running
 from rekindle.model.keys import RANK_INDEX
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 
 Then = tuple[str, Callable[["StruckAgain"], Awaitable[None]]]
 """A word in the log of the manager, and what happens when it is there."""

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rekindle.cli.stack import ClusterKind, Machine, Stack, running
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from tests.support.controller import apply_crds
 from tests.support.kubeflow import kubeflow
 from tests.support.kubernetes import Namespace, a_namespace

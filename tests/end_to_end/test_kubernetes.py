@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from rekindle.cli.demos.process_faults import Strike
 from rekindle.cli.stack import ClusterKind, Machine, running
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from tests.end_to_end.conftest import Product
 from tests.end_to_end.test_hot_switch import ESCALATED, tried
 from tests.support.api_proxy import ApiProxy, api_proxy

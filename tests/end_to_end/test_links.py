@@ -16,7 +16,7 @@ from rekindle.cli.stack import Machine, running
 from rekindle.client import Rekindle
 from rekindle.maintenances import Maintenances
 from rekindle.model.maintenance import Maintenance, Stage
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from tests.end_to_end.conftest import Product
 from tests.end_to_end.test_hot_switch import tried
 

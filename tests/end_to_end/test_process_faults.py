@@ -5,7 +5,7 @@ import pytest
 
 from rekindle.cli.demos.process_faults import Strike
 from rekindle.cli.demos.scenario import CHECKPOINT_EVERY
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from tests.end_to_end.conftest import Product, moved
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]

@@ -10,7 +10,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.ids import ErrorTypes, Updates
-from rekindle.model.recovery import Attachment, Outcome, Progress
+from rekindle.model.attachment import Attachment, Progress
+from rekindle.model.mode import Outcome
 from rekindle.model.state import Contact, JobStatus
 from tests.support.harness import NOW, Harness, a_job, harness, register, sub_health, training
 from tests.support.peer import Script

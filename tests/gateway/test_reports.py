@@ -12,8 +12,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import ErrorTypes, Updates, recovery_workflow
+from rekindle.model.dialogue import Receipt, Report, ReportKind
 from rekindle.model.fault import FaultReport
-from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
+from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes.cases import describe
 from rekindle_wire import REPORT
 from rekindle_wire import recover_pb2 as wire

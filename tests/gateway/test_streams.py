@@ -10,7 +10,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import NotAttached, Unavailable
-from rekindle.model.recovery import Mode, Order, Outcome
+from rekindle.model.dialogue import Order
+from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.dialogue import orders
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
@@ -390,7 +391,7 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it(temporal: Workflow
 
 def test_an_order_is_the_contracts_message_field_by_field() -> None:
     """All nine fields of ProcessManageSignal are filled from an order."""
-    from rekindle.model.recovery import FaultRank
+    from rekindle.model.dialogue import FaultRank
     from workers.gateway.messages import signal_of
 
     order = Order(

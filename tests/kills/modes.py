@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rekindle.model.fault import FaultType
 from rekindle.model.keys import RECOVER_STRATEGY
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from rekindle.model.training_side import TrainingSide
 
 OPENING = ("stop_train", "on_global_rank")

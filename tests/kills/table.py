@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from rekindle.model.training_side import TrainingSide
 from tests.kills.calls import DECIDED, DONE, POLL_ACTIVITY, POLL_WORKFLOW, UPDATE, Side
 from tests.kills.events import Place

@@ -17,7 +17,7 @@ import pytest_asyncio
 from rekindle.model.cluster import Pod
 from rekindle.model.keys import POD_TYPE, RANK_INDEX
 from rekindle.model.maintenance import Stage
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.training_side import TrainingSide
 from tests.kills.calls import DONE, POLL_ACTIVITY, Journal, Side
 from tests.kills.events import Happened, Place, happened, places

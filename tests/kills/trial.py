@@ -23,14 +23,17 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
+from rekindle.model.attachment import Progress
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
+from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import Fault, FaultReport
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import TRAITS_BEFORE, Capability, Job, SubHealthStrategy
 from rekindle.model.keys import CAPABILITIES, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Progress, Receipt
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.model.stress import Op, StressRequest
 from rekindle.model.training_side import TrainingSide

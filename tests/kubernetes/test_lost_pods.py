@@ -19,10 +19,13 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from activities.clusters.api_server import Object
 from rekindle.ids import Queries, Updates, job_workflow
 from rekindle.model import keys
+from rekindle.model.attachment import Progress
 from rekindle.model.cluster import Pod
+from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import FaultKind, Sighting
+from rekindle.model.incident import Incident
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Outcome, Progress, Receipt
+from rekindle.model.mode import Outcome
 from rekindle.model.state import JobStatus
 from rekindle.policy.detection.watcher_updates import News, Sighted
 from simulators.kubernetes.kubelet import LOST

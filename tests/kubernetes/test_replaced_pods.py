@@ -17,7 +17,7 @@ from rekindle.errors import Invalid
 from rekindle.model import keys
 from rekindle.model.activity_values import BackupRequest, PodsRequest, Replacement, Scheduled, StopRequest, Swap, SwapRequest
 from rekindle.model.cluster import Pod, PodPhase
-from rekindle.model.recovery import PodRef
+from rekindle.model.situation import PodRef
 from tests.support.worlds import NODES, WORLDS, IndexedJob, KubernetesWorld, Operated, World, rank_of
 
 SAME_DRIVER = pytest.mark.same_path(over="world")

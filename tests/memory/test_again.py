@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import Fault, FaultKind, FaultReport
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Outcome, Progress, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Pending
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import cases
 from tests.support.harness import a_job, a_mindio_job
 from workflows import again, job_reducers

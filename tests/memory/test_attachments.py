@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.job import Job, JobId
-from rekindle.model.recovery import Attachment, Progress
 from rekindle.model.state import JobState
 from workflows import attachments
 from workflows.attachments import KEPT_SESSIONS, Standing

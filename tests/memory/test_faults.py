@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting, not_among
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy
-from rekindle.model.recovery import Attachment, PodRef, Progress
+from rekindle.model.situation import PodRef
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import KEPT_REFUSING, JobState, Standing
 from rekindle.model.training_side import TrainingSide

@@ -8,23 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
+from rekindle.model.attachment import Attachment
 from rekindle.model.fault import HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, FaultyRanks, Sighting
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
-from rekindle.model.recovery import (
-    Attachment,
-    Mode,
-    ModeRequest,
-    Outcome,
-    Phase,
-    PodRef,
-    Switched,
-    Training,
-    Verdict,
-    VerdictChanges,
-)
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Phase, PodRef, Switched
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
 from rekindle.model.training_side import TrainingSide
+from rekindle.model.verdict import Training, Verdict, VerdictChanges
 from rekindle.policy.modes import cases, ladder
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.eligibility import MOST_REPAIRS

@@ -4,10 +4,7 @@ import pytest
 
 from rekindle.model.fault import Decided, Fault, FaultKind, FaultReport
 from rekindle.model.job import Drain
-from rekindle.model.recovery import (
-    Mode,
-    Outcome,
-)
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import cases

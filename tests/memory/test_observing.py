@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rekindle.model.fault import Fault, FaultKind, FaultReport
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Pending, Registration
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import observe_only, requests
 from rekindle.policy.modes.cases import next_case
 from workflows import job_reducers

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from rekindle.model import bounds
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import Fault, FaultKind, FaultReport
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, Progress, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.model.standby import Standby
 from rekindle.model.state import Downgrade, JobState
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes.cases import next_case
 from workflows import job_reducers, ui_text
 

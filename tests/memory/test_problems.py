@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.attachment import Progress
 from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Progress, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Pending
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import ladder, requests
 from rekindle.policy.modes.cases import Case, next_case
 from rekindle.policy.modes.mode_table import LAST

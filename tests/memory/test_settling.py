@@ -3,8 +3,10 @@
 from datetime import timedelta
 
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind, Sighting
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.incident import Incident, ModeRequest
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Pending
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import cases
 from rekindle.policy.modes.ladder import Plan
 from rekindle.policy.placement import avoided_nodes

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from temporalio import workflow
 
-from rekindle.model.recovery import Verdict
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import ladder
 from tests.model import test_operations as operations
 from tests.model.test_entity import EXAMPLES, SEEDS

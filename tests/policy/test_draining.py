@@ -5,17 +5,21 @@ from typing import Any
 
 import pytest
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import JobObject, JobSpec, Node, NodeStatus, ObjectMeta, PodTemplate
 from rekindle.model.draining import Where
 from rekindle.model.explained import PodThere, There
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
+from rekindle.model.incident import Incident
 from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
 from rekindle.model.keys import HEALTH, IGNORE_RULES, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, PodRef, Progress, Switched, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.rule_file import parse, plain
+from rekindle.model.situation import PodRef, Switched
 from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.model.verdict import Verdict
 from rekindle.policy.detection.node_report import there
 from rekindle.policy.drain import node_progress
 

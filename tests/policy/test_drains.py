@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Pending, Standing
+from rekindle.model.verdict import Verdict
 from rekindle.policy.drain.drain_verdicts import MOST_RARELY, WAITS, WENT_BACK, again_at, decided, is_told, waited
 from rekindle.policy.modes import cases
 from rekindle.policy.placement import avoided_nodes

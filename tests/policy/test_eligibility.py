@@ -5,11 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
-from rekindle.model.recovery import Incident, Mode, Outcome, Training, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.model.training_side import TrainingSide
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import eligibility, faulty_ranks
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)

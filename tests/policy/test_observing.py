@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.fault import FaultKind
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Attachment, Progress
 from rekindle.model.state import JobState
 from rekindle.policy.modes import ladder, observe_only
 

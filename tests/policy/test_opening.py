@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.dialogue import FaultRank, Heard, Order, Report, ReportKind, Strategy
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.job import Job, JobId
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges, Strategy
+from rekindle.model.situation import Situation, SituationChanges
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.dialogue import reports
 from rekindle.policy.modes import faulty_ranks, recovery_opening

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rekindle.model.dialogue import FaultRank, Order, Strategy
 from rekindle.model.fault import FaultType
-from rekindle.model.recovery import FaultRank, Order, Strategy
 from rekindle.policy.dialogue import orders
 
 JOB, UUID = "job-uid-0007", "18EA07A25F979280-5051"

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import HOLDERS, WATCHER, Fault, FaultKind
 from rekindle.model.job import Job, JobId
-from rekindle.model.recovery import Attachment, Mode, Progress
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, Standing
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.modes.job_phase import has_trained, phase

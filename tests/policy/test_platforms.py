@@ -2,9 +2,9 @@
 
 import pytest
 
+from rekindle.model.attachment import Attachment
 from rekindle.model.fault import EXPECTED_HOLDER, Decided, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.job import Job, JobId
-from rekindle.model.recovery import Attachment
 from rekindle.model.state import JobState
 from rekindle.policy.platforms import Level, Stage, merged, node_faults, view_of
 from tests.support.harness import NOW

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rekindle.errors import NotFound
+from rekindle.model.attachment import Progress
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.fault import FaultKind, FaultReport
 from rekindle.model.job import Job, JobId, Trait
-from rekindle.model.recovery import Progress
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import JobState
 from rekindle.model.training_side import TrainingSide

@@ -8,8 +8,9 @@ import pytest
 
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Job, JobId
-from rekindle.model.recovery import Mode, Outcome, Training, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes.mode_table import LAST
 from rekindle.policy.modes.succession import next_after
 from workflows import faults

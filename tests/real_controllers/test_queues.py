@@ -12,7 +12,7 @@ from rekindle.cli.demos import measure
 from rekindle.cli.stack import Stack
 from rekindle.errors import Refused
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.real_controllers.conftest import cluster_with
 from tests.real_controllers.controllers import JOBSET, KUEUE
 from tests.support.kubernetes import ACCELERATOR, Namespace

@@ -10,9 +10,9 @@ from typing import Any
 from temporalio.client import WorkflowExecutionStatus
 
 from rekindle import ids
+from rekindle.model.attachment import Progress
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Progress
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health
 from tests.support.peer import Script, ScriptedPeer, nothing_before
 from tests.support.scripted_cluster import ScriptedCluster

@@ -9,28 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.model import maintenance, plan
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.fault import Decided, Fault, FaultKind, FaultType, FaultyRanks
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.links import OnBackup, Placed
 from rekindle.model.maintenance import Maintenance
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.plan import Upgrade
-from rekindle.model.recovery import (
-    Attachment,
-    Handled,
-    Incident,
-    Mode,
-    ModeRequest,
-    Outcome,
-    Phase,
-    PodRef,
-    Progress,
-    Switched,
-    Verdict,
-)
+from rekindle.model.situation import Handled, Phase, PodRef, Switched
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import Again, Answered, Downgrade, JobState, Pending, Refusing, Remembered, Standing, Told
 from rekindle.model.trace import Trace
+from rekindle.model.verdict import Verdict
 
 FOLDER = Path(__file__).with_name("golden")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

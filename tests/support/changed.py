@@ -4,7 +4,8 @@ from temporalio import workflow
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import Backup
-from rekindle.model.recovery import ModeRequest, RecoveryContext, Verdict
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.verdict import Verdict
 from workflows.hot_switch import HotSwitch
 from workflows.mode import NOTHING
 

@@ -19,14 +19,18 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.model.activity_values import SurveyRequest
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import Fault, FaultKind, FaultReport
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Receipt, Verdict
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, JobStatus, Registration, Standing
 from rekindle.model.training_side import TrainingSide
+from rekindle.model.verdict import Verdict
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import MindioPeer, Script, ScriptedPeer

@@ -3,15 +3,11 @@
 from datetime import UTC, datetime
 
 from rekindle.model.fault import Fault, FaultKind, FaultReport
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import (
-    Incident,
-    Mode,
-    ModeRequest,
-    Outcome,
-    Verdict,
-)
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, Pending
+from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import cases
 from workflows import job_reducers
 

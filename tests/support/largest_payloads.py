@@ -7,9 +7,11 @@ from typing import Any
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities
-from rekindle.model import activity_values, explained, recovery
+from rekindle.model import activity_values, explained
 from rekindle.model import stress as stress_values
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
+from rekindle.model.dialogue import FaultRank, Heard, Order, Receipt, Report, ReportKind
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest, PodThere, There
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
@@ -24,10 +26,12 @@ from rekindle.model.fault import (
     ManagerGone,
     Sighting,
 )
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.links import MOST_NODES, MOST_ON_BACKUP, LinksReset, NodeLinks, OnBackup, Placed
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, SwitchBack
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.plan import (
     KEPT_ROWS,
     MOST_ENTRIES,
@@ -53,11 +57,12 @@ from rekindle.model.plan import (
     Where,
     Word,
 )
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
+from rekindle.model.situation import Phase, PodRef, Situation, Switched
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
 from rekindle.model.trace import Trace
+from rekindle.model.verdict import Verdict
 from rekindle.policy.detection.devices import DeviceOfRank
 from rekindle.policy.detection.pod_ranks import TOLD_PROBLEMS
 from rekindle.policy.detection.sighting import sight
@@ -251,30 +256,30 @@ def findings_of(job: Job) -> stress_values.Tested:
     return found.model_copy(update={"failed": TEXT})
 
 
-def ended(outcome: Outcome) -> recovery.Verdict:
+def ended(outcome: Outcome) -> Verdict:
     """Returns a verdict without the data of each rank."""
-    return recovery.Verdict(
+    return Verdict(
         mode=Mode.JOB_RESCHEDULING,
         outcome=outcome,
         reason=TEXT * 3,
-        phases=tuple(recovery.Phase(name="p" * 60, seconds=1.0, note=TEXT) for _ in range(8)),
+        phases=tuple(Phase(name="p" * 60, seconds=1.0, note=TEXT) for _ in range(8)),
         look_at=TEXT,
         restarted_at=NOW,
-        switched=(recovery.Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),),
+        switched=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),),
     )
 
 
-def verdict(job: Job) -> recovery.Verdict:
+def verdict(job: Job) -> Verdict:
     found = (long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
     return ended(Outcome.RECOVERED).with_(tested=findings_of(job), found=found, unread=reports(job)[:1], situation=situation(job))
 
 
-def situation(job: Job) -> recovery.Situation:
+def situation(job: Job) -> Situation:
     """Returns a situation in which every second rank is faulty, alternately by memory and network, which gives the longest texts.
     All pods but one leave."""
-    faulty = tuple(recovery.FaultRank(rank=rank, type=FaultType(f"{rank % 4}")) for rank in range(0, job.ranks, 2))
-    announced = tuple(recovery.FaultRank(rank=rank) for rank in range(0, job.ranks, 2))
-    return recovery.Situation(
+    faulty = tuple(FaultRank(rank=rank, type=FaultType(f"{rank % 4}")) for rank in range(0, job.ranks, 2))
+    announced = tuple(FaultRank(rank=rank) for rank in range(0, job.ranks, 2))
+    return Situation(
         attempt="u" * 60,
         faulty=faulty,
         reported=faulty,
@@ -285,7 +290,7 @@ def situation(job: Job) -> recovery.Situation:
         answer_by=NOW,
         told_on="u" * 36,
         unread=reports(job)[:1],
-        heard=tuple(recovery.Heard(id="u" * 32, mark="m" * 16) for _ in range(20)),
+        heard=tuple(Heard(id="u" * 32, mark="m" * 16) for _ in range(20)),
     )
 
 
@@ -293,15 +298,15 @@ def pod_ref(number: int) -> PodRef:
     return PodRef(name=a_name(number), uid="u" * 36, node=a_name(number), rank=number)
 
 
-def reports(job: Job) -> tuple[recovery.Report, ...]:
+def reports(job: Job) -> tuple[Report, ...]:
     """Returns reports in which every rank is faulty or isolated."""
-    everyone = tuple(recovery.FaultRank(rank=rank) for rank in range(job.ranks))
+    everyone = tuple(FaultRank(rank=rank) for rank in range(job.ranks))
     strategies = tuple("s" * 64 for _ in range(32))
     return (
-        recovery.Report(kind=recovery.ReportKind.STOP_COMPLETE, info="i" * 1000, fault_ranks=everyone),
-        recovery.Report(kind=recovery.ReportKind.STRATEGIES, strategies=strategies, fault_ranks=everyone),
-        recovery.Report(kind=recovery.ReportKind.STRESS, info="i" * 1000, results=results_of(job)),
-        recovery.Report(kind=recovery.ReportKind.STATUS, info="i" * 1000, isolate_ranks=tuple(range(job.ranks))),
+        Report(kind=ReportKind.STOP_COMPLETE, info="i" * 1000, fault_ranks=everyone),
+        Report(kind=ReportKind.STRATEGIES, strategies=strategies, fault_ranks=everyone),
+        Report(kind=ReportKind.STRESS, info="i" * 1000, results=results_of(job)),
+        Report(kind=ReportKind.STATUS, info="i" * 1000, isolate_ranks=tuple(range(job.ranks))),
     )
 
 
@@ -404,7 +409,7 @@ async def examples(job: Job) -> list[Any]:
         sighting,
         found,
         JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
-        Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
+        Contact(ended=TEXT, progress=Progress(incarnation=TEXT, step=1)),
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
         activity_values.ResolveLinksRequest(job_id=job.id, links=LINKS),
         activity_values.LinkTargets(links=PLACED, problem=TEXT),
@@ -414,7 +419,7 @@ async def examples(job: Job) -> list[Any]:
         activity_values.Found(
             tested=findings_of(job), faults=(long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
         ),
-        recovery.Order(job_id=job.id, uuid="u" * 50, signal_type="s", stress=asked_of(job)),
+        Order(job_id=job.id, uuid="u" * 50, signal_type="s", stress=asked_of(job)),
         maintenance,
         failover,
         *upgrades(failover.model_copy(update={"known": None})),
@@ -434,12 +439,10 @@ async def examples(job: Job) -> list[Any]:
         NodesNow(nodes=nodes_seen().nodes[:1], there=pods_there()),
         verdict(job),
         request,
-        recovery.Order(
-            job_id=job.id, uuid="u" * 50, signal_type="s", fault_ranks=tuple(recovery.FaultRank(rank=r) for r in range(job.ranks))
-        ),
-        recovery.Receipt(info=TEXT),
-        recovery.Attachment(queue=TEXT, session=TEXT, since=NOW),
-        recovery.Progress(incarnation=TEXT, step=1),
+        Order(job_id=job.id, uuid="u" * 50, signal_type="s", fault_ranks=tuple(FaultRank(rank=r) for r in range(job.ranks))),
+        Receipt(info=TEXT),
+        Attachment(queue=TEXT, session=TEXT, since=NOW),
+        Progress(incarnation=TEXT, step=1),
         activity_values.AskRequest(job_id=job.id, request=request, request_id=TEXT),
         activity_values.Backup(old=pod_ref(1), backup=pod_ref(2)),
         activity_values.Replacement(old=pod_ref(1), backup=pod_ref(2)),
@@ -452,7 +455,7 @@ async def examples(job: Job) -> list[Any]:
             within=Limits().replacement_scheduled,
         ),
         activity_values.MadeAnew(
-            moved=(recovery.Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5
+            moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5
         ),
         activity_values.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
         activity_values.EndSession(job_id=job.id, session=TEXT, reason=TEXT),

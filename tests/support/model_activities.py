@@ -26,16 +26,14 @@ from rekindle.model.cluster import (
 )
 from rekindle.model.cluster import Node as NodeObject
 from rekindle.model.cluster import Pod as PodObject
+from rekindle.model.dialogue import Order
 from rekindle.model.job import Trait
 from rekindle.model.layout import Layout
 from rekindle.model.links import RankLinks
-from rekindle.model.recovery import (
-    Order,
-    PodRef,
-    Verdict,
-)
+from rekindle.model.situation import PodRef
 from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressTargets
+from rekindle.model.verdict import Verdict
 from rekindle.policy.detection.devices import DeviceOfRank, devices
 from rekindle.policy.detection.isolation import isolation
 from rekindle.policy.detection.sighting import end_of, sight

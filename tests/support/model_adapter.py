@@ -9,27 +9,20 @@ from temporalio.api.failure.v1 import Failure
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, job_workflow, request_workflow, runs_mode
 from rekindle.model import keys
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import (
     JobView,
 )
+from rekindle.model.dialogue import FaultRank, Receipt, Report, ReportKind
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultType, FaultyRanks
+from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
 from rekindle.model.maintenance import FailoverRequest, Maintenance, Stage, SwitchBack
-from rekindle.model.recovery import (
-    Attachment,
-    FaultRank,
-    ModeRequest,
-    Outcome,
-    Progress,
-    Receipt,
-    RecoveryContext,
-    Report,
-    ReportKind,
-    Verdict,
-)
+from rekindle.model.mode import Outcome
 from rekindle.model.state import JobState, JobStatus
 from rekindle.model.stress import OpResult, StressRequest
+from rekindle.model.verdict import Verdict
 from rekindle.policy.detection import watcher_updates
 from rekindle.policy.detection.watcher_updates import Acknowledged, End, News, Register, Shown
 from rekindle.policy.modes.cases import TOO_OFTEN

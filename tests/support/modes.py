@@ -5,7 +5,9 @@ import asyncio
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from workflows.mode import ModeWorkflow
 
 

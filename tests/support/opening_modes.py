@@ -5,7 +5,11 @@ from typing import ClassVar
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.recovery import Handled, Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Strategy, Verdict
+from rekindle.model.dialogue import ReportKind, Strategy
+from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Handled
+from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import recovery_opening
 from workflows.mode import Ends, ModeWorkflow

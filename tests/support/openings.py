@@ -9,11 +9,14 @@ from typing import Any
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.model.dialogue import FaultRank
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import FaultRank, Mode, Situation, Verdict
+from rekindle.model.mode import Mode
+from rekindle.model.situation import Situation
+from rekindle.model.verdict import Verdict
 from tests.support.harness import Harness, a_mindio_job, harness
 from tests.support.opening_modes import Opens, OpensFirst, OpensForRetry, OpensInPlace
 from tests.support.peer import Script, ScriptedPeer

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 import grpc
 
-from rekindle.model.recovery import Progress
+from rekindle.model.attachment import Progress
 from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub

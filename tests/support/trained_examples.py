@@ -13,7 +13,8 @@ from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.incident import Incident
+from rekindle.model.mode import Mode, Outcome
 from rekindle.temporal import connect
 from simulators.kubernetes.binaries import kubectl
 from tests.support.examples import CHECKPOINT_EVERY, STEPS, Here, adapted, apply, documents, plural_of

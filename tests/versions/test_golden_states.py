@@ -16,9 +16,11 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import deployment, ids
 from rekindle.client import Rekindle
 from rekindle.maintenances import Maintenances
+from rekindle.model.attachment import Progress
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.maintenance import Maintenance, Stage
-from rekindle.model.recovery import Incident, Outcome, Progress
+from rekindle.model.mode import Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle.temporal import TASK_TIMEOUT
 from tests.stored.golden import versions

@@ -15,9 +15,9 @@ from rekindle.client import Rekindle
 from rekindle.ids import upgrade_workflow
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.plan import Leaf, Stage, SwitchPlan, Word
 from rekindle.model.plan import Upgrade as Upgraded
-from rekindle.model.recovery import Mode, Outcome
 from rekindle.plans import Plans
 from tests.support.changed import HurriedHotSwitchOfAWorker
 from tests.support.harness import Control, Harness, a_job, harness, sub_health

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.model.dialogue import Strategy
 from rekindle.model.job import Capability
-from rekindle.model.recovery import Mode, Outcome, Strategy
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.model.stress import Op
 from rekindle.model.training_side import TrainingSide

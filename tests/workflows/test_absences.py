@@ -9,10 +9,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates
 from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import Incident, ModeRequest, RecoveryContext
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, RecoveryContext, Situation
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Situation
 from rekindle.policy.dialogue.orders import NO_ORDER, pause_train
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script, ScriptedPeer

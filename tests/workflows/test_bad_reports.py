@@ -8,10 +8,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import NOW, a_job, a_mindio_job, training
 from tests.support.openings import fields
 from tests.support.peer import Script

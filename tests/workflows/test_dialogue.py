@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.model.dialogue import Order
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Order, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
 from tests.support.peer import PACE, Script
 from tests.support.scripted_cluster import ScriptedCluster

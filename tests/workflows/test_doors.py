@@ -13,10 +13,11 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput
 from rekindle.maintenances import Maintenances
 from rekindle.model.base import sent
+from rekindle.model.incident import ModeRequest
 from rekindle.model.links import NodeLinks
 from rekindle.model.maintenance import FailoverRequest, Maintenance, Stage, SwitchBack
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.plan import Control, Word
-from rekindle.model.recovery import Mode, ModeRequest, Outcome
 from rekindle.nodes import Nodes
 from rekindle.plans import Plans
 from rekindle.policy.modes import requests

@@ -10,7 +10,7 @@ from rekindle import ids
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from rekindle.temporal import Attributes
 from tests.support.harness import Harness, a_job, register, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster

@@ -14,7 +14,7 @@ from rekindle.model.cluster import Pod
 from rekindle.model.fault import Decided, Fault, FaultReport
 from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.drain import drain_verdicts
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script

@@ -10,9 +10,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.job import Job
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Situation
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Situation
 from rekindle.policy.modes.mode_table import row_of
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health, training
 from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch

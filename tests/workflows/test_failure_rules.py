@@ -10,11 +10,15 @@ from temporalio.worker import Worker
 
 from rekindle import ids
 from rekindle.errors import Invalid
+from rekindle.model.attachment import Attachment
 from rekindle.model.cluster import Condition
+from rekindle.model.dialogue import Order
 from rekindle.model.fault import Sighting
+from rekindle.model.incident import Incident
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome, Training
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Training
 from tests.support.harness import NOW, Harness, a_job, a_mindio_job, harness, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster, SlowCluster

@@ -8,10 +8,12 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates
+from rekindle.model.dialogue import Order
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
-from rekindle.model.recovery import Incident, Mode, Order, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import NOW, Harness, a_job, a_mindio_job, pod_fault, training
 from tests.support.openings import fields
 from tests.support.peer import Script

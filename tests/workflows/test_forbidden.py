@@ -9,7 +9,7 @@ from rekindle import ids
 from rekindle.errors import Forbidden
 from rekindle.model.cluster import Pod
 from rekindle.model.job import Job
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 

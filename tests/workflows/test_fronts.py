@@ -12,8 +12,10 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import Busy
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.temporal import TASK_TIMEOUT
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.fault import Fault
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes.mode_table import row_of
 from tests.support.harness import a_job, node_fault, sub_health, training
 from workflows import training_job

@@ -7,7 +7,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.model.fault import FaultReport
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import a_job, harness, sub_health
 from tests.support.peer import Script
 

@@ -11,7 +11,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.cluster import Pod
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import Harness, a_job, training
 from tests.support.watched_cluster import WatchedCluster, watched
 

@@ -17,12 +17,13 @@ from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotMoved, Refused
 from rekindle.maintenances import Maintenances
+from rekindle.model.attachment import Attachment
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.maintenance import Maintenance, Stage
-from rekindle.model.recovery import Attachment, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub

@@ -11,10 +11,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.model.fault import WATCHER
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Framework, Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.links import NodeLinks, OnBackup
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, training
 from tests.support.peer import Script, ScriptedPeer
 

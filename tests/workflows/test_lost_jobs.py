@@ -15,11 +15,12 @@ from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from activities.jobs import JobActivities
 from rekindle import ids
+from rekindle.model.attachment import Progress
 from rekindle.model.cluster import JobObject, JobView
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED, MEMORY, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome, Progress
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import Registration, Remembered
 from rekindle.policy.detection import watcher_updates
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health

@@ -9,12 +9,13 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.dialogue import Receipt, Report, ReportKind
 from rekindle.model.fault import WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.job import ManagerLost
 from rekindle.model.keys import BACKUP_SOURCE, MANAGER_LOST, REPLICA_TYPE
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
+from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.dialogue.client_identity import Identity, identity
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script

@@ -9,11 +9,12 @@ from temporalio.client import WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates, Workflows
+from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import Harness, a_job, a_mindio_job, training
 from tests.support.peer import MindioPeer, Script, ScriptedPeer
 

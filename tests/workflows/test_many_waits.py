@@ -9,7 +9,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from rekindle import ids
 from rekindle.model.activity_values import PodCount, PodsRequest, StopRequest
-from rekindle.model.recovery import PodRef
+from rekindle.model.situation import PodRef
 from tests.support.harness import a_job, harness
 
 WAITS = 150

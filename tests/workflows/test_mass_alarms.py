@@ -2,7 +2,7 @@
 
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from tests.support.harness import a_job, training
 from tests.support.watched_cluster import WatchedCluster, watched
 

@@ -14,7 +14,7 @@ from rekindle.cli.output import console, show_status
 from rekindle.model.job import Capability, SubHealthStrategy
 from rekindle.model.keys import LAST_VERDICT, MEMORY, RECOVERING
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes import observe_only
 from rekindle.temporal import Attributes
 from tests.support.harness import Harness, a_job, harness, node_fault, register, sub_health, training

@@ -8,7 +8,7 @@ from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Signals, Updates
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from tests.support.harness import RESUMES, a_job, node_fault, training
 
 ODD = [pytest.param([], id="nothing"), pytest.param([None], id="null"), pytest.param([1, 2, 3], id="three things")]

@@ -8,7 +8,8 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.job import Job
-from rekindle.model.recovery import Mode, Training
+from rekindle.model.mode import Mode
+from rekindle.model.verdict import Training
 from tests.support.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
 from tests.support.harness import a_job, node_fault, sub_health
 from tests.support.opening_modes import OpensFirst

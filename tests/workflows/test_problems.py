@@ -9,7 +9,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.cli.output import console, show_status
 from rekindle.model.fault import Sighting
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus, Registration
 from rekindle.policy.detection.watcher_updates import Register, Sighted
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training

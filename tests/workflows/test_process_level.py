@@ -12,10 +12,11 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.ids import Updates, Workflows
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, training
 from tests.support.openings import fields, heard, told_again
 from tests.support.peer import Script, ScriptedPeer, nothing_before

@@ -5,7 +5,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.client import Rekindle
 from rekindle.errors import Refused
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import a_job, node_fault, sub_health, training
 
 QUEUE = "Kueue, queue 'gpus'"

@@ -13,9 +13,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.model.cluster import Condition
+from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome, Receipt
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import Harness, a_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
 from workers.gateway.job_workflows import Jobs

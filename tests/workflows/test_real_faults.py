@@ -12,7 +12,7 @@ from rekindle.model.cluster import Pod
 from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import RESUMES, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster, SlowCluster

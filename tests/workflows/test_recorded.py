@@ -10,9 +10,10 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from activities.pod_recreation import MakingAnew
+from rekindle.model.incident import Incident
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import RESUMES, Harness, a_mindio_job, harness

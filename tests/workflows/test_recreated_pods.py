@@ -10,10 +10,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from activities.pod_recreation import MakingAnew
 from rekindle import ids
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from tests.support.fault_dialogue import ANNOUNCED
 from tests.support.harness import RESUMES, Harness, a_mindio_job, node_fault, pod_fault, training
 from tests.support.openings import SHORT, fields, heard, told_again

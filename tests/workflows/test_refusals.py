@@ -9,7 +9,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import ErrorTypes
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from tests.support.harness import a_job, a_mindio_job, harness, register, sub_health, training
 
 C = Capability

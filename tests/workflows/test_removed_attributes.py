@@ -12,7 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from rekindle.absent import ABSENT
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from rekindle.temporal import WANTED, Attributes, plugin, register_attributes, registered_attributes
 from tests.support.harness import a_job, harness, sub_health, training
 from tests.support.peer import Script

@@ -21,9 +21,11 @@ from rekindle.client import Rekindle
 from rekindle.model.activity_values import AskRequest
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Sighting
+from rekindle.model.incident import ModeRequest
 from rekindle.model.keys import MEMORY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from rekindle.temporal import TASK_TIMEOUT
 from tests.support.harness import Harness, a_job, node_fault, register, training
 from tests.support.peer import Script

@@ -13,7 +13,7 @@ from rekindle.model.activity_values import SurveyRequest
 from rekindle.model.cluster import Condition
 from rekindle.model.job import Job
 from rekindle.model.keys import RANK_INDEX, RECOVER_STRATEGY
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus
 from rekindle.policy.placement.standbys import FIRST_PAUSE
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, pod_fault, sub_health, training

@@ -15,10 +15,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.client import Rekindle
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job
 from rekindle.model.keys import ISOLATED, NODE_HEALTHY, RECOVER_STRATEGY
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.stress import StressRequest
+from rekindle.model.verdict import Verdict
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, training

@@ -12,9 +12,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.client import Rekindle
+from rekindle.model.attachment import Progress
 from rekindle.model.links import LinksReset, NodeLinks
 from rekindle.model.maintenance import Maintenance, Stage, SwitchBack
-from rekindle.model.recovery import Progress
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import GatewayProcess, Harness, a_job, harness

@@ -10,9 +10,10 @@ from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from activities.pods import PodActivities
 from rekindle.model.activity_values import BackupRequest
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import Harness, a_job, pod_fault, sub_health, training
 from tests.support.openings import SHORT
 from tests.support.peer import Script, ScriptedPeer

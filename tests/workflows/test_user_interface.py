@@ -18,7 +18,7 @@ from rekindle.maintenances import Maintenances
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Outcome
+from rekindle.model.mode import Outcome
 from rekindle.temporal import Attributes
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.peer import Script

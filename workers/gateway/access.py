@@ -7,7 +7,7 @@ import grpc
 
 from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.ids import ErrorTypes
-from rekindle.model.recovery import Receipt
+from rekindle.model.dialogue import Receipt
 from rekindle.policy.caller_proof import token_of
 from workers.gateway import messages
 from workers.gateway.caller_auth import Senders

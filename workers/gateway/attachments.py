@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Updates
-from rekindle.model.recovery import Attachment
+from rekindle.model.attachment import Attachment
 from workers.gateway.concurrency import Admission, Lanes
 from workers.gateway.job_workflows import Jobs, Rejected
 from workers.gateway.registration_cache import Introductions

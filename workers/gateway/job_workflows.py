@@ -24,8 +24,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow
 from rekindle.model.base import Value
+from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import FaultReport
-from rekindle.model.recovery import Receipt, Report
 from rekindle.model.state import Contact, JobStatus
 from rekindle.policy.modes import job_phase
 from rekindle.temporal import Attributes, in_words, living

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from rekindle.errors import BadInput
 from rekindle.model.bounds import note
+from rekindle.model.dialogue import FaultRank, Order, Report, ReportKind
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.links import MOST_DEVICES, MOST_NODES, NodeLinks, RankLinks
-from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
 from rekindle.model.sizes import MOST_RANKS
 from rekindle.model.stress import OpResult, RankOps, StressRequest
 from rekindle.model.trace import Trace

@@ -12,10 +12,12 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, NotMoved, Refused, RekindleError, Unavailable
 from rekindle.maintenances import Maintenances
+from rekindle.model.dialogue import Receipt
 from rekindle.model.links import NodeLinks
 from rekindle.model.maintenance import Maintenance, Stage
-from rekindle.model.recovery import Mode, Outcome, Receipt, Verdict
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.stress import StressRequest
+from rekindle.model.verdict import Verdict
 from rekindle.own_verdicts import first_word, own_verdicts
 from rekindle.policy.operations.device_checks import message
 from rekindle.settings import Settings

@@ -13,8 +13,9 @@ import grpc
 
 from rekindle.errors import BadInput
 from rekindle.ids import Updates
+from rekindle.model.attachment import Progress
+from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import FaultReport
-from rekindle.model.recovery import Progress, Receipt, Report
 from rekindle_wire import ATTEMPT, INFO, JOB, REPORT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages

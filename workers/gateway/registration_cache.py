@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes
-from rekindle.model.recovery import Progress, Receipt
+from rekindle.model.attachment import Progress
+from rekindle.model.dialogue import Receipt
 from rekindle.model.state import Contact
 from rekindle.model.trace import Trace
 from rekindle.policy.modes.eligibility import RECOVERY_OFF

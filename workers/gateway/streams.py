@@ -9,7 +9,7 @@ from typing import Protocol
 from google.protobuf.message import Message
 
 from rekindle.errors import NotAttached
-from rekindle.model.recovery import Order
+from rekindle.model.dialogue import Order
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway.messages import keep_alive, signal_of, stress_list, switch_list, switches
 from workers.gateway.secondary_streams import Side, SideStreams

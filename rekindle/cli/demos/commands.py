@@ -24,7 +24,7 @@ from rekindle.cli.interrupts import interruptible
 from rekindle.cli.output import Format, console, print_json, problems
 from rekindle.cli.stack import ClusterKind, Machine, running
 from rekindle.errors import BadInput, RekindleError
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 
 LOCAL = ClusterKind.LOCAL
 

@@ -8,8 +8,10 @@ from typing import Any
 from rekindle.cli.demos.commands import Common, check, run_demo
 from rekindle.cli.demos.scenario import STEP_MS, Options, Scenario, Step
 from rekindle.cli.output import Format, show_tested
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.incident import Incident, ModeRequest
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.stress import Op, StressRequest
+from rekindle.model.verdict import Verdict
 from rekindle.policy.detection import isolation
 
 OUTLASTED = 12.0

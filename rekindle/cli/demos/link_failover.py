@@ -12,9 +12,10 @@ from rekindle.cli.demos import measure
 from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
 from rekindle.cli.demos.scenario import STEP_MS, Step
 from rekindle.maintenances import Maintenances
+from rekindle.model.incident import Incident
 from rekindle.model.keys import RANK_INDEX
 from rekindle.model.links import NodeLinks
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 
 FIRST, BACKUP = "eth1", "eth2"
 """Links of each node of the local cluster."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from rekindle.model.base import Value
-from rekindle.model.recovery import Incident
+from rekindle.model.incident import Incident
 
 
 class StepRecord(Value):

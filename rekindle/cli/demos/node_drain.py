@@ -11,8 +11,9 @@ from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
 from rekindle.drains import Drains
 from rekindle.errors import BadInput
 from rekindle.model.draining import Where
+from rekindle.model.incident import Incident
 from rekindle.model.keys import RANK_INDEX
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 
 SETTLES = 2.0
 """Seconds until a cordon counts as a fault, by the rule `plain/cordoned`."""

@@ -12,8 +12,9 @@ from typing import Any
 from rekindle.cli.demos import measure
 from rekindle.cli.demos.scenario import RANKS, RESTART, STEP_MS, Options, Scenario, Step, until
 from rekindle.model.cluster import Node
+from rekindle.model.incident import Incident
 from rekindle.model.keys import ENV_POD_UID, RECOVER_STRATEGY
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 
 ALLOWED = {
     Mode.IN_PLACE: "recover-in-place,recover",

@@ -20,9 +20,10 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound, RekindleError, Unavailable
 from rekindle.model.base import Value
 from rekindle.model.cluster import PodPhase
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId
 from rekindle.model.manifest import parse
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, JobStatus
 from rekindle.policy.detection.pod_ranks import is_standby
 from rekindle.temporal import connect

@@ -12,7 +12,7 @@ from rekindle.cli.stack import Stack
 from rekindle.model.cluster import PodPhase
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import SUB_HEALTHY_STRATEGY
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.mode import Mode, Outcome
 
 MARGIN = 2
 """Factor by which training after the fault is longer than what it must outlast."""

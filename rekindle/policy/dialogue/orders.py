@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping
 
+from rekindle.model.dialogue import FaultRank, Order, Strategy
 from rekindle.model.fault import FaultType
 from rekindle.model.links import RankLinks
-from rekindle.model.recovery import FaultRank, Order, Strategy
 from rekindle.model.stress import RankOps
 from rekindle.model.trace import Trace
 

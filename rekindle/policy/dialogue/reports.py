@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from rekindle.model.recovery import Heard, Order, Report, ReportKind
+from rekindle.model.dialogue import Heard, Order, Report, ReportKind
 
 KEPT = 20
 """Number of reports that are remembered. A client repeats one within milliseconds, a gateway within 5 s."""

@@ -5,9 +5,11 @@ from datetime import datetime, timedelta
 
 from rekindle.model import bounds
 from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import Incident
 from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
-from rekindle.model.recovery import Incident, Outcome, Training, Verdict
+from rekindle.model.mode import Outcome
 from rekindle.model.state import JobState, Standing
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import cases
 from rekindle.policy.modes.cases import Case
 

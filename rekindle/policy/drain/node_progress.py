@@ -6,8 +6,8 @@ from rekindle.model.draining import LEFT, Draining, Moving, PodRow, Where
 from rekindle.model.explained import PodThere, There
 from rekindle.model.fault import EXPECTED_HOLDER, HOLDER_LENGTH, UNKNOWN_HOLDER, FaultKind
 from rekindle.model.job import Drain
-from rekindle.model.recovery import Verdict
 from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.model.verdict import Verdict
 from rekindle.policy.detection.job_filters import filters
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import eligibility, ladder, observe_only

@@ -6,7 +6,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text, few, numbered
 from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.links import describe as describe_links
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, Pending, Standing
 from rekindle.policy.modes import ladder, requests
 from rekindle.policy.modes.mode_table import LAST, About, row_of

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from rekindle.model.bounds import numbered
+from rekindle.model.dialogue import FaultRank, Strategy
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Framework, Job, Trait
 from rekindle.model.keys import RECOVER_STRATEGY
-from rekindle.model.recovery import FaultRank, Mode, Strategy, Training, Verdict
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import faulty_ranks
 from rekindle.policy.training_sides.row import Check, Readiness
 from rekindle.policy.training_sides.table import side_of

@@ -5,10 +5,10 @@ Used before a mode is chosen (`eligibility`) and while faults are announced (`op
 
 from collections.abc import Iterable
 
+from rekindle.model.dialogue import FaultRank
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job
 from rekindle.model.keys import FAULT_RETRY_TIMES, PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
-from rekindle.model.recovery import FaultRank
 from rekindle.policy.training_sides.table import side_of
 
 IN_PLACE = "recover-in-place"

@@ -1,7 +1,7 @@
 """Phases of a job, in one or two words, for lists and pages."""
 
 from rekindle.model.fault import HOLDERS
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.policy.training_sides.table import side_of
 

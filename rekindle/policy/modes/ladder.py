@@ -3,7 +3,7 @@
 from rekindle.model.base import Value
 from rekindle.model.fault import FaultKind
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy.detection.pod_ranks import ends_with_a_restart
 from rekindle.policy.modes import eligibility

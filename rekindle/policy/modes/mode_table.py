@@ -1,7 +1,7 @@
 """Table of all modes: what each is for, whether it may be tried, how it is requested, its limits, and its procedure.
 
 `LADDER` is the order in which modes are tried for a fault. `OPERATIONS` are requested by people and platforms only. A new mode
-is a row here, its name in `rekindle.model.recovery.Mode`, its limits in `Limits`, and a module with its procedure.
+is a row here, its name in `rekindle.model.mode.Mode`, its limits in `Limits`, and a module with its procedure.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from enum import Enum
 from rekindle.model.fault import FaultKind
 from rekindle.model.job import Job
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.policy.modes import eligibility
 from rekindle.policy.training_sides.table import side_of

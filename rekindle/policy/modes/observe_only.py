@@ -1,6 +1,6 @@
 """Messages for a job that is only observed: what would be done for it, and why a request has no effect."""
 
-from rekindle.model.recovery import Mode
+from rekindle.model.mode import Mode
 from rekindle.policy.modes.ladder import Plan
 
 ONLY = (

@@ -4,9 +4,11 @@ to wait. Used by `workflows.opening`."""
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from rekindle.model.dialogue import FaultRank, Order, Strategy
 from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, UNKNOWN_HOLDER, Fault, FaultType
 from rekindle.model.job import Job
-from rekindle.model.recovery import FaultRank, Mode, Order, Situation, Strategy
+from rekindle.model.mode import Mode
+from rekindle.model.situation import Situation
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks
 from rekindle.policy.training_sides.table import side_of

@@ -10,10 +10,11 @@ from rekindle.errors import BadInput
 from rekindle.model.base import Value
 from rekindle.model.bounds import cut, few
 from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job
 from rekindle.model.links import MOST_NODES, NodeLinks
+from rekindle.model.mode import Mode
 from rekindle.model.problems import did_you_mean, problems
-from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
 from rekindle.model.stress import MOST_TESTED_NODES, StressRequest
 from rekindle.policy.modes import ladder, observe_only

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from rekindle.model.recovery import Mode, Training, Verdict
+from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import cases, eligibility, ladder
 from rekindle.policy.modes.mode_table import LAST
 

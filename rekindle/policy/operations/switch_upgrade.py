@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rekindle.model.bounds import few, note, numbered
+from rekindle.model.incident import ModeRequest
 from rekindle.model.links import MOST_NODES, NodeLinks, Placed, describe
+from rekindle.model.mode import Mode
 from rekindle.model.plan import (
     ASKING,
     ENDS,
@@ -29,7 +31,6 @@ from rekindle.model.plan import (
     Where,
     Word,
 )
-from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobStatus
 from rekindle.policy.detection.devices import DeviceOfRank
 from rekindle.policy.modes import requests

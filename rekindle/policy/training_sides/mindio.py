@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
+from rekindle.model.dialogue import Strategy
 from rekindle.model.job import Capability, Job, SubHealthStrategy, Trait
 from rekindle.model.keys import PROCESS_RECOVER_ENABLE
-from rekindle.model.recovery import Strategy
 from rekindle.model.stress import Op
 from rekindle.policy.training_sides.row import Readiness, TrainingSideRow
 
