@@ -5,7 +5,7 @@ from temporalio import activity
 from activities.clusters.port import Cluster
 from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
-from rekindle.model.activity_values import JobRequest
+from rekindle.model.activities.jobs import JobRequest
 from rekindle.model.bounds import reason
 
 

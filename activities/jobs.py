@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.heartbeat import heartbeating
 from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, runs_mode
-from rekindle.model.activity_values import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.activities.requests import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.base import sent
 from rekindle.model.dialogue import Receipt
 from rekindle.model.links import OnBackup

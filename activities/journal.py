@@ -8,7 +8,7 @@ from activities.clusters.port import Cluster
 from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
 from rekindle.errors import ClusterError, NotFound
-from rekindle.model.activity_values import EventRequest, PolicyRequest, RememberRequest
+from rekindle.model.activities.jobs import EventRequest, PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.keys import DOWNGRADED, LAST_VERDICT, MEMORY, RECOVERING, SUB_HEALTHY_STRATEGY
 

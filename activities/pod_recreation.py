@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from activities.clusters.port import Cluster
 from activities.clusters.waiting import until
-from rekindle.model.activity_values import Held, MadeAnew, MadeAnewRequest
+from rekindle.model.activities.recreation import Held, Recreation, RecreationRequest
 from rekindle.model.bounds import few
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.keys import POD_TYPE
@@ -34,7 +34,7 @@ class MakingAnew:
     Volcano checks once a second, and remembers the pod's node.
     """
 
-    def __init__(self, cluster: Cluster, request: MadeAnewRequest) -> None:
+    def __init__(self, cluster: Cluster, request: RecreationRequest) -> None:
         self._cluster, self._request = cluster, request
         self._held = {held.pod_rank: held for held in request.held}
         self._goes_at: dict[str, float] = {}
@@ -42,7 +42,7 @@ class MakingAnew:
         self._ended: set[str] = set()
         self._before: dict[int, PodRef] = {}
 
-    async def run(self, within: timedelta) -> MadeAnew:
+    async def run(self, within: timedelta) -> Recreation:
         deadline = _now() + within.total_seconds()
         while True:
             pause = timedelta(seconds=max(0.0, min([deadline, *self._goes_at.values()]) - _now()))
@@ -95,11 +95,11 @@ class MakingAnew:
 
     # ---- the pods that come
 
-    def _made(self, pods: Sequence[Pod]) -> MadeAnew:
+    def _made(self, pods: Sequence[Pod]) -> Recreation:
         new = {rank: pod for pod in pods if (rank := rank_of(pod)) is not None and self._is_new(pod)}
         moved = [Switched(pod_rank=rank, before=self._old(rank), after=_ref(pod)) for rank, pod in sorted(new.items())]
         missing = [self._why(rank, pods) for rank in sorted(self._held) if rank not in new]
-        return MadeAnew(moved=tuple(moved), missing=few(missing))
+        return Recreation(moved=tuple(moved), missing=few(missing))
 
     def _is_new(self, pod: Pod) -> bool:
         stays = not self._goes(pod) and pod.metadata.deletion_timestamp is None

@@ -17,36 +17,27 @@ from activities.heartbeat import heartbeating
 from activities.pod_recreation import MakingAnew
 from activities.rule_breaker import Beliefs
 from rekindle.errors import Forbidden, Invalid, NotFound
-from rekindle.model.activity_values import (
+from rekindle.model.activities.jobs import JobLook, JobRequest, Survey, SurveyRequest
+from rekindle.model.activities.pods import (
     Backup,
     BackupRequest,
-    FindingsRequest,
-    Found,
-    JobLook,
-    JobRequest,
-    LinkTargets,
-    MadeAnew,
-    MadeAnewRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
     PodsRequest,
     Replacement,
-    ResolveLinksRequest,
     Restart,
     Scheduled,
-    StandbysNow,
-    StandbysRequest,
     Started,
     StartRequest,
     StopRequest,
-    Survey,
-    SurveyRequest,
     Swap,
     SwapRequest,
     SweepRequest,
-    TargetsRequest,
 )
+from rekindle.model.activities.recreation import Recreation, RecreationRequest
+from rekindle.model.activities.standbys import StandbysNow, StandbysRequest
+from rekindle.model.activities.targets import FindingsRequest, Found, LinkTargets, ResolveLinksRequest, TargetsRequest
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
@@ -150,7 +141,7 @@ class PodActivities:
                 return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name))
 
     @activity.defn
-    async def make_anew(self, request: MadeAnewRequest) -> MadeAnew:
+    async def make_anew(self, request: RecreationRequest) -> Recreation:
         """Waits until each of these pod ranks has another pod with a node, which the job's controller creates by itself, or the
         deadline. Deletes old pods that have ended, or that were not told to leave."""
         with translating_errors():

@@ -5,7 +5,7 @@ from typing import Protocol
 from temporalio import activity
 
 from activities.error_mapping import translating_errors
-from rekindle.model.activity_values import EndSession
+from rekindle.model.activities.jobs import EndSession
 from rekindle.model.dialogue import Order
 
 

@@ -26,18 +26,17 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.journal import JournalActivities
 from activities.pods import PodActivities
-from rekindle.model.activity_values import (
+from rekindle.model.activities.jobs import RememberRequest, SurveyRequest
+from rekindle.model.activities.pods import (
     Backup,
     BackupRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
     PodsRequest,
-    RememberRequest,
     Restart,
     StartRequest,
     StopRequest,
-    SurveyRequest,
     SwapRequest,
 )
 from rekindle.model.cluster import ClusterEvent, PodPhase

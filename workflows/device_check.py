@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import FindingsRequest, Found, TargetsRequest
+from rekindle.model.activities.targets import FindingsRequest, Found, TargetsRequest
 from rekindle.model.dialogue import ReportKind
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome

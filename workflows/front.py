@@ -10,7 +10,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, job_workflow
-from rekindle.model.activity_values import AskRequest, TargetsRequest, WithdrawRequest
+from rekindle.model.activities.requests import AskRequest, WithdrawRequest
+from rekindle.model.activities.targets import TargetsRequest
 from rekindle.model.incident import ModeRequest
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.stress import Op, StressRequest

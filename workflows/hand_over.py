@@ -5,7 +5,7 @@ from collections.abc import Collection
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from rekindle.model.activity_values import Scheduled
+from rekindle.model.activities.pods import Scheduled
 from rekindle.model.job import Job
 from rekindle.model.situation import PodRef
 from workflows import steps

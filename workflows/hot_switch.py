@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import Backup, BackupRequest
+from rekindle.model.activities.pods import Backup, BackupRequest
 from rekindle.model.attachment import Attachment
 from rekindle.model.dialogue import Report, ReportKind
 from rekindle.model.fault import Fault, FaultKind, FaultType

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
 from rekindle.model import bounds
-from rekindle.model.activity_values import Survey
+from rekindle.model.activities.jobs import Survey
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import EXPECTED_HOLDER, HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.incident import Incident

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from rekindle.errors import ClusterUnavailable, Refused, Withheld
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import PodCount, Restart
+from rekindle.model.activities.pods import PodCount, Restart
 from rekindle.model.attachment import Progress
 from rekindle.model.bounds import few
 from rekindle.model.cluster import ClusterEvent, JobPhase

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from temporalio import workflow
 
-from rekindle.model.activity_values import PolicyRequest, RememberRequest
+from rekindle.model.activities.jobs import PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault
 from rekindle.model.job import ManagerLost

@@ -15,7 +15,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from rekindle.errors import BadInput, NotFound
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds, stored
-from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
+from rekindle.model.activities.requests import AskRequest
+from rekindle.model.activities.targets import ResolveLinksRequest
 from rekindle.model.dialogue import Receipt
 from rekindle.model.incident import ModeRequest
 from rekindle.model.links import LinksReset, NodeLinks, Placed, describe, named

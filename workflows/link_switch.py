@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import ResolveLinksRequest
+from rekindle.model.activities.targets import ResolveLinksRequest
 from rekindle.model.dialogue import Report, ReportKind
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.links import RankLinks, describe

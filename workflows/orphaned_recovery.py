@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
-from rekindle.model.activity_values import RecoveryEnd
+from rekindle.model.activities.requests import RecoveryEnd
 from rekindle.model.state import JobState
 from rekindle.policy.modes import cases
 from rekindle.policy.modes.mode_table import MODES, About, row_of

@@ -16,7 +16,7 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.errors import NotFound
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import BackupRequest, Replacement
+from rekindle.model.activities.pods import BackupRequest, Replacement
 from rekindle.model.bounds import few
 from rekindle.model.dialogue import Report, Strategy
 from rekindle.model.fault import FaultKind

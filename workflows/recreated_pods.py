@@ -11,7 +11,7 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from rekindle.model.activity_values import Held
+from rekindle.model.activities.recreation import Held
 from rekindle.model.bounds import few, numbered
 from rekindle.model.dialogue import Report, Strategy
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER

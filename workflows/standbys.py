@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityHandle
 
 from rekindle.model import bounds
-from rekindle.model.activity_values import StandbysNow
+from rekindle.model.activities.standbys import StandbysNow
 from rekindle.model.standby import Upkeep
 from rekindle.policy.placement import standbys
 from workflows import steps

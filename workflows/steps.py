@@ -20,45 +20,37 @@ from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.errors import ClusterUnavailable
 from rekindle.model import bounds
-from rekindle.model.activity_values import (
-    AskRequest,
-    Backup,
-    BackupRequest,
+from rekindle.model.activities.jobs import (
     EndSession,
     EventRequest,
-    FindingsRequest,
-    Found,
-    Held,
     JobLook,
     JobRequest,
-    LinkTargets,
-    MadeAnew,
-    MadeAnewRequest,
+    PolicyRequest,
+    RememberRequest,
+    Survey,
+    SurveyRequest,
+)
+from rekindle.model.activities.pods import (
+    Backup,
+    BackupRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
     PodsRequest,
-    PolicyRequest,
-    RecoveryEnd,
-    RememberRequest,
     Replacement,
-    ResolveLinksRequest,
     Restart,
     Scheduled,
-    StandbysNow,
-    StandbysRequest,
     Started,
     StartRequest,
     StopRequest,
-    Survey,
-    SurveyRequest,
     Swap,
     SwapRequest,
     SweepRequest,
-    TargetsRequest,
-    TerminateRequest,
-    WithdrawRequest,
 )
+from rekindle.model.activities.recreation import Held, Recreation, RecreationRequest
+from rekindle.model.activities.requests import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.activities.standbys import StandbysNow, StandbysRequest
+from rekindle.model.activities.targets import FindingsRequest, Found, LinkTargets, ResolveLinksRequest, TargetsRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.dialogue import Order
 from rekindle.model.explained import NodesNow, NodesRequest
@@ -247,9 +239,9 @@ def await_running(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> Act
     )
 
 
-def make_anew(job_id: str, held: tuple[Held, ...], lost_nodes: tuple[str, ...], until: datetime) -> ActivityHandle[MadeAnew]:
+def make_anew(job_id: str, held: tuple[Held, ...], lost_nodes: tuple[str, ...], until: datetime) -> ActivityHandle[Recreation]:
     ranks = bounds.few([str(one.pod_rank) for one in held])
-    request = MadeAnewRequest(job_id=job_id, held=held, lost_nodes=lost_nodes, within=_left(until))
+    request = RecreationRequest(job_id=job_id, held=held, lost_nodes=lost_nodes, within=_left(until))
     return workflow.start_activity_method(
         PodActivities.make_anew, request, **named(_waiting(request.within), f"wait until pod ranks {ranks} have other pods")
     )

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model import bounds, stored
-from rekindle.model.activity_values import EndSession, RememberRequest
+from rekindle.model.activities.jobs import EndSession, RememberRequest
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.bounds import few

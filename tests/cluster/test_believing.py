@@ -8,7 +8,8 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities
-from rekindle.model.activity_values import Backup, BackupRequest, PodsRequest, Scheduled, Survey, SurveyRequest
+from rekindle.model.activities.jobs import Survey, SurveyRequest
+from rekindle.model.activities.pods import Backup, BackupRequest, PodsRequest, Scheduled
 from rekindle.model.cluster import Condition, Node
 from rekindle.policy.detection.sighting import sight
 from tests.support.harness import a_job

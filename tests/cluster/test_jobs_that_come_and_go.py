@@ -16,7 +16,7 @@ from activities.clusters.kubernetes.kinds.bare_pods import remembered
 from activities.clusters.port import Snapshot
 from activities.pods import PodActivities
 from rekindle.errors import Conflict, NotFound
-from rekindle.model.activity_values import SurveyRequest
+from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import WatchEvent
 from rekindle.settings import Settings
 from tests.support.tenants import WAIT_LIMIT, Tenants, owner

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from activities.pod_recreation import MakingAnew
-from rekindle.model.activity_values import Held, MadeAnew, MadeAnewRequest
+from rekindle.model.activities.recreation import Held, Recreation, RecreationRequest
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import HOLDER_LENGTH
 from tests.support.harness import a_mindio_job
@@ -20,10 +20,10 @@ def cluster() -> TheirCluster:
 
 async def made(
     cluster: TheirCluster, *old: Pod, told: bool = True, lost_nodes: tuple[str, ...] = (), within: float = 20
-) -> MadeAnew:
+) -> Recreation:
     job = cluster.job_model
     held = tuple(Held(pod_rank=_rank(pod), holder=pod.metadata.uid[:HOLDER_LENGTH], told=told) for pod in old)
-    request = MadeAnewRequest(job_id=job.id, held=held, lost_nodes=lost_nodes, within=timedelta(seconds=within))
+    request = RecreationRequest(job_id=job.id, held=held, lost_nodes=lost_nodes, within=timedelta(seconds=within))
     return await MakingAnew(cluster, request).run(request.within)
 
 

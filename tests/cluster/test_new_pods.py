@@ -6,7 +6,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities, ref
-from rekindle.model.activity_values import NewPodsRequest, OldPodsRequest, PodCount, PodsRequest, Restart, Started, StopRequest
+from rekindle.model.activities.pods import NewPodsRequest, OldPodsRequest, PodCount, PodsRequest, Restart, Started, StopRequest
 from rekindle.model.cluster import Condition, Pod, PodPhase, PodStatus
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster

@@ -10,7 +10,7 @@ from activities.journal import JournalActivities
 from activities.pods import MOST_NODES, PodActivities
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound
-from rekindle.model.activity_values import EventRequest, PolicyRequest, RememberRequest, Survey, SurveyRequest
+from rekindle.model.activities.jobs import EventRequest, PolicyRequest, RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, Node
 from rekindle.model.fault import FaultKind
 from rekindle.model.state import Remembered

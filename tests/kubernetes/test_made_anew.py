@@ -13,7 +13,7 @@ from activities.clusters.kubernetes.kinds import ASCEND_JOB
 from activities.clusters.kubernetes.objects import job_object_of
 from activities.pods import PodActivities
 from rekindle.model import keys
-from rekindle.model.activity_values import Held, MadeAnew, MadeAnewRequest
+from rekindle.model.activities.recreation import Held, Recreation, RecreationRequest
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.limits import Limits
@@ -30,10 +30,10 @@ async def world(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-async def made_anew(world: World, job: str, *old: Pod, told: bool, within: float = WAIT_LIMIT) -> MadeAnew:
+async def made_anew(world: World, job: str, *old: Pod, told: bool, within: float = WAIT_LIMIT) -> Recreation:
     held = tuple(Held(pod_rank=_rank(pod), holder=pod.metadata.uid[:HOLDER_LENGTH], told=told) for pod in old)
-    request = MadeAnewRequest(job_id=job, held=held, lost_nodes=(), within=timedelta(seconds=within))
-    made: MadeAnew = await ActivityEnvironment().run(PodActivities(world.cluster).make_anew, request)
+    request = RecreationRequest(job_id=job, held=held, lost_nodes=(), within=timedelta(seconds=within))
+    made: Recreation = await ActivityEnvironment().run(PodActivities(world.cluster).make_anew, request)
     return made
 
 
@@ -41,7 +41,7 @@ def _rank(pod: Pod) -> int:
     return int(pod.metadata.annotations[keys.RANK_INDEX])
 
 
-def uids(made: MadeAnew) -> list[tuple[Any, ...]]:
+def uids(made: Recreation) -> list[tuple[Any, ...]]:
     """Of one that was gone before anybody looked, the first characters are known."""
     return [(one.pod_rank, one.before.uid[:HOLDER_LENGTH], one.after.uid) for one in made.moved]
 

@@ -14,7 +14,7 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.journal import JournalActivities
 from rekindle.errors import Forbidden, Invalid
-from rekindle.model.activity_values import RememberRequest
+from rekindle.model.activities.jobs import RememberRequest
 from rekindle.model.state import Remembered
 from rekindle.settings import Settings
 from simulators.kubernetes.binaries import kubectl

@@ -15,7 +15,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.pods import PodActivities
 from rekindle.errors import Invalid
 from rekindle.model import keys
-from rekindle.model.activity_values import BackupRequest, PodsRequest, Replacement, Scheduled, StopRequest, Swap, SwapRequest
+from rekindle.model.activities.pods import BackupRequest, PodsRequest, Replacement, Scheduled, StopRequest, Swap, SwapRequest
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.situation import PodRef
 from tests.support.worlds import NODES, WORLDS, IndexedJob, KubernetesWorld, Operated, World, rank_of

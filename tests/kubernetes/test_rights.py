@@ -22,7 +22,7 @@ from activities.journal import JournalActivities
 from activities.pods import PodActivities
 from rekindle.errors import NotFound, Refused
 from rekindle.model import keys
-from rekindle.model.activity_values import RememberRequest, Survey, SurveyRequest
+from rekindle.model.activities.jobs import RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
 from rekindle.model.state import Remembered
 from rekindle.policy.detection.isolation import isolated

@@ -12,7 +12,7 @@ from activities.clusters.api_server import Object
 from activities.pods import PodActivities
 from rekindle.errors import Conflict
 from rekindle.model import keys
-from rekindle.model.activity_values import Backup, BackupRequest, PodCount, StartRequest, StopRequest
+from rekindle.model.activities.pods import Backup, BackupRequest, PodCount, StartRequest, StopRequest
 from rekindle.model.cluster import Pod
 from tests.support.cluster import FOREVER
 from tests.support.foreign import Setting

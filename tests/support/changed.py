@@ -3,7 +3,7 @@
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import Backup
+from rekindle.model.activities.pods import Backup
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.verdict import Verdict
 from workflows.hot_switch import HotSwitch

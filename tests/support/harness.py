@@ -18,7 +18,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.pods import PodActivities
 from rekindle import ids
-from rekindle.model.activity_values import SurveyRequest
+from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.dialogue import Receipt

@@ -7,8 +7,37 @@ from typing import Any
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities
-from rekindle.model import activity_values, explained
+from rekindle.model import explained
 from rekindle.model import stress as stress_values
+from rekindle.model.activities.jobs import (
+    EndSession,
+    EventRequest,
+    JobLook,
+    JobRequest,
+    PolicyRequest,
+    RememberRequest,
+    Survey,
+    SurveyRequest,
+)
+from rekindle.model.activities.pods import (
+    Backup,
+    BackupRequest,
+    NewPodsRequest,
+    OldPodsRequest,
+    PodsRequest,
+    Replacement,
+    Restart,
+    Scheduled,
+    StartRequest,
+    StopRequest,
+    Swap,
+    SwapRequest,
+    SweepRequest,
+)
+from rekindle.model.activities.recreation import Held, Recreation, RecreationRequest
+from rekindle.model.activities.requests import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.activities.standbys import StandbysNow, StandbysRequest
+from rekindle.model.activities.targets import FindingsRequest, Found, LinkTargets, ResolveLinksRequest, TargetsRequest
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
 from rekindle.model.dialogue import FaultRank, Heard, Order, Receipt, Report, ReportKind
@@ -373,15 +402,15 @@ async def answers(job: Job, phase: PodPhase) -> list[Any]:
     for pod in list(cluster.pods_by_name.values()):
         cluster._put(pod.model_copy(update={"status": pod.status.model_copy(update={"phase": phase, "message": TEXT})}))
     pods = PodActivities(cluster)
-    restart = activity_values.Restart(job_id=job.id, generation="g" * 36)
+    restart = Restart(job_id=job.id, generation="g" * 36)
     old = restart.model_copy(update={"youngest": datetime.now(UTC)})
-    new = activity_values.NewPodsRequest(restart=restart, pods=job.pods)
+    new = NewPodsRequest(restart=restart, pods=job.pods)
     calls: list[tuple[Callable[..., Any], Any]] = [
         (pods.await_new_running, new),
         (pods.look_at_new_pods, new),
-        (pods.await_old_gone, activity_values.OldPodsRequest(restart=old, within=timedelta(0))),
-        (pods.ensure_pods, activity_values.StartRequest(job_id=job.id, generation="g", avoid_nodes=())),
-        (pods.delete_pods, activity_values.StopRequest(job_id=job.id, grace_seconds=0)),
+        (pods.await_old_gone, OldPodsRequest(restart=old, within=timedelta(0))),
+        (pods.ensure_pods, StartRequest(job_id=job.id, generation="g", avoid_nodes=())),
+        (pods.delete_pods, StopRequest(job_id=job.id, grace_seconds=0)),
     ]
     return [await ActivityEnvironment().run(call, request) for call, request in calls]
 
@@ -391,7 +420,7 @@ async def examples(job: Job) -> list[Any]:
     event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
     everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
     avoided = avoided_nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
-    restart = activity_values.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
+    restart = Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
     sighting = sight(worst_view(job))
     request = ModeRequest(mode=Mode.LINK_SWITCH, pod_rank=1, links=LINKS, stress=STRESS, requested_by=TEXT, front=TEXT)
     moves = (Move(at=NOW, what=TEXT * 9, outcome=Outcome.RECOVERED, reason=TEXT * 9),) * KEPT_MOVES
@@ -411,14 +440,12 @@ async def examples(job: Job) -> list[Any]:
         JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
         Contact(ended=TEXT, progress=Progress(incarnation=TEXT, step=1)),
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
-        activity_values.ResolveLinksRequest(job_id=job.id, links=LINKS),
-        activity_values.LinkTargets(links=PLACED, problem=TEXT),
-        activity_values.TargetsRequest(job_id=job.id, stress=STRESS, accepted=(0, 1, 2)),
+        ResolveLinksRequest(job_id=job.id, links=LINKS),
+        LinkTargets(links=PLACED, problem=TEXT),
+        TargetsRequest(job_id=job.id, stress=STRESS, accepted=(0, 1, 2)),
         StressTargets(asked=asked_of(job), problem=TEXT),
-        activity_values.FindingsRequest(job_id=job.id, asked=asked_of(job), results=results_of(job), why=TEXT),
-        activity_values.Found(
-            tested=findings_of(job), faults=(long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
-        ),
+        FindingsRequest(job_id=job.id, asked=asked_of(job), results=results_of(job), why=TEXT),
+        Found(tested=findings_of(job), faults=(long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))),
         Order(job_id=job.id, uuid="u" * 50, signal_type="s", stress=asked_of(job)),
         maintenance,
         failover,
@@ -426,14 +453,14 @@ async def examples(job: Job) -> list[Any]:
         SwitchBack(links=LINKS, requested_by=TEXT),
         LinksReset(ranks=EVERY_SECOND, why=TEXT),
         Trace(communication=True, step=True, checkpoint=True, forward=True, loader=True),
-        activity_values.StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
-        activity_values.StandbysNow(standbys=sighting.standbys),
-        activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS))),
-        activity_values.Survey(exists=True, sighting=sighting, nodes=looked_at),
-        activity_values.SurveyRequest(job_id=job.id, nodes=looked_at),
-        activity_values.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
-        activity_values.RememberRequest(job_id=job.id, memory=remembered),
-        activity_values.WithdrawRequest(job_id=job.id, request_id=TEXT),
+        StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
+        StandbysNow(standbys=sighting.standbys),
+        SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(job_reducers.KEPT_PODS))),
+        Survey(exists=True, sighting=sighting, nodes=looked_at),
+        SurveyRequest(job_id=job.id, nodes=looked_at),
+        RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
+        RememberRequest(job_id=job.id, memory=remembered),
+        WithdrawRequest(job_id=job.id, request_id=TEXT),
         NodesRequest(names=tuple(a_name(number) for number in range(explained.MOST_NODES)), mark=Mark.BROKEN, reason=TEXT[:300]),
         nodes_seen(),
         NodesNow(nodes=nodes_seen().nodes[:1], there=pods_there()),
@@ -443,35 +470,31 @@ async def examples(job: Job) -> list[Any]:
         Receipt(info=TEXT),
         Attachment(queue=TEXT, session=TEXT, since=NOW),
         Progress(incarnation=TEXT, step=1),
-        activity_values.AskRequest(job_id=job.id, request=request, request_id=TEXT),
-        activity_values.Backup(old=pod_ref(1), backup=pod_ref(2)),
-        activity_values.Replacement(old=pod_ref(1), backup=pod_ref(2)),
-        activity_values.MadeAnewRequest(
+        AskRequest(job_id=job.id, request=request, request_id=TEXT),
+        Backup(old=pod_ref(1), backup=pod_ref(2)),
+        Replacement(old=pod_ref(1), backup=pod_ref(2)),
+        RecreationRequest(
             job_id=job.id,
-            held=tuple(
-                activity_values.Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(MOST_REPLACED)
-            ),
+            held=tuple(Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(MOST_REPLACED)),
             lost_nodes=avoided,
             within=Limits().replacement_scheduled,
         ),
-        activity_values.MadeAnew(
-            moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5
-        ),
-        activity_values.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
-        activity_values.EndSession(job_id=job.id, session=TEXT, reason=TEXT),
-        activity_values.EventRequest(job_id=job.id, event=event),
-        activity_values.JobRequest(job_id=job.id),
-        activity_values.JobLook(phase=JobPhase.RUNNING),
-        activity_values.NewPodsRequest(restart=restart, pods=job.pods),
-        activity_values.OldPodsRequest(restart=restart, within=Limits().pods_stopped),
-        activity_values.PodsRequest(job_id=job.id, pods=(pod_ref(1), pod_ref(2)), within=Limits().pause),
-        activity_values.PolicyRequest(job_id=job.id, strategy="ignore", reason=TEXT),
-        activity_values.Scheduled(node=a_name(1), message=TEXT * 5),
-        activity_values.StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided),
-        activity_values.StopRequest(job_id=job.id, grace_seconds=5, lost_nodes=avoided),
-        activity_values.Swap(old_deleted=False, message=TEXT * 5),
-        activity_values.SwapRequest(job_id=job.id, old=pod_ref(1), backup=pod_ref(2)),
-        activity_values.TerminateRequest(workflow_id=TEXT, reason=TEXT),
+        Recreation(moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5),
+        BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
+        EndSession(job_id=job.id, session=TEXT, reason=TEXT),
+        EventRequest(job_id=job.id, event=event),
+        JobRequest(job_id=job.id),
+        JobLook(phase=JobPhase.RUNNING),
+        NewPodsRequest(restart=restart, pods=job.pods),
+        OldPodsRequest(restart=restart, within=Limits().pods_stopped),
+        PodsRequest(job_id=job.id, pods=(pod_ref(1), pod_ref(2)), within=Limits().pause),
+        PolicyRequest(job_id=job.id, strategy="ignore", reason=TEXT),
+        Scheduled(node=a_name(1), message=TEXT * 5),
+        StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided),
+        StopRequest(job_id=job.id, grace_seconds=5, lost_nodes=avoided),
+        Swap(old_deleted=False, message=TEXT * 5),
+        SwapRequest(job_id=job.id, old=pod_ref(1), backup=pod_ref(2)),
+        TerminateRequest(workflow_id=TEXT, reason=TEXT),
         (pod_ref(1), pod_ref(2)),
         TEXT,
     ]

@@ -10,7 +10,27 @@ from temporalio.exceptions import ApplicationError
 
 from rekindle.errors import ClusterUnavailable, NotFound, Unavailable
 from rekindle.ids import ErrorTypes, Queries, Updates
-from rekindle.model import activity_values, keys
+from rekindle.model import keys
+from rekindle.model.activities.jobs import EndSession, JobLook, PolicyRequest, RememberRequest, Survey, SurveyRequest
+from rekindle.model.activities.pods import (
+    Backup,
+    BackupRequest,
+    NewPodsRequest,
+    OldPodsRequest,
+    PodCount,
+    PodsRequest,
+    Replacement,
+    Restart,
+    Scheduled,
+    Started,
+    StartRequest,
+    StopRequest,
+    Swap,
+    SwapRequest,
+    SweepRequest,
+)
+from rekindle.model.activities.requests import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.activities.targets import FindingsRequest, Found, ResolveLinksRequest, TargetsRequest
 from rekindle.model.cluster import (
     Condition,
     JobObject,
@@ -147,30 +167,30 @@ class Activities:
             activity.fail(attempt, ApplicationError("no stream here", type="training_side.not_attached"))
 
     def _end_session(self, activity: Activity, attempt: int) -> None:
-        if self._world.training.session == activity.argument(activity_values.EndSession).session:
+        if self._world.training.session == activity.argument(EndSession).session:
             self._world.training.cut()
         activity.complete(attempt)
 
     def _ensure_backup(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.BackupRequest)
+        request = activity.argument(BackupRequest)
         old, backup = self._world.make_backup(request.pod_rank, request.name_suffix, request.avoid_nodes)
-        activity.complete(attempt, activity_values.Backup(old=_ref(old), backup=_ref(backup)))
+        activity.complete(attempt, Backup(old=_ref(old), backup=_ref(backup)))
 
     def _ensure_replacement(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.BackupRequest)
+        request = activity.argument(BackupRequest)
         old, backup = self._world.replace_lost(request.pod_rank, request.name_suffix, request.avoid_nodes)
-        activity.complete(attempt, activity_values.Replacement(old=_ref(old) if old else None, backup=_ref(backup)))
+        activity.complete(attempt, Replacement(old=_ref(old) if old else None, backup=_ref(backup)))
 
     def _await_scheduled(self, activity: Activity, attempt: int) -> None:
-        def answer(pods: list[Pod]) -> activity_values.Scheduled:
+        def answer(pods: list[Pod]) -> Scheduled:
             name = pods[0].node if pods else ""
             sick = bool(name) and self._world.nodes[name].sick
-            return activity_values.Scheduled(node=name, sub_healthy=sick, message="no node" if pods else "the pod is gone")
+            return Scheduled(node=name, sub_healthy=sick, message="no node" if pods else "the pod is gone")
 
         self._await(activity, attempt, lambda pods: all(pod.node or pod.over or pod.leaving for pod in pods), answer)
 
     def _await_running(self, activity: Activity, attempt: int) -> None:
-        wanted = len(activity.argument(activity_values.PodsRequest).pods)
+        wanted = len(activity.argument(PodsRequest).pods)
 
         def done(pods: list[Pod]) -> bool:
             ended = len(pods) < wanted or any(pod.over or pod.leaving for pod in pods)
@@ -182,13 +202,13 @@ class Activities:
         self._await(activity, attempt, lambda pods: not pods, lambda pods: [_ref(pod) for pod in pods])
 
     def _await_old_gone(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.OldPodsRequest)
+        request = activity.argument(OldPodsRequest)
         self._follow(
             activity, attempt, request.within, lambda pod: not _is_new(pod, request.restart), lambda pods: not pods, _count
         )
 
     def _await_new_running(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.NewPodsRequest)
+        request = activity.argument(NewPodsRequest)
         names: set[str] = set()
 
         def settled(pods: list[Pod]) -> bool:
@@ -196,37 +216,37 @@ class Activities:
             ended = len(pods) < len(names) or any(pod.over or pod.leaving for pod in pods)
             return ended or (len(pods) >= request.pods and all(pod.phase == "Running" for pod in pods))
 
-        def answer(pods: list[Pod]) -> activity_values.Started:
+        def answer(pods: list[Pod]) -> Started:
             return _started(pods, max(request.pods, len(names)))
 
         self._follow(activity, attempt, request.within, lambda pod: _is_new(pod, request.restart), settled, answer)
 
     def _look_at_new_pods(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.NewPodsRequest)
+        request = activity.argument(NewPodsRequest)
         self._world.answer()
         pods = [pod for pod in self._world.pods.values() if _is_new(pod, request.restart)]
         there = len(pods) >= request.pods and not any(pod.over or pod.leaving for pod in pods)
-        activity.complete(attempt, activity_values.Started(running=there, message="" if there else _words(pods)))
+        activity.complete(attempt, Started(running=there, message="" if there else _words(pods)))
 
     def _look_at_job(self, activity: Activity, attempt: int) -> None:
         self._world.answer()
-        activity.complete(attempt, activity_values.JobLook(phase=None if self._world.ended else JobPhase.RUNNING))
+        activity.complete(attempt, JobLook(phase=None if self._world.ended else JobPhase.RUNNING))
 
     def _survey(self, activity: Activity, attempt: int) -> None:
-        names = activity.argument(activity_values.SurveyRequest).nodes
+        names = activity.argument(SurveyRequest).nodes
         self._world.answer()
         everything = view(self._world, self._labels)
         if everything.job is None:
-            activity.complete(attempt, activity_values.Survey(exists=False, ended=end_of(None)))
+            activity.complete(attempt, Survey(exists=False, ended=end_of(None)))
             return
         nodes = tuple(node for node in everything.nodes if node.metadata.name in names)
         sighting = sight(everything.model_copy(update={"nodes": nodes}))
-        activity.complete(attempt, activity_values.Survey(exists=True, phase=JobPhase.RUNNING, sighting=sighting, nodes=names))
+        activity.complete(attempt, Survey(exists=True, phase=JobPhase.RUNNING, sighting=sighting, nodes=names))
 
     def _await(
         self, activity: Activity, attempt: int, done: Callable[[list[Pod]], bool], answer: Callable[[list[Pod]], object]
     ) -> None:
-        request = activity.argument(activity_values.PodsRequest)
+        request = activity.argument(PodsRequest)
         uids = {pod.uid for pod in request.pods}
         self._follow(activity, attempt, request.within, lambda pod: pod.uid in uids, done, answer)
 
@@ -260,37 +280,37 @@ class Activities:
         look()
 
     def _swap(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.SwapRequest)
+        request = activity.argument(SwapRequest)
         self._world.answer()
         backup = self._world.pods.get(request.backup.uid)
         alive = backup is not None and backup.alive
         if alive and request.old:
             self._world.delete(request.old.uid, 0)
-        activity.complete(attempt, activity_values.Swap(old_deleted=alive, message="" if alive else "the backup pod is gone"))
+        activity.complete(attempt, Swap(old_deleted=alive, message="" if alive else "the backup pod is gone"))
 
     def _promote(self, activity: Activity, attempt: int) -> None:
-        self._world.promote(activity.argument(activity_values.SwapRequest).backup.uid)
+        self._world.promote(activity.argument(SwapRequest).backup.uid)
         activity.complete(attempt)
 
     def _delete_backups(self, activity: Activity, attempt: int) -> None:
-        pods = self._world.delete_backups(activity.argument(activity_values.StopRequest).grace_seconds)
+        pods = self._world.delete_backups(activity.argument(StopRequest).grace_seconds)
         activity.complete(attempt, [_ref(pod) for pod in pods])
 
     def _sweep(self, activity: Activity, attempt: int) -> None:
-        for pod in activity.argument(activity_values.SweepRequest).pods:
+        for pod in activity.argument(SweepRequest).pods:
             self._world.delete(pod.uid, 0)
         activity.complete(attempt)
 
     def _delete_pods(self, activity: Activity, attempt: int) -> None:
-        pods = self._world.delete_all(activity.argument(activity_values.StopRequest).grace_seconds)
+        pods = self._world.delete_all(activity.argument(StopRequest).grace_seconds)
         activity.complete(attempt, _count(pods).model_copy(update={"youngest": self._driver.now}))
 
     def _ensure_pods(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.StartRequest)
+        request = activity.argument(StartRequest)
         activity.complete(attempt, _count(self._world.make_pods(request.generation, request.avoid_nodes)))
 
     def _publish_policy(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.PolicyRequest)
+        request = activity.argument(PolicyRequest)
         self._world.answer()
         self._labels[keys.SUB_HEALTHY_STRATEGY] = request.strategy
         self._labels.pop(keys.DOWNGRADED, None)
@@ -301,7 +321,7 @@ class Activities:
 
     def _remember(self, activity: Activity, attempt: int) -> None:
         self._world.answer()
-        self._labels[keys.MEMORY] = activity.argument(activity_values.RememberRequest).memory.model_dump_json()
+        self._labels[keys.MEMORY] = activity.argument(RememberRequest).memory.model_dump_json()
         self._world.change()
         activity.complete(attempt)
 
@@ -312,23 +332,23 @@ class Activities:
     # ---- operations
 
     def _resolve_links(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(activity_values.ResolveLinksRequest)
+        request = activity.argument(ResolveLinksRequest)
         activity.complete(attempt, resolved(self._devices(), request.links))
 
     def _find_targets(self, activity: Activity, attempt: int) -> None:
-        request, rows = activity.argument(activity_values.TargetsRequest), self._devices()
+        request, rows = activity.argument(TargetsRequest), self._devices()
         problem = device_checks.problem(request.stress, rows, request.accepted)
         asked = () if problem else device_checks.grouped(device_checks.plan(request.stress, rows))
         activity.complete(attempt, StressTargets(asked=asked, problem=problem or ""))
 
     def _judge(self, activity: Activity, attempt: int) -> None:
-        request, rows = activity.argument(activity_values.FindingsRequest), self._devices()
+        request, rows = activity.argument(FindingsRequest), self._devices()
         tested = device_checks.tested(request.results, device_checks.by_rank(request.asked), rows)
         for name in tested.findings.isolate:
             self._world.isolate(name, device_checks.reason(tested, name, request.why))
         found = device_checks.without(tested, {})
         faults = device_checks.faults(found, Layout(self._world.knobs.pods, RANKS), rows)
-        activity.complete(attempt, activity_values.Found(tested=found, faults=faults))
+        activity.complete(attempt, Found(tested=found, faults=faults))
 
     def _devices(self) -> tuple[DeviceOfRank, ...]:
         self._world.answer()
@@ -355,7 +375,7 @@ class Activities:
             activity.fail(attempt, ApplicationError("no such job", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True))
 
     def _hold_request(self, activity: Activity, attempt: int) -> None:
-        asked = activity.argument(activity_values.AskRequest)
+        asked = activity.argument(AskRequest)
 
         def answered(answer: Answer) -> None:
             if not answer.kind and answer.value is not None:
@@ -369,7 +389,7 @@ class Activities:
 
     def _ask(self, activity: Activity, attempt: int) -> None:
         """Completes when the job accepts the request: a refusal comes at once, a verdict takes longer."""
-        asked = activity.argument(activity_values.AskRequest)
+        asked = activity.argument(AskRequest)
         said: list[Answer] = []
 
         def accepted() -> None:
@@ -388,7 +408,7 @@ class Activities:
         accepted()
 
     def _withdraw_request(self, activity: Activity, attempt: int) -> None:
-        asked = activity.argument(activity_values.WithdrawRequest)
+        asked = activity.argument(WithdrawRequest)
 
         def answered(answer: Answer) -> None:
             if answer.kind == "again":
@@ -401,18 +421,14 @@ class Activities:
     def _await_recovery_end(self, activity: Activity, attempt: int) -> None:
         run = self._driver.runs.get(activity.argument(str))
         if run is None:
-            activity.complete(
-                attempt, activity_values.RecoveryEnd(settled=False, words="nothing is known of its end", known=False)
-            )
+            activity.complete(attempt, RecoveryEnd(settled=False, words="nothing is known of its end", known=False))
         elif run.status == "running":
             self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
         else:
-            activity.complete(
-                attempt, activity_values.RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run))
-            )
+            activity.complete(attempt, RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run)))
 
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
-        self._driver.terminate(activity.argument(activity_values.TerminateRequest).workflow_id)
+        self._driver.terminate(activity.argument(TerminateRequest).workflow_id)
         activity.complete(attempt)
 
 
@@ -439,20 +455,18 @@ def _away(words: str) -> ApplicationError:
     return ApplicationError(words, type=ClusterUnavailable.type)
 
 
-def _is_new(pod: Pod, restart: activity_values.Restart) -> bool:
+def _is_new(pod: Pod, restart: Restart) -> bool:
     """Returns whether the pod was created by this restart."""
     return pod.generation == restart.generation or restart.youngest is None
 
 
-def _count(pods: list[Pod]) -> activity_values.PodCount:
-    return activity_values.PodCount(count=len(pods), names=tuple(pod.name for pod in pods))
+def _count(pods: list[Pod]) -> PodCount:
+    return PodCount(count=len(pods), names=tuple(pod.name for pod in pods))
 
 
-def _started(pods: list[Pod], wanted: int) -> activity_values.Started:
+def _started(pods: list[Pod], wanted: int) -> Started:
     runs = len(pods) >= wanted and all(pod.alive for pod in pods)
-    return activity_values.Started(
-        running=runs, message="" if runs else f"{len(pods)} of {wanted} pods are there: {_words(pods)}"
-    )
+    return Started(running=runs, message="" if runs else f"{len(pods)} of {wanted} pods are there: {_words(pods)}")
 
 
 def _words(pods: list[Pod]) -> str:

@@ -8,7 +8,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from rekindle import ids
-from rekindle.model.activity_values import PodCount, PodsRequest, StopRequest
+from rekindle.model.activities.pods import PodCount, PodsRequest, StopRequest
 from rekindle.model.situation import PodRef
 from tests.support.harness import a_job, harness
 

@@ -18,7 +18,7 @@ from activities.heartbeat import heartbeating
 from activities.jobs import JobActivities
 from rekindle import ids
 from rekindle.client import Rekindle
-from rekindle.model.activity_values import AskRequest
+from rekindle.model.activities.requests import AskRequest
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Sighting
 from rekindle.model.incident import ModeRequest

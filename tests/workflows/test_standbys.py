@@ -9,7 +9,7 @@ from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from activities.pods import PodActivities
 from rekindle import ids
-from rekindle.model.activity_values import SurveyRequest
+from rekindle.model.activities.jobs import SurveyRequest
 from rekindle.model.cluster import Condition
 from rekindle.model.job import Job
 from rekindle.model.keys import RANK_INDEX, RECOVER_STRATEGY

@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from activities.pods import PodActivities
-from rekindle.model.activity_values import BackupRequest
+from rekindle.model.activities.pods import BackupRequest
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits

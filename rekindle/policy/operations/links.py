@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
-from rekindle.model.activity_values import LinkTargets
+from rekindle.model.activities.targets import LinkTargets
 from rekindle.model.bounds import few, numbered
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.links import MOST_ON_BACKUP, NodeLinks, OnBackup, Placed, RankLinks

@@ -1,0 +1,1 @@
+"""Arguments and results of activities. Built in `workflows/steps.py` and the modes."""

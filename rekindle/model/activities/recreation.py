@@ -1,0 +1,33 @@
+"""Arguments and results of activities that wait for pods that a job's controller recreates."""
+
+from datetime import timedelta
+
+from rekindle.model.base import Value
+from rekindle.model.bounds import Text
+from rekindle.model.situation import Switched
+
+
+class Held(Value):
+    """Pod rank whose pod is to be followed by another pod, which the job's controller creates."""
+
+    pod_rank: int
+    holder: str
+    """First characters of the UID of the pod that is to end, as in `Sighting.holders`."""
+
+    told: bool
+    """True if the training side told the pod to exit: it then ends by itself."""
+
+
+class RecreationRequest(Value):
+    job_id: str
+    held: tuple[Held, ...]
+    lost_nodes: tuple[str, ...]
+    within: timedelta
+
+
+class Recreation(Value):
+    """Pods that the job's controller has recreated and the scheduler has assigned to nodes."""
+
+    moved: tuple[Switched, ...] = ()
+    missing: Text = ""
+    """Description of the pods that are still missing. Empty: all pods are there."""
