@@ -157,8 +157,9 @@ async def test_an_interrupted_demo_leaves_nothing_behind(short_path: Path, inter
 async def test_a_key_ends_the_demo_that_shows_its_result(key: bytes, code: int) -> None:
     """Enter and the end of input end it, and an interrupt does at the first try: none of them is a traceback."""
     own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
-    waits = "asyncio.run(demo._wait_for_a_key({}, demo.Format.TEXT))"
-    shows = f"{own}; import asyncio; from rekindle.cli import app, demo; app.app = lambda *_, **__: {waits} or 0; app.main()"
+    waits = "asyncio.run(commands._wait_for_a_key({}, commands.Format.TEXT))"
+    imports = "import asyncio; from rekindle.cli import app; from rekindle.cli.demos import commands"
+    shows = f"{own}; {imports}; app.app = lambda *_, **__: {waits} or 0; app.main()"
     terminal, inside = os.openpty()
     shown = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", shows), stdin=inside, stdout=inside, stderr=inside, start_new_session=True
