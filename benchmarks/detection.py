@@ -23,10 +23,10 @@ from activities.clusters.kubernetes.public_faults import PublicFaults
 from rekindle.errors import Conflict
 from rekindle.model import keys
 from rekindle.settings import Settings
+from tests.fakes.public_fault_peer import fault, request, send
 from tests.gateway.test_public_faults import served
 from tests.kubernetes.test_reports import card, device_info, event, public
-from tests.support.kubernetes import local_kubernetes
-from tests.support.public_fault_peer import fault, request, send
+from tests.kubernetes.world.control_plane import local_kubernetes
 from tests.support.watching import Peer, watching
 from workers.watcher.reconciler import MANY, QUIET, WHILE
 

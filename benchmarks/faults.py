@@ -30,7 +30,7 @@ from tests.training.processes import Zygote
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "evidence" / "faults.md"
-REPAIRED, SHARDED = (str(ROOT / "tests" / "training" / name) for name in ("repaired.py", "sharded.py"))
+REPAIRED, SHARDED = (str(ROOT / "tests" / "training" / "scripts" / name) for name in ("repaired.py", "sharded.py"))
 WORLD = 4
 STEPS = 6
 """Steps that are left at least when all ranks have completed one."""

@@ -19,7 +19,7 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.keys import POD_TYPE, RANK_INDEX
 from rekindle.model.rule_file import plain
 from rekindle.temporal import connect, ensure_search_attributes
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.fakes.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
 
 PODS, RANKS_PER_POD = 2, 2

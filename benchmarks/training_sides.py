@@ -37,9 +37,9 @@ from rekindle_wire.training_pb2 import (
     Standing,
     Stepped,
 )
+from tests.fakes.fault_dialogue import TRAINS
+from tests.fakes.peer import MindioPeer, Script
 from tests.support.elsewhere import Elsewhere
-from tests.support.fault_dialogue import TRAINS
-from tests.support.peer import MindioPeer, Script
 
 RANKS = PODS * RANKS_PER_POD
 ORDER_SECONDS, REBUILD_SECONDS = 60.0, 60.0

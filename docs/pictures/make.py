@@ -33,7 +33,7 @@ from rekindle.model.job import Capability, SubHealthStrategy
 from rekindle.model.keys import CAPABILITIES, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.links import NodeLinks
 from rekindle.model.mode import Mode, Outcome
-from tests.support.peer import Script, ScriptedPeer
+from tests.fakes.peer import Script, ScriptedPeer
 
 HERE = Path(__file__).parent
 FLAGS = (

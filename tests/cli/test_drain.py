@@ -17,8 +17,8 @@ from rekindle.model.draining import Draining, PodRow, Where
 from rekindle.model.explained import PodThere
 from rekindle.model.job import Job, SubHealthStrategy
 from tests.cli.test_recover import ended, typed, until_said
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, training
-from tests.support.scripted_cluster import ScriptedCluster
 from tests.workflows.test_drains import a_drained_job
 
 

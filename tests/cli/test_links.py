@@ -10,8 +10,8 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.model.links import NodeLinks
 from tests.cli.test_recover import ended, typed
+from tests.fakes.peer import Script
 from tests.support.harness import a_job, training
-from tests.support.peer import Script
 
 NODE = ("--node", "node-1")
 

@@ -17,8 +17,8 @@ from rekindle.cli.output import age
 from rekindle.ids import Updates
 from rekindle.model.attachment import Progress
 from tests.cli.test_recover import FORCED, ended, typed
+from tests.fakes.peer import Script
 from tests.support.harness import a_job, training
-from tests.support.peer import Script
 
 
 async def test_the_list_of_jobs_has_their_ages_and_steps(temporal: WorkflowEnvironment) -> None:

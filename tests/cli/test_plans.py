@@ -13,7 +13,7 @@ from rekindle.cli import app
 from rekindle.cli.output import console, problems
 from rekindle.model.plan import Stage, Word
 from tests.cli.test_recover import ended, typed
-from tests.support.fleet import FIRST, Two, two_jobs
+from tests.workflows.support.fleet import FIRST, Two, two_jobs
 
 
 def written(this: Two, folder: Path) -> str:

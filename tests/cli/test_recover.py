@@ -20,11 +20,11 @@ from rekindle.model.incident import ModeRequest
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
 from rekindle.policy.modes.requests import LONGEST_ID
+from tests.fakes.peer import Script
+from tests.fakes.proxy import Proxy
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.commands import Command, begun
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
-from tests.support.peer import Script
-from tests.support.proxy import Proxy
-from tests.support.scripted_cluster import ScriptedCluster
 
 FORCED = ("--pod-rank", "1", "--force")
 NAMELESS = (sys.executable, "-c", "import os; os.getuid = lambda: 2**31; from rekindle.cli.app import main; main()")

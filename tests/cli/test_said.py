@@ -14,8 +14,8 @@ from rekindle.cli.stack import Addresses, Member, Stack
 from rekindle.errors import Unavailable
 from rekindle.temporal import connect, in_words
 from tests.cli.test_recover import FORCED, ended, typed
+from tests.fakes.peer import Script
 from tests.support.harness import a_job, training
-from tests.support.peer import Script
 
 NOWHERE = Addresses(temporal="", ui="", gateway="127.0.0.1:1", socket="", state_dir="/nowhere")
 

@@ -9,9 +9,9 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.cli.views import NOW, link, of_job
 from rekindle.model.limits import Limits
 from tests.cli.test_recover import ended, environment
+from tests.fakes.peer import Script
 from tests.support.commands import begun
 from tests.support.harness import Harness, a_job, training
-from tests.support.peer import Script
 
 
 async def _until_listed(world: Harness, query: str, kinds: set[str]) -> None:

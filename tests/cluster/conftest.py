@@ -7,8 +7,8 @@ import pytest
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound
 from rekindle.policy.detection import isolation
+from tests.fakes.scripted_api import scripted_api
 from tests.support.cluster import shared_cluster, until
-from tests.support.scripted_api import scripted_api
 from tests.support.tenants import Tenants
 
 

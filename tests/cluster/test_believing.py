@@ -12,8 +12,8 @@ from rekindle.model.activities.jobs import Survey, SurveyRequest
 from rekindle.model.activities.pods import Backup, BackupRequest, PodsRequest, Scheduled
 from rekindle.model.cluster import Condition, Node
 from rekindle.policy.detection.sighting import sight
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import a_job
-from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher.cluster_index import ClusterIndex
 from workers.watcher.rule_breaker_events import Doubts
 

@@ -13,8 +13,8 @@ from rekindle.model.cluster import ClusterEvent, JobObject, JobSpec, ObjectMeta,
 from rekindle.model.keys import DOWNGRADED, DRAIN, IGNORE_RULES, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.rules import Rules
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import a_job
-from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher import budgets
 from workers.watcher.budgets import Budgets, Drains
 

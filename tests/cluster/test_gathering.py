@@ -12,9 +12,9 @@ from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.policy.detection.watcher_updates import Acknowledged, Register, due, shown
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.job_views import job, node, pod
 from tests.support.operations import operations
-from tests.support.scripted_cluster import ScriptedCluster
 from tests.support.watching import Peer, now, watching
 from workers.watcher.cluster_index import ClusterIndex
 

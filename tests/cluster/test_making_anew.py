@@ -9,8 +9,8 @@ from activities.pod_recreation import MakingAnew
 from rekindle.model.activities.recreation import Held, Recreation, RecreationRequest
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import HOLDER_LENGTH
+from tests.fakes.scripted_cluster import TheirCluster
 from tests.support.harness import a_mindio_job
-from tests.support.scripted_cluster import TheirCluster
 
 
 @pytest.fixture

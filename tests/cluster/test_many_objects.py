@@ -26,8 +26,8 @@ from rekindle.model.manifest import job_of
 from rekindle.model.state import Registration
 from rekindle.policy.detection.watcher_updates import News, Register, Sighted
 from rekindle.settings import Settings
+from tests.fakes.scripted_api import ScriptedApi, scripted_api
 from tests.support import job_views, valid_objects
-from tests.support.scripted_api import ScriptedApi, scripted_api
 from workers.operator import Operator
 from workers.watcher.job_workflows import AT_ONCE, TemporalJobWorkflows
 

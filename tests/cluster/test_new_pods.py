@@ -8,8 +8,8 @@ from temporalio.testing import ActivityEnvironment
 from activities.pods import PodActivities, ref
 from rekindle.model.activities.pods import NewPodsRequest, OldPodsRequest, PodCount, PodsRequest, Restart, Started, StopRequest
 from rekindle.model.cluster import Condition, Pod, PodPhase, PodStatus
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import a_job
-from tests.support.scripted_cluster import ScriptedCluster
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 

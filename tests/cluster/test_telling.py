@@ -19,9 +19,9 @@ from rekindle.model.manifest import job_of
 from rekindle.model.state import Registration
 from rekindle.policy.detection.watcher_updates import End, News, Register, Sighted
 from rekindle.temporal import plugin
+from tests.fakes.scripted_job import HELD, scripted_jobs
 from tests.support import job_views
 from tests.support.cluster import environment
-from tests.support.scripted_job import HELD, scripted_jobs
 from workers.watcher.job_workflows import JobUnknown, TemporalJobWorkflows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

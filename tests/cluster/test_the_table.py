@@ -13,8 +13,8 @@ from deploy.rights import OF_JOBS, OWN, TARGET, generated, rights_of
 from rekindle.errors import BadInput
 from rekindle.model.job import TRAITS_BEFORE
 from rekindle.settings import Settings
+from tests.fakes.gang_kind import GANG
 from tests.support.cluster import ROOT
-from tests.support.gang_kind import GANG
 
 SERVE_OUR_OWN = {"workers/operator.py", "simulators/kubernetes/console.py"}
 ROWS = set(kinds.__all__) - {"KINDS"}

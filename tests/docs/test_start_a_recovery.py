@@ -18,8 +18,8 @@ from rekindle.ids import CONTROL_QUEUE, ErrorTypes
 from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes.mode_table import LADDER, OPERATIONS
 from rekindle.temporal import ATTRIBUTES
+from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, training
-from tests.support.peer import Script
 
 PAGE = (Path(__file__).parents[2] / "docs" / "start-a-recovery.md").read_text()
 ROWS = (*LADDER, *OPERATIONS)

@@ -12,11 +12,17 @@ import pytest_asyncio
 
 from rekindle.cli.stack import ClusterKind, Machine, Stack, running
 from rekindle.model.mode import Outcome
-from tests.support.controller import apply_crds
-from tests.support.kubeflow import kubeflow
-from tests.support.kubernetes import Namespace, a_namespace
-from tests.support.trained_examples import Underway, kubeconfig_of, trained_through, trained_through_a_lost_pod, watch_anew
-from tests.support.volcano import operator_and_volcano
+from tests.fakes.controller import apply_crds
+from tests.fakes.kubeflow import kubeflow
+from tests.fakes.volcano import operator_and_volcano
+from tests.kubernetes.world.control_plane import Namespace, a_namespace
+from tests.kubernetes.world.trained_examples import (
+    Underway,
+    kubeconfig_of,
+    trained_through,
+    trained_through_a_lost_pod,
+    watch_anew,
+)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ from rekindle.cli.stack import ClusterKind, Machine, running
 from rekindle.model.mode import Mode
 from tests.end_to_end.conftest import Product
 from tests.end_to_end.test_hot_switch import ESCALATED, tried
-from tests.support.api_proxy import ApiProxy, api_proxy
+from tests.fakes.api_proxy import ApiProxy, api_proxy
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 

@@ -17,7 +17,7 @@ from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, WatchEvent
 from rekindle.settings import Settings
-from tests.support.scripted_api import ScriptedApi, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, scripted_api
 from tests.support.valid_objects import JOBS, node, pod
 from workers.operator import Operator
 from workers.training_job_phase import MANAGER_RESTARTS

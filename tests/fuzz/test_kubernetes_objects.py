@@ -22,7 +22,7 @@ from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobView, Pod
 from rekindle.policy.detection.sighting import sight
 from tests.fuzz.broken import broken, fuzzed, reads, text
-from tests.support.attempts import BOMB, MERGES
+from tests.kubernetes.world.attempts import BOMB, MERGES
 from tests.support.valid_objects import JOBS, namespace, node, pod
 
 RANK_KEYS = ("my/rank",)

@@ -13,8 +13,8 @@ from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.mode import Outcome
 from rekindle.model.state import Contact, JobStatus
+from tests.fakes.peer import Script
 from tests.support.harness import NOW, Harness, a_job, harness, register, sub_health, training
-from tests.support.peer import Script
 
 A = Attachment(queue="gateway/a", session="session-a", since=NOW)
 B = Attachment(queue="gateway/b", session="session-b", since=NOW)

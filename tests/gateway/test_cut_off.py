@@ -8,10 +8,10 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
+from tests.fakes.peer import ScriptedPeer
+from tests.fakes.platform_peer import platform
+from tests.fakes.proxy import Dropped, Proxy
 from tests.support.harness import GatewayProcess, a_job, harness
-from tests.support.peer import ScriptedPeer
-from tests.support.platform_peer import platform
-from tests.support.proxy import Dropped, Proxy
 from workers.gateway import cut_off
 
 

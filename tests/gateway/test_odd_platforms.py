@@ -19,9 +19,9 @@ from rekindle.policy.platforms import DeviceFaults, Level, NodeFaults, View
 from rekindle.settings import Settings
 from rekindle.temporal import Attributes
 from rekindle_wire import fault_pb2_grpc, job_pb2_grpc
+from tests.fakes.platform_peer import Heard, Platform, platform
 from tests.gateway.test_platforms import asking, registered
 from tests.support.harness import a_mindio_job
-from tests.support.platform_peer import Heard, Platform, platform
 from workers.gateway import fault_service, job_service, job_workflows, watch
 from workers.gateway.fault_service import FaultService
 from workers.gateway.job_service import JobService

@@ -18,8 +18,8 @@ from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.policy.platforms import View
 from rekindle.settings import Settings
 from rekindle.temporal import Attributes
+from tests.fakes.platform_peer import CONFIG, Platform, platform
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, node_fault, sub_health
-from tests.support.platform_peer import CONFIG, Platform, platform
 from workers.gateway import fault_service, watch
 from workers.gateway.job_service import MOST_OF_A_ROLE
 

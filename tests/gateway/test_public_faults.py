@@ -16,7 +16,7 @@ from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
 from rekindle_wire import pubfault_pb2 as wire
 from rekindle_wire import pubfault_pb2_grpc
-from tests.support.public_fault_peer import fault, request, send
+from tests.fakes.public_fault_peer import fault, request, send
 from workers.gateway.platforms import Platforms
 from workers.gateway.public_fault_service import BURST, Kept, PublicFaultService
 

@@ -19,8 +19,8 @@ from rekindle.policy.modes.cases import describe
 from rekindle_wire import REPORT
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, harness, register, sub_health, training
-from tests.support.peer import Script
 from workers.gateway import messages
 from workers.gateway.job_workflows import Jobs, Rejected
 

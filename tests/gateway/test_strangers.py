@@ -21,8 +21,8 @@ from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.harness import Harness, a_job, harness
-from tests.support.peer import Script, ScriptedPeer
 from workers.gateway import caller_auth
 from workers.gateway.caller_auth import Senders, Times, address_of
 from workers.gateway.server import OPTIONS, Gateway

@@ -15,8 +15,8 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.dialogue import orders
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
+from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, harness, sub_health, training
-from tests.support.peer import Script
 from tests.support.sampling import ALL
 from workers.gateway import streams as gateway_streams
 from workers.gateway.access import Context, Desk

@@ -21,8 +21,8 @@ from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.reports import Reports
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.kubernetes.world.service_account_tokens import claims_of_pod, unsigned
 from tests.support.harness import Harness, a_job, harness
-from tests.support.service_account_tokens import claims_of_pod, unsigned
 from workers.gateway import tokens as limits
 from workers.gateway.caller_auth import Senders, Times
 from workers.gateway.server import Gateway

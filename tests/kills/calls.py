@@ -21,7 +21,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from rekindle import ids
-from tests.support.proxy import Dropped
+from tests.fakes.proxy import Dropped
 
 POLL_WORKFLOW = "PollWorkflowTaskQueue"
 POLL_ACTIVITY = "PollActivityTaskQueue"

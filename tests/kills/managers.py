@@ -12,9 +12,9 @@ from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, LAST_RETRY_SE
 from rekindle_training.manager.liveness_monitor import MEET_SECONDS
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.fakes.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
+from tests.fakes.peer import Call, MindioPeer, ScriptedPeer
 from tests.kills.calls import Journal
-from tests.support.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
-from tests.support.peer import Call, MindioPeer, ScriptedPeer
 
 MANAGER = "manager"
 """A victim, as the processes of the control plane are."""

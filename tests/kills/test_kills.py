@@ -19,6 +19,7 @@ from rekindle.model.keys import POD_TYPE, RANK_INDEX
 from rekindle.model.maintenance import Stage
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.training_side import TrainingSide
+from tests.fakes.peer import name_of
 from tests.kills.calls import DONE, POLL_ACTIVITY, Journal, Side
 from tests.kills.events import Happened, Place, happened, places
 from tests.kills.maintaining import SWITCHES, Maintained, maintain
@@ -26,7 +27,6 @@ from tests.kills.managers import MANAGER
 from tests.kills.modes import HOT_SWITCH, IN_PLACE, LINK_FAILOVER, MODES, ONLINE_RETRY, SECTIONS, Struck
 from tests.kills.table import Row, Table, does, where, write
 from tests.kills.trial import Kill, Result, Trials
-from tests.support.peer import name_of
 from tests.support.processes import CONTROL, GATEWAY, SERVER, processes
 from tests.support.sampling import commit
 from workflows.asked import LOST

@@ -37,12 +37,12 @@ from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.model.stress import Op, StressRequest
 from rekindle.model.training_side import TrainingSide
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.kills.calls import Journal, Noted, Point, Trap
 from tests.kills.managers import MANAGER, Manager, MindioManager, OurManager
 from tests.kills.modes import OPERATIONS, Struck
 from tests.support.cluster import FOREVER, until_gone
 from tests.support.harness import register, sub_health
-from tests.support.peer import Script, ScriptedPeer
 from tests.support.processes import Processes
 from workers.gateway.job_workflows import Jobs
 

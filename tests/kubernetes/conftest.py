@@ -7,9 +7,9 @@ import pytest
 
 from activities.clusters.api_server import Api, Object
 from simulators.kubernetes.binaries import control_plane_binaries, kubectl
-from tests.support.foreign import Setting, a_setting
-from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
-from tests.support.manifests import OVERLAYS, ROOT, WRITTEN_BY_HAND, rendered
+from tests.fakes.foreign import Setting, a_setting
+from tests.kubernetes.world.control_plane import Namespace, a_namespace, local_kubernetes
+from tests.kubernetes.world.manifests import OVERLAYS, ROOT, WRITTEN_BY_HAND, rendered
 
 _numbers = itertools.count(1)
 

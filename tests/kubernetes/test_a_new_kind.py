@@ -15,12 +15,12 @@ from deploy.rights import OWN, rights_of
 from rekindle.model import keys
 from rekindle.settings import Settings
 from simulators.kubernetes.installation import install, kubeconfig_of
-from tests.support.controller import apply_crds, is_terminating, labels_of
-from tests.support.foreign import Setting
-from tests.support.gang_kind import GANG
-from tests.support.kubeflow import JobController, pod_template
-from tests.support.kubernetes import Namespace, endpoint_of
-from tests.support.worlds import rank_of, tried
+from tests.fakes.controller import apply_crds, is_terminating, labels_of
+from tests.fakes.foreign import Setting
+from tests.fakes.gang_kind import GANG
+from tests.fakes.kubeflow import JobController, pod_template
+from tests.kubernetes.world.control_plane import Namespace, endpoint_of
+from tests.kubernetes.world.worlds import rank_of, tried
 from workers.other_controller import NAMESPACE
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

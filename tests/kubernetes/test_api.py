@@ -18,9 +18,9 @@ from activities.clusters import api_server as kube
 from activities.clusters.api_server import Api, check_version
 from activities.error_mapping import translating_errors
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.worlds import pod_spec
 from tests.support.cluster import FOREVER
-from tests.support.kubernetes import Namespace
-from tests.support.worlds import pod_spec
 
 MAP = {"metadata": {"name": "map"}, "data": {"a": "1", "b": "2"}}
 

@@ -24,12 +24,12 @@ from rekindle.model.limits import Limits
 from rekindle.policy.detection.watcher_updates import End, News, Register
 from rekindle.settings import Settings
 from simulators.kubernetes.installation import install
-from tests.support.attempts import ATTEMPTS, MANAGED, Attacker, Attempt
+from tests.fakes.controller import apply_crds
+from tests.kubernetes.world.attempts import ATTEMPTS, MANAGED, Attacker, Attempt
+from tests.kubernetes.world.control_plane import RBAC, Namespace, a_namespace, endpoint_of
+from tests.kubernetes.world.worlds import pod_spec
 from tests.support.cluster import FOREVER
-from tests.support.controller import apply_crds
-from tests.support.kubernetes import RBAC, Namespace, a_namespace, endpoint_of
 from tests.support.sampling import ALL, commit
-from tests.support.worlds import pod_spec
 from workers.operator import Operator
 from workers.watcher.watcher import Watcher
 

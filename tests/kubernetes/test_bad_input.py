@@ -22,10 +22,10 @@ from rekindle.policy.detection.watcher_updates import End, News, Register
 from rekindle.settings import Settings
 from simulators.kubernetes.console import application
 from simulators.kubernetes.installation import RBAC
-from tests.support.api_proxy import api_proxy
+from tests.fakes.api_proxy import api_proxy
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.worlds import pod_spec
 from tests.support.cluster import FOREVER
-from tests.support.kubernetes import Namespace
-from tests.support.worlds import pod_spec
 from workers.watcher.watcher import Watcher
 
 

@@ -11,9 +11,9 @@ from activities.clusters.api_server import Object
 from rekindle.errors import ClusterError
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.keys import JOB_ID, RANK_INDEX
-from tests.support.foreign import Setting
-from tests.support.kubeflow import submit, train_jobs_path, train_spec
-from tests.support.worlds import WORLDS, KubernetesWorld
+from tests.fakes.foreign import Setting
+from tests.fakes.kubeflow import submit, train_jobs_path, train_spec
+from tests.kubernetes.world.worlds import WORLDS, KubernetesWorld
 from workers.other_controller import PART_OF
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from tests.support.worlds import WORLDS, KubernetesWorld
+from tests.kubernetes.world.worlds import WORLDS, KubernetesWorld
 
 HOT_SWITCH = 15
 """Requests of the calls below, one of which looks for a standby; the activities around them read a few pods more."""

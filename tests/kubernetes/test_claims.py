@@ -19,7 +19,7 @@ from rekindle.model import keys
 from rekindle.model.cluster import JobObject
 from rekindle.settings import Settings
 from rekindle.temporal import identity_of
-from tests.support.kubernetes import Namespace
+from tests.kubernetes.world.control_plane import Namespace
 
 
 def claims_of(namespace: Namespace, identity: str, lasts: float = 60) -> Claims:

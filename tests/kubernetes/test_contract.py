@@ -12,8 +12,8 @@ from rekindle.errors import Conflict, Invalid, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobView, PodPhase
 from rekindle.policy.detection.sighting import sight
+from tests.kubernetes.world.worlds import NODES, WORLDS, World, rank_of, tried
 from tests.support.cluster import FOREVER
-from tests.support.worlds import NODES, WORLDS, World, rank_of, tried
 
 
 def stubborn(directory: Path) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from rekindle.model.manifest import parse
 from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
 from simulators.kubernetes.binaries import MODULE
-from tests.support.manifests import (
+from tests.kubernetes.world.manifests import (
     OURS,
     OVERLAYS,
     PAGE,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from activities.clusters.api_server import Api, Object
-from tests.support.manifests import OURS, PROCESSES, every_overlay, of_kind, on_the_page, template, workloads
+from tests.kubernetes.world.manifests import OURS, PROCESSES, every_overlay, of_kind, on_the_page, template, workloads
 from workers.other_controller import NAMESPACE, PART_OF, SERVICE
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl

@@ -21,9 +21,9 @@ from rekindle.model.keys import HEALTH
 from rekindle.policy.detection.rules import of_node
 from rekindle.settings import Settings
 from simulators.kubernetes.installation import DEPLOY
+from tests.fakes.api_proxy import ApiProxy, api_proxy
 from tests.kubernetes.test_reports import card, device_info, event, public
-from tests.support.api_proxy import ApiProxy, api_proxy
-from tests.support.kubernetes import Namespace
+from tests.kubernetes.world.control_plane import Namespace
 
 NODE = "reported"
 WAIT_LIMIT = 20.0

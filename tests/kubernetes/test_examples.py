@@ -6,10 +6,10 @@ from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.objects import is_managed, job_object_of
 from rekindle.model.training_side import TrainingSide
-from tests.support.controller import apply_crds
-from tests.support.examples import FOLDER, documents, plural_of
-from tests.support.kubeflow import refused_pytorch_job, refused_train_job
-from tests.support.kubernetes import Namespace
+from tests.fakes.controller import apply_crds
+from tests.fakes.kubeflow import refused_pytorch_job, refused_train_job
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.examples import FOLDER, documents, plural_of
 
 WRITTEN = ("Job", "JobSet", "PyTorchJob", "TrainJob", "AscendJob")
 

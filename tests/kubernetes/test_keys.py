@@ -14,11 +14,11 @@ from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import PodPhase
 from rekindle.settings import Settings
+from tests.fakes.controller import apply_crds
+from tests.fakes.kubeflow import submit_pytorch_job
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.worlds import rank_of
 from tests.support.cluster import FOREVER
-from tests.support.controller import apply_crds
-from tests.support.kubeflow import submit_pytorch_job
-from tests.support.kubernetes import Namespace
-from tests.support.worlds import rank_of
 
 JOB_KEY, RANK_KEY = "example.com/job", "example.com/rank"
 

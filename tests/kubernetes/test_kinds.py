@@ -16,9 +16,9 @@ from rekindle.errors import ClusterUnavailable, Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import JobView, Pod, WatchEvent
 from rekindle.policy.detection.sighting import sight
-from tests.support.controller import annotations_of, is_terminating, labels_of
-from tests.support.foreign import Setting, a_setting
-from tests.support.kubeflow import (
+from tests.fakes.controller import annotations_of, is_terminating, labels_of
+from tests.fakes.foreign import Setting, a_setting
+from tests.fakes.kubeflow import (
     PATHS,
     SUBMIT,
     accelerators,
@@ -31,8 +31,8 @@ from tests.support.kubeflow import (
     train_jobs_path,
     train_spec,
 )
-from tests.support.kubernetes import Namespace
-from tests.support.worlds import NODES, rank_of, tried
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.worlds import NODES, rank_of, tried
 
 WAIT_LIMIT = 30.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}

@@ -13,19 +13,10 @@ from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.policy.detection.pod_ranks import is_over
 from rekindle.policy.detection.sighting import end_of
-from tests.support.controller import annotations_of, labels_of
-from tests.support.foreign import Setting
-from tests.support.kubeflow import (
-    PATHS,
-    SUBMIT,
-    accelerators,
-    job_sets_path,
-    pod_template,
-    replicated_job,
-    submit,
-    submit_job_set,
-)
-from tests.support.worlds import rank_of, tried
+from tests.fakes.controller import annotations_of, labels_of
+from tests.fakes.foreign import Setting
+from tests.fakes.kubeflow import PATHS, SUBMIT, accelerators, job_sets_path, pod_template, replicated_job, submit, submit_job_set
+from tests.kubernetes.world.worlds import rank_of, tried
 
 WAIT_LIMIT = 30.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}

@@ -5,7 +5,7 @@ from pathlib import Path
 from activities.clusters.api_server import Object
 from rekindle.model.cluster import Condition, condition_of
 from simulators.kubernetes.kubelet import LOST, REFUSE, START_AFTER
-from tests.support.kubernetes import Namespace
+from tests.kubernetes.world.control_plane import Namespace
 
 STUBBORN = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
 

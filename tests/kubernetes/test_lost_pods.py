@@ -29,7 +29,7 @@ from rekindle.model.mode import Outcome
 from rekindle.model.state import JobStatus
 from rekindle.policy.detection.watcher_updates import News, Sighted
 from simulators.kubernetes.kubelet import LOST
-from tests.support.worlds import WORLDS, KubernetesWorld
+from tests.kubernetes.world.worlds import WORLDS, KubernetesWorld
 from workers.control import control_worker
 from workers.watcher.job_workflows import TemporalJobWorkflows
 from workers.watcher.watcher import Watcher

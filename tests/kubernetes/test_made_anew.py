@@ -18,8 +18,8 @@ from rekindle.model.cluster import Pod
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
+from tests.kubernetes.world.worlds import WAIT_LIMIT, WORLDS, World
 from tests.support.valid_objects import JOBS
-from tests.support.worlds import WAIT_LIMIT, WORLDS, World
 
 RECOVERS = {keys.SUB_HEALTHY_STRATEGY: "ignore", keys.PROCESS_RECOVER_ENABLE: "on"}
 

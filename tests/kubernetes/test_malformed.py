@@ -18,9 +18,9 @@ from activities.clusters.kubernetes.kinds import JOB_SET
 from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.settings import Settings
-from tests.support.controller import apply_crds
-from tests.support.kubernetes import Namespace
-from tests.support.worlds import pod_spec
+from tests.fakes.controller import apply_crds
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.worlds import pod_spec
 from workers.operator import Operator
 
 

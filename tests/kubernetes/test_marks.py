@@ -11,9 +11,9 @@ from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, Forbidden
 from rekindle.model import keys
 from simulators.kubernetes.installation import NAMESPACE, install, kubeconfig_of
+from tests.kubernetes.world.control_plane import RBAC, Namespace, endpoint_of
+from tests.kubernetes.world.worlds import NODES, pod_spec
 from tests.support.cluster import FOREVER
-from tests.support.kubernetes import RBAC, Namespace, endpoint_of
-from tests.support.worlds import NODES, pod_spec
 
 UID = "0a1b2c3d-0000-4000-8000-000000000000"
 

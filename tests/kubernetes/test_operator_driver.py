@@ -13,7 +13,10 @@ from activities.clusters.kubernetes import ascend_operator as driver_module
 from activities.clusters.kubernetes.kind import Places, Workload
 from activities.clusters.kubernetes.kinds import ASCEND_JOB
 from rekindle.errors import Conflict
-from tests.support.ascend_jobs import (
+from tests.fakes.ascend_operator import submit_ascend_job
+from tests.fakes.controller import annotations_of, is_terminating, labels_of, pods_until
+from tests.fakes.volcano import operator_and_volcano
+from tests.kubernetes.world.ascend_jobs import (
     OLD,
     DiedError,
     MortalApi,
@@ -26,10 +29,7 @@ from tests.support.ascend_jobs import (
     uids,
     until_running,
 )
-from tests.support.ascend_operator import submit_ascend_job
-from tests.support.controller import annotations_of, is_terminating, labels_of, pods_until
-from tests.support.kubernetes import Namespace
-from tests.support.volcano import operator_and_volcano
+from tests.kubernetes.world.control_plane import Namespace
 
 LABELS = {"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}
 RECOVER = {"recover-strategy": "recover"}

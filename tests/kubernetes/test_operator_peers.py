@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from activities.clusters.api_server import Object
-from tests.support.ascend_operator import AscendOperator, groups_path, jobs_path, submit_ascend_job
-from tests.support.controller import annotations_of, is_terminating, labels_of, pods_until
-from tests.support.kubernetes import Namespace
-from tests.support.volcano import Volcano, operator_and_volcano
+from tests.fakes.ascend_operator import AscendOperator, groups_path, jobs_path, submit_ascend_job
+from tests.fakes.controller import annotations_of, is_terminating, labels_of, pods_until
+from tests.fakes.volcano import Volcano, operator_and_volcano
+from tests.kubernetes.world.control_plane import Namespace
 
 Peers = tuple[AscendOperator, Volcano]
 

@@ -19,9 +19,9 @@ from rekindle.model.state import Remembered
 from rekindle.settings import Settings
 from simulators.kubernetes.binaries import kubectl
 from simulators.kubernetes.installation import install
+from tests.fakes.controller import apply_crds
+from tests.kubernetes.world.control_plane import RBAC, WAIT_LIMIT, Namespace, endpoint_of
 from tests.support.cluster import FOREVER
-from tests.support.controller import apply_crds
-from tests.support.kubernetes import RBAC, WAIT_LIMIT, Namespace, endpoint_of
 from workers.operator import PAUSE, Operator
 
 

@@ -17,10 +17,10 @@ from rekindle.errors import BadInput, NotFound
 from rekindle.model.keys import SERIAL_NUMBER
 from rekindle.model.public_fault import Envelope, PublicFault
 from simulators.kubernetes.installation import DEPLOY
+from tests.fakes.public_fault_peer import NOW, fault, request, send
 from tests.gateway.test_public_faults import served
 from tests.kubernetes.test_detection import NODE, ensure_namespace, put, shown
-from tests.support.kubernetes import Namespace
-from tests.support.public_fault_peer import NOW, fault, request, send
+from tests.kubernetes.world.control_plane import Namespace
 
 CONFIG_MAPS = "/api/v1/namespaces/cluster-system/configmaps"
 

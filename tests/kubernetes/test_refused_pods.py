@@ -7,11 +7,11 @@ import pytest
 
 from rekindle.errors import Conflict, Refused, Withheld
 from rekindle.model import keys
-from tests.support.controller import annotations_of
-from tests.support.foreign import Setting
-from tests.support.kubeflow import PATHS, SUBMIT
-from tests.support.kubernetes import Namespace
-from tests.support.worlds import WORLDS, OwnKind, tried
+from tests.fakes.controller import annotations_of
+from tests.fakes.foreign import Setting
+from tests.fakes.kubeflow import PATHS, SUBMIT
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.worlds import WORLDS, OwnKind, tried
 
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
 ENFORCE = "pod-security.kubernetes.io/enforce"

@@ -18,7 +18,7 @@ from rekindle.model import keys
 from rekindle.model.activities.pods import BackupRequest, PodsRequest, Replacement, Scheduled, StopRequest, Swap, SwapRequest
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.situation import PodRef
-from tests.support.worlds import NODES, WORLDS, IndexedJob, KubernetesWorld, Operated, World, rank_of
+from tests.kubernetes.world.worlds import NODES, WORLDS, IndexedJob, KubernetesWorld, Operated, World, rank_of
 
 SAME_DRIVER = pytest.mark.same_path(over="world")
 RECOVERS = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch", keys.PROCESS_RECOVER_ENABLE: "on"}

@@ -28,11 +28,11 @@ from rekindle.model.state import Remembered
 from rekindle.policy.detection.isolation import isolated
 from rekindle.settings import Settings
 from simulators.kubernetes.installation import DEPLOY, install, kubeconfig_of
-from tests.support.api_proxy import ApiProxy, api_proxy
-from tests.support.controller import apply_crds
-from tests.support.kubernetes import Namespace, a_namespace, endpoint_of
-from tests.support.volcano import operator_and_volcano
-from tests.support.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
+from tests.fakes.api_proxy import ApiProxy, api_proxy
+from tests.fakes.controller import apply_crds
+from tests.fakes.volcano import operator_and_volcano
+from tests.kubernetes.world.control_plane import Namespace, a_namespace, endpoint_of
+from tests.kubernetes.world.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
 from workers.operator import Operator
 from workers.other_controller import NAMESPACE, SERVICE, refuse_beside_another_controller
 

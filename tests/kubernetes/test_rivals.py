@@ -12,7 +12,7 @@ from activities.clusters.api_server import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, Forbidden, NotFound, Refused
 from rekindle.settings import Settings
 from tests.gateway.processes import started
-from tests.support.kubernetes import Namespace
+from tests.kubernetes.world.control_plane import Namespace
 from workers.other_controller import NAMESPACE, PART_OF, SERVICE, refuse_beside_another_controller
 
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"

@@ -17,7 +17,7 @@ from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.gateway.processes import says_ready, started
-from tests.support.kubernetes import Namespace
+from tests.kubernetes.world.control_plane import Namespace
 from workers.gateway.caller_auth import Senders, Times, rules_of
 from workers.gateway.tokens import Tokens
 

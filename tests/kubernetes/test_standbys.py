@@ -10,7 +10,7 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.kinds.batch_job import COMPLETION_INDEX
 from rekindle.model import keys
 from simulators.kubernetes.installation import DEPLOY
-from tests.support.worlds import WORLDS, IndexedJob, KubernetesWorld, OwnKind
+from tests.kubernetes.world.worlds import WORLDS, IndexedJob, KubernetesWorld, OwnKind
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 CLASS: Object = yaml.safe_load((DEPLOY / "base" / "standbys.yaml").read_text())

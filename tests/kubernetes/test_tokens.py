@@ -17,12 +17,12 @@ from rekindle.errors import ClusterUnavailable, NotFound, Refused, Unavailable
 from rekindle.model import keys
 from rekindle.settings import Settings
 from rekindle_training import names
-from tests.support.api_proxy import ApiProxy, api_proxy
-from tests.support.controller import apply_crds
-from tests.support.kubeflow import pytorch_jobs_path
-from tests.support.kubernetes import Namespace, a_namespace
-from tests.support.scripted_api import scripted_api
-from tests.support.service_account_tokens import claims_in, new_key, signed, token_of, unsigned
+from tests.fakes.api_proxy import ApiProxy, api_proxy
+from tests.fakes.controller import apply_crds
+from tests.fakes.kubeflow import pytorch_jobs_path
+from tests.fakes.scripted_api import scripted_api
+from tests.kubernetes.world.control_plane import Namespace, a_namespace
+from tests.kubernetes.world.service_account_tokens import claims_in, new_key, signed, token_of, unsigned
 from workers.gateway.caller_auth import Senders, Times, rules_of
 from workers.gateway.jobs_of_pods import FRESH_REFUSAL
 from workers.gateway.tokens import Times as TokenTimes

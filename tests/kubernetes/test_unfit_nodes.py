@@ -14,10 +14,10 @@ from rekindle.errors import Conflict
 from rekindle.model import keys
 from rekindle.model.activities.pods import Backup, BackupRequest, PodCount, StartRequest, StopRequest
 from rekindle.model.cluster import Pod
+from tests.fakes.foreign import Setting
+from tests.kubernetes.world.control_plane import Namespace
+from tests.kubernetes.world.worlds import pod_spec, tried
 from tests.support.cluster import FOREVER
-from tests.support.foreign import Setting
-from tests.support.kubernetes import Namespace
-from tests.support.worlds import pod_spec, tried
 
 SICK = {"status": {"conditions": [{"type": "SubHealthy", "status": "True", "reason": "slow"}]}}
 CORDONED = {"spec": {"unschedulable": True}}

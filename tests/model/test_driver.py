@@ -9,9 +9,9 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from tests.support.driver import START, Driver
-from tests.support.driver_activities import Activity
-from tests.support.driver_runs import Answer, Broken
+from tests.model.world.driver import START, Driver
+from tests.model.world.driver_activities import Activity
+from tests.model.world.driver_runs import Answer, Broken
 
 
 @workflow.defn

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.model_walk import (
+from tests.model.world.walk import (
     HEALTHY,
     Disturbance,
     Script,
@@ -21,7 +21,7 @@ from tests.support.model_walk import (
     shrunk,
     switched_script,
 )
-from tests.support.model_world import Knobs
+from tests.model.world.world import Knobs
 from tests.support.sampling import ALL
 
 RUNS = int(os.environ.get("REKINDLE_MODEL_RUNS", "300" if ALL else "100"))

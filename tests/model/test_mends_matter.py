@@ -11,8 +11,8 @@ from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import ladder
 from tests.model import test_operations as operations
 from tests.model.test_entity import EXAMPLES, SEEDS
-from tests.support.model_plane import ControlPlane
-from tests.support.model_walk import Walk, kinds
+from tests.model.world.plane import ControlPlane
+from tests.model.world.walk import Walk, kinds
 from workflows import attachments, faults, hot_switch, link_failover
 from workflows.device_check import StressTest
 from workflows.hot_switch import HotSwitch

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from tests.model.test_entity import MINDIO, RECOVERS, SEEDS, Example, example
-from tests.support.model_scripts import gentle_maintained_script, gentle_operated_script, maintained_script, operated_script
-from tests.support.model_walk import Disturbance, Script, Walk, explained, kinds, shrunk
-from tests.support.model_world import Knobs
+from tests.model.world.scripts import gentle_maintained_script, gentle_operated_script, maintained_script, operated_script
+from tests.model.world.walk import Disturbance, Script, Walk, explained, kinds, shrunk
+from tests.model.world.world import Knobs
 
 RUNS = max(50, int(os.environ.get("REKINDLE_MODEL_RUNS", "0")) // 4)
 """Random walks of each of the four kinds; `make model` makes many more."""

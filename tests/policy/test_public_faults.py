@@ -5,7 +5,7 @@ import pytest
 from rekindle.model.public_fault import PublicFault
 from rekindle.model.rule_file import parse, rules_of
 from rekindle.policy.detection.public_faults import Concerns, problem_of_code, senders, told
-from tests.support.public_fault_peer import NOW, fault
+from tests.fakes.public_fault_peer import NOW, fault
 
 SECOND = 1000
 

@@ -8,7 +8,7 @@ from rekindle.errors import BadInput
 from rekindle.model.senders import Caller, Proof, Speakers
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.caller_proof import LONGEST_TOKEN, caller_of, claims_of, problem_of, token_of
-from tests.support.service_account_tokens import claims_of_pod, unsigned
+from tests.kubernetes.world.service_account_tokens import claims_of_pod, unsigned
 
 OURS = Speakers(TrainingSide.REKINDLE, frozenset({"uid"}), frozenset({"10.0.0.1"}))
 GOOD = caller_of("10.0.0.1", unsigned(claims_of_pod("uid")))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from activities.clusters.api_server import Api
 from rekindle.cli.stack import ClusterKind, Machine, Stack, running
+from tests.kubernetes.world.trained_examples import kubeconfig_of, watch_anew
 from tests.real_controllers.controllers import Controller, controllers
-from tests.support.trained_examples import kubeconfig_of, watch_anew
 
 
 @asynccontextmanager

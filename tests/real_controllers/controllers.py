@@ -19,7 +19,7 @@ from activities.clusters.api_server import Api, Object
 from rekindle.cli.stack import dying_with_parent, free_ports
 from rekindle.errors import Conflict, Unavailable
 from simulators.kubernetes.binaries import built
-from tests.support.controller import define
+from tests.fakes.controller import define
 
 MODULES = Path(__file__).parent / "modules"
 MOUNTED = Path("/tmp/k8s-webhook-server/serving-certs")

@@ -8,11 +8,9 @@ import pytest
 import pytest_asyncio
 
 from rekindle.cli.stack import Stack
-from tests.real_controllers.conftest import cluster_with
-from tests.real_controllers.controllers import OF_KIND
-from tests.support.examples import apply, documents
-from tests.support.kubernetes import a_namespace
-from tests.support.trained_examples import (
+from tests.kubernetes.world.control_plane import a_namespace
+from tests.kubernetes.world.examples import apply, documents
+from tests.kubernetes.world.trained_examples import (
     kubeconfig_of,
     nothing_more,
     trained_through_a_drain,
@@ -20,6 +18,8 @@ from tests.support.trained_examples import (
     trained_through_a_lost_pod,
     trained_through_a_restart,
 )
+from tests.real_controllers.conftest import cluster_with
+from tests.real_controllers.controllers import OF_KIND
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
 """Programs are built."""

@@ -13,15 +13,10 @@ from rekindle.cli.stack import Stack
 from rekindle.errors import Refused
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
+from tests.kubernetes.world.control_plane import ACCELERATOR, Namespace
+from tests.kubernetes.world.trained_examples import Controllers, Underway, trained_through, trained_through_a_hot_switch
 from tests.real_controllers.conftest import cluster_with
 from tests.real_controllers.controllers import JOBSET, KUEUE
-from tests.support.kubernetes import ACCELERATOR, Namespace
-from tests.support.trained_examples import (
-    Controllers,
-    Underway,
-    trained_through,
-    trained_through_a_hot_switch,
-)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
 """Programs are built."""

@@ -14,9 +14,9 @@ from temporalio.client import WorkflowExecution, WorkflowHistory
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.replay.scenes import SCENES, Scene
 from tests.support.harness import Harness, harness
-from tests.support.scripted_cluster import ScriptedCluster
 from tests.support.temporal import skipping_server
 
 FOLDER = Path(__file__).parent / "histories"

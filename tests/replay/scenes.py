@@ -13,9 +13,9 @@ from rekindle import ids
 from rekindle.model.attachment import Progress
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
+from tests.fakes.peer import Script, ScriptedPeer, nothing_before
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health
-from tests.support.peer import Script, ScriptedPeer, nothing_before
-from tests.support.scripted_cluster import ScriptedCluster
 from workflows.training_job import ROOM
 
 SOON = timedelta(seconds=0.3)

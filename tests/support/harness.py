@@ -33,9 +33,9 @@ from rekindle.model.training_side import TrainingSide
 from rekindle.model.verdict import Verdict
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
-from tests.support.peer import MindioPeer, Script, ScriptedPeer
+from tests.fakes.peer import MindioPeer, Script, ScriptedPeer
+from tests.fakes.scripted_cluster import ScriptedCluster, TheirCluster
 from tests.support.sampling import ALL
-from tests.support.scripted_cluster import ScriptedCluster, TheirCluster
 from workers.control import MODES, control_worker
 from workers.gateway.attachments import ROUND
 from workers.gateway.server import Gateway

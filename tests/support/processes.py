@@ -13,7 +13,7 @@ from temporalio.client import Client
 from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
 from rekindle.cluster_client import ClusterClient
 from rekindle.temporal import plugin
-from tests.support.proxy import Proxy, Watcher
+from tests.fakes.proxy import Proxy, Watcher
 
 PYTHON = (sys.executable, "-P", "-m")
 NODES = 4

@@ -8,7 +8,7 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kind import Kind
 from activities.clusters.port import Snapshot
 from rekindle.settings import Settings
-from tests.support.scripted_api import ScriptedApi
+from tests.fakes.scripted_api import ScriptedApi
 from tests.support.valid_objects import JOBS, pod
 
 WAIT_LIMIT = 20.0

@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import EXAMPLE, STEPS, WORLD, Job
-from tests.training.plain import final
 from tests.training.processes import Zygote
+from tests.training.scripts.plain import final
 from tests.training.standalone import Standalone, last_words
 
 
@@ -45,7 +45,7 @@ async def job(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> AsyncIter
     print(job.outputs())
 
 
-STRUCK = str(Path(__file__).with_name("repaired.py"))
+STRUCK = str(Path(__file__).with_name("scripts").joinpath("repaired.py"))
 
 
 @pytest.fixture

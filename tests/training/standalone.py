@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.training.job import WORLD, children
 from tests.training.processes import Process, Zygote
 
-SCRIPT = str(Path(__file__).with_name("repaired.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("repaired.py"))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from rekindle_training.launcher import arguments
 from rekindle_training.launcher.rank_environment import pod_environment
 from tests.training.standalone import Standalone, last_words
 
-SCRIPT = str(Path(__file__).with_name("other_device.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("other_device.py"))
 NAN, INFINITY = float("nan"), float("inf")
 
 

@@ -8,7 +8,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.training.standalone import Standalone, last_words
 
-SCRIPT = str(Path(__file__).with_name("async_saved.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("async_saved.py"))
 
 
 async def test_a_job_that_saves_asynchronously_outlives_a_rank(alone: Standalone, beside: Standalone) -> None:

@@ -16,8 +16,8 @@ from tests.training.job import Job
 from tests.training.processes import Zygote
 from tests.training.standalone import Standalone, last_words
 
-SCRIPT = str(Path(__file__).with_name("protected.py"))
-REPAIRED = str(Path(__file__).with_name("repaired.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("protected.py"))
+REPAIRED = str(Path(__file__).with_name("scripts").joinpath("repaired.py"))
 RANKS = 2
 
 Undisturbed = Callable[[], Awaitable[list[str]]]

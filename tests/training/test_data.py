@@ -27,7 +27,7 @@ from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import rekindle_training
-from tests.training.batched import LOADERS, Counting, Resumable, Rows, Stream, content, taken
+from tests.training.scripts.batched import LOADERS, Counting, Resumable, Rows, Stream, content, taken
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 """Of torch, when torchdata makes a loader."""

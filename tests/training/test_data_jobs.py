@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.plain import final
+from tests.training.scripts.plain import final
 from tests.training.standalone import Standalone
 
-SCRIPT = str(Path(__file__).with_name("batched.py"))
-STRUCK = str(Path(__file__).with_name("struck.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("batched.py"))
+STRUCK = str(Path(__file__).with_name("scripts").joinpath("struck.py"))
 RANKS = 2
 FAULTS = {"raise": "1:2:raise,0:5:raise", "kill": "1:2:kill,0:5:kill", "restart": "0:8:kill,1:8:kill"}
 """Faults in the first epoch and after its end, when some loaders have loaded ahead."""

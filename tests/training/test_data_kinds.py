@@ -16,7 +16,7 @@ import rekindle_training
 from rekindle_training.adapter.places import Places
 from rekindle_training.adapter.unregistered_loaders import Loaders
 from rekindle_training.data.kinds import refuse_raw
-from tests.training.batched import Counting, Rows, Stream, content, taken
+from tests.training.scripts.batched import Counting, Rows, Stream, content, taken
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 """Of torch, when torchdata makes a loader."""

@@ -7,15 +7,15 @@ import pytest
 import pytest_asyncio
 
 from rekindle_training import examples
-from tests.training.plain import final, run_plain
 from tests.training.processes import Zygote
+from tests.training.scripts.plain import final, run_plain
 from tests.training.standalone import Standalone
 
 pytestmark = pytest.mark.xdist_group("the example with DDP")
 """They compare with one run of the plain version."""
 
 EXAMPLES = Path(examples.__path__[0])
-STRUCK = str(Path(__file__).with_name("struck.py"))
+STRUCK = str(Path(__file__).with_name("scripts").joinpath("struck.py"))
 DDP = str(EXAMPLES / "ddp.py")
 RANKS = 2
 

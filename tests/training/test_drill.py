@@ -23,7 +23,7 @@ from rekindle_training.launcher.main import main
 from tests.training.job import children
 from tests.training.processes import Process, Zygote
 
-SCRIPT = str(Path(__file__).with_name("drilled.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("drilled.py"))
 EXAMPLES = Path(examples.__path__[0])
 SECONDS = 110
 IN_A_CLUSTER = {
@@ -162,7 +162,7 @@ async def test_a_script_that_stops_early_is_compared_with_where_it_stopped(drill
 
 async def test_a_rank_that_alone_has_its_shard_does_not_move_and_the_reason_is_shown(drill: Drill) -> None:
     """The rank is named, and what to write for a switch."""
-    script = Path(__file__).with_name("sharded.py")
+    script = Path(__file__).with_name("scripts").joinpath("sharded.py")
     found = await drill("--nproc-per-node=4", str(script), code=1, cases="switch", UNIQUE="accepted")
     (said,) = found["cases"]["switch"]["said"]
     assert said.startswith(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.training.standalone import Standalone, last_words
 
-SCRIPT = str(Path(__file__).with_name("evaluated.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("evaluated.py"))
 
 
 async def test_a_repeated_evaluation_leaves_statistics_as_they_were(alone: Standalone, beside: Standalone) -> None:

@@ -183,7 +183,7 @@ async def test_a_model_in_ddp_is_switched(
     how: dict[str, str], job: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path: Path
 ) -> None:
     """A script that wraps its model in DDP ends with the parameters of an undisturbed run, to the bit."""
-    script = str(Path(__file__).with_name("ddp.py"))
+    script = str(Path(__file__).with_name("scripts").joinpath("ddp.py"))
     undisturbed = digests(await Standalone(tmp_path / "undisturbed", zygote).run(script=script))
     job.script, job.arguments = script, []
     job.environment |= {**how, "PACE_MS": "50"}
@@ -196,7 +196,7 @@ async def test_a_model_in_ddp_is_switched(
 
 async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: GatewayPeer) -> None:
     """An error inside the rebuild is reported as 406 at once, with the rank and the reason."""
-    job.script, job.arguments = str(Path(__file__).with_name("ddp.py")), []
+    job.script, job.arguments = str(Path(__file__).with_name("scripts").joinpath("ddp.py")), []
     job.environment |= {"FAILS_AT_RANK": "1", "WRAPS_AGAIN": "yes", "PACE_MS": "50"}
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()

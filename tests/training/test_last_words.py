@@ -6,7 +6,7 @@ import pytest
 
 from tests.training.standalone import Standalone
 
-SCRIPT = str(Path(__file__).with_name("last_words.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("last_words.py"))
 ERROR = "rank 1: UnpicklingError: Weights only load failed."
 
 
@@ -52,7 +52,9 @@ async def test_the_error_of_a_child_of_a_rank_is_not_the_rank_s(alone: Standalon
 
 async def test_a_refusal_shows_the_lines_of_the_script_alone(alone: Standalone) -> None:
     """Each rank says it, without the frames of the session, and the manager logs once that scripts have failed so."""
-    printed = await alone.run(code=1, script=str(Path(__file__).with_name("careless.py")), ranks=2, WISH="own parameters")
+    printed = await alone.run(
+        code=1, script=str(Path(__file__).with_name("scripts").joinpath("careless.py")), ranks=2, WISH="own parameters"
+    )
     shown = [line for line in printed.splitlines() if "  File " in line]
     assert len(shown) == 2
     assert all("careless.py" in line for line in shown)

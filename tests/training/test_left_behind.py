@@ -18,7 +18,7 @@ from tests.training.test_standalone import Undisturbed, found, undisturbed
 
 __all__ = ["found", "undisturbed"]
 
-PROTECTED = str(Path(__file__).with_name("protected.py"))
+PROTECTED = str(Path(__file__).with_name("scripts").joinpath("protected.py"))
 NO_TORCH = """
 import os, signal, subprocess, sys, time
 

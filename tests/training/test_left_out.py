@@ -10,7 +10,7 @@ from tests.training.heard import Ranks
 from tests.training.job import Job
 from tests.training.standalone import Standalone
 
-SCRIPT = str(Path(__file__).with_name("uneven.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("uneven.py"))
 WORDS = "ranks [1] have come to the end of step 3, and ranks [0, 2] wait for them in a collective of that step"
 
 

@@ -38,7 +38,7 @@ def links() -> Iterator[tuple[Alias, Alias]]:
 @pytest.fixture
 def linked(job: Job, links: tuple[Alias, Alias]) -> Job:
     """A job of which each pod has two links; it waits for somebody who lets it hurry."""
-    job.script, job.arguments = str(Path(__file__).with_name("linked.py")), []
+    job.script, job.arguments = str(Path(__file__).with_name("scripts").joinpath("linked.py")), []
     job.environment |= {"REKINDLE_LINKS": ",".join(link.name for link in links), "PACE_MS": "300"}
     return job
 

@@ -13,12 +13,12 @@ import rekindle_training
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointUnreadable
 from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.trained import Trained
-from tests.training.exported import build, evaluated
 from tests.training.loaded import CONTEXT
+from tests.training.scripts.exported import build, evaluated
 from tests.training.standalone import Standalone
 from tests.training.trained_ranks import adam, torch_optimizer
 
-SCRIPT = str(Path(__file__).with_name("exported.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("exported.py"))
 
 
 def read(path: str) -> tuple[int, dict[int, list[Any]]]:

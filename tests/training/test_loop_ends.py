@@ -11,7 +11,7 @@ from tests.training.heard import Ranks
 from tests.training.job import Job
 from tests.training.standalone import Standalone
 
-SCRIPT = str(Path(__file__).with_name("uneven.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("uneven.py"))
 
 
 async def test_training_is_complete_with_its_last_step(alone: Standalone) -> None:

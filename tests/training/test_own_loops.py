@@ -8,8 +8,8 @@ import pytest_asyncio
 from rekindle_training import examples
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
-from tests.training.plain import final, run_plain
 from tests.training.processes import Zygote
+from tests.training.scripts.plain import final, run_plain
 from tests.training.standalone import Standalone, last_words
 from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.xdist_group("own loops")
 """They compare with one run of the plain version."""
 
 EXAMPLES = Path(examples.__path__[0])
-STRUCK = str(Path(__file__).with_name("struck_megatron.py"))
-OWN_LOOP = str(Path(__file__).with_name("own_loop.py"))
+STRUCK = str(Path(__file__).with_name("scripts").joinpath("struck_megatron.py"))
+OWN_LOOP = str(Path(__file__).with_name("scripts").joinpath("own_loop.py"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

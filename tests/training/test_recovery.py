@@ -273,7 +273,7 @@ async def test_a_recovery_behind_the_last_step_is_answered(recovered: Job, gatew
 
 def struck_anew(job: Job, second: str, faults: str) -> None:
     job.environment |= {"KIND": "kill", "FAULTS": faults, "SECOND": second}
-    job.script = str(Path(__file__).with_name("struck_anew.py"))
+    job.script = str(Path(__file__).with_name("scripts").joinpath("struck_anew.py"))
 
 
 @pytest.mark.same_path("a replacement says nothing")

@@ -16,7 +16,7 @@ from tests.training.job import PODS, WORLD, Job
 from tests.training.processes import Zygote
 from tests.training.standalone import last_words
 
-SCRIPT = str(Path(__file__).with_name("repaired.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("repaired.py"))
 
 BY_ITSELF = {"REKINDLE_ORDER_TIMEOUT": "0"}
 """No control plane speaks, and the manager waits for none."""

@@ -11,7 +11,7 @@ from tests.training.job import children
 from tests.training.processes import Zygote
 from tests.training.standalone import Standalone, last_words
 
-SCRIPT = str(Path(__file__).with_name("struck_twice.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("struck_twice.py"))
 
 Finals = Callable[[], Awaitable[list[str]]]
 

@@ -10,14 +10,14 @@ import pytest
 from rekindle_training import examples
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job, children
-from tests.training.plain import final, run_plain
 from tests.training.processes import Zygote
+from tests.training.scripts.plain import final, run_plain
 from tests.training.standalone import Standalone, last_words
 from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
 
-SCRIPT = str(Path(__file__).with_name("sharded.py"))
-OWN_GROUPS = str(Path(__file__).with_name("own_groups.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("sharded.py"))
+OWN_GROUPS = str(Path(__file__).with_name("scripts").joinpath("own_groups.py"))
 BOTH_THAT_HAVE_ONE_SHARD = "1:5:behind,3:5:behind"
 
 

@@ -13,7 +13,7 @@ from tests.training.standalone import Standalone
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "training-guide.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 SCRIPTS = {match[1]: block for block in BLOCKS if (match := re.match(r"# (\w+)\.py\n", block))}
-STRUCK = str(Path(__file__).with_name("struck.py"))
+STRUCK = str(Path(__file__).with_name("scripts").joinpath("struck.py"))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

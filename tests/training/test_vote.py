@@ -29,7 +29,7 @@ from tests.training.loaded import CONTEXT
 from tests.training.standalone import Standalone
 
 LIMIT = 60
-SCRIPT = str(Path(__file__).with_name("leaves_out.py"))
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("leaves_out.py"))
 
 
 @dataclass

@@ -26,7 +26,7 @@ PRELOADED = (
 PROGRAMS = {
     "train": "rekindle_training.launcher.main",
     "manager": "rekindle_training.manager.main",
-    "plain": "tests.training.plain",
+    "plain": "tests.training.scripts.plain",
 }
 
 

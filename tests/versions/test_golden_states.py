@@ -23,10 +23,10 @@ from rekindle.model.maintenance import Maintenance, Stage
 from rekindle.model.mode import Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle.temporal import TASK_TIMEOUT
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.stored.golden import versions
 from tests.support.harness import Control, Harness, a_job, harness
-from tests.support.peer import Script, ScriptedPeer
-from tests.support.scripted_cluster import ScriptedCluster
 from tests.versions.test_upgrades import keeping, version
 from workers import versions as worker_versions
 from workers.watcher.job_workflows import register

@@ -19,9 +19,9 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.model.plan import Leaf, Stage, SwitchPlan, Word
 from rekindle.model.plan import Upgrade as Upgraded
 from rekindle.plans import Plans
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.changed import HurriedHotSwitchOfAWorker
 from tests.support.harness import Control, Harness, a_job, harness, sub_health
-from tests.support.peer import Script, ScriptedPeer
 from workers.control import MODES
 from workers.versions import Upgrades
 from workflows.job_rescheduling import JobRescheduling

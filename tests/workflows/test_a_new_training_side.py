@@ -16,7 +16,7 @@ from rekindle.policy.modes import eligibility, faulty_ranks, job_phase, requests
 from rekindle.policy.operations import device_checks
 from rekindle.policy.placement import standbys
 from rekindle.policy.training_sides.table import ROWS
-from tests.support.fake_side import FAKE
+from tests.fakes.fake_side import FAKE
 from tests.support.harness import a_job, sub_health, training
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from rekindle.model.links import NodeLinks
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Situation
 from rekindle.policy.dialogue.orders import NO_ORDER, pause_train
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.harness import Harness, a_job, sub_health, training
-from tests.support.peer import Script, ScriptedPeer
 from workflows.dialogue import COUNTED, Dialogue
 
 OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)

@@ -3,8 +3,8 @@
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.mode import Outcome
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import a_job, node_fault, training
-from tests.support.scripted_cluster import ScriptedCluster
 
 REFUSED = "violates PodSecurity: host namespaces"
 

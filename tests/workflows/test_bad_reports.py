@@ -13,10 +13,10 @@ from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import Script
+from tests.fakes.scripted_cluster import TheirCluster
 from tests.support.harness import NOW, a_job, a_mindio_job, training
-from tests.support.openings import fields
-from tests.support.peer import Script
-from tests.support.scripted_cluster import TheirCluster
+from tests.workflows.support.openings import fields
 
 IN_PLACE, ELSEWHERE = Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING
 RECOVERED = Outcome.RECOVERED

@@ -6,8 +6,8 @@ from temporalio.api.enums.v1 import EventType, TaskQueueKind
 from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
+from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, sub_health, training
-from tests.support.peer import Script
 from workers.sticky_queues import leave_sticky_queues
 
 

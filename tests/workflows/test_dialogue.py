@@ -9,9 +9,9 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.model.dialogue import Order
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import PACE, Script
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
-from tests.support.peer import PACE, Script
-from tests.support.scripted_cluster import ScriptedCluster
 from workers.gateway.streams import Streams
 
 

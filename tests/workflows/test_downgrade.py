@@ -12,8 +12,8 @@ from rekindle.model.keys import DOWNGRADED, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Outcome
 from rekindle.temporal import Attributes
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, register, sub_health, training
-from tests.support.scripted_cluster import ScriptedCluster
 
 
 def _without_a_spare() -> tuple[Job, ScriptedCluster]:

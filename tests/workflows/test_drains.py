@@ -16,9 +16,9 @@ from rekindle.model.job import Drain, Job, NoSpare, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.drain import drain_verdicts
+from tests.fakes.peer import Script
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, sub_health, training
-from tests.support.peer import Script
-from tests.support.scripted_cluster import ScriptedCluster
 
 pytestmark = pytest.mark.usefixtures("one_incident_a_run")
 

@@ -16,9 +16,9 @@ from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Situation
 from rekindle.policy.modes.mode_table import row_of
+from tests.fakes.peer import Script
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health, training
-from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
-from tests.support.peer import Script
+from tests.workflows.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
 from workflows import steps
 from workflows.job_rescheduling import JobRescheduling
 

@@ -19,9 +19,9 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Training
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.scripted_cluster import ScriptedCluster, SlowCluster
 from tests.support.harness import NOW, Harness, a_job, a_mindio_job, harness, node_fault, pod_fault, sub_health, training
-from tests.support.peer import Script, ScriptedPeer
-from tests.support.scripted_cluster import ScriptedCluster, SlowCluster
 from workflows.hot_switch import LOOK_AT_BACKUP
 
 SOON = timedelta(seconds=0.4)

@@ -14,9 +14,9 @@ from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import Script
 from tests.support.harness import NOW, Harness, a_job, a_mindio_job, pod_fault, training
-from tests.support.openings import fields
-from tests.support.peer import Script
+from tests.workflows.support.openings import fields
 from workers.gateway.streams import Stream
 
 IN_PLACE, RETRY, RECOVERED = Mode.IN_PLACE, Mode.ONLINE_RETRY, Outcome.RECOVERED

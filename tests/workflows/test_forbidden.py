@@ -10,8 +10,8 @@ from rekindle.errors import Forbidden
 from rekindle.model.cluster import Pod
 from rekindle.model.job import Job
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
-from tests.support.scripted_cluster import ScriptedCluster
 
 
 class GuardedCluster(ScriptedCluster):

@@ -17,9 +17,9 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
 from rekindle.temporal import TASK_TIMEOUT
+from tests.fakes.peer import Script
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, sub_health, training
-from tests.support.peer import Script
-from tests.support.scripted_cluster import ScriptedCluster
 
 
 async def _refusal(front: WorkflowHandle[Any, Any]) -> ApplicationError:

@@ -8,8 +8,8 @@ from rekindle import ids
 from rekindle.model.fault import FaultReport
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import Script
 from tests.support.harness import a_job, harness, sub_health
-from tests.support.peer import Script
 
 
 async def test_a_sub_healthy_pod_moves_to_a_spare_node(temporal: WorkflowEnvironment) -> None:

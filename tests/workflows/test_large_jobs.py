@@ -13,7 +13,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.model.cluster import Pod
 from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import Harness, a_job, training
-from tests.support.watched_cluster import WatchedCluster, watched
+from tests.workflows.support.watched_cluster import WatchedCluster, watched
 
 LARGE, LARGEST = 1_250, 5_000
 

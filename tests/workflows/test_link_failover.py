@@ -27,8 +27,8 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
-from tests.support.peer import Script, ScriptedPeer
 from workflows import link_failover
 
 OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)

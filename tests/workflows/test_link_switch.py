@@ -17,8 +17,8 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, training
-from tests.support.peer import Script, ScriptedPeer
 
 OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
 BACK = (NodeLinks(node="node-1", devices=("0", "1"), backup=False),)

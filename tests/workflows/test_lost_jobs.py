@@ -23,10 +23,10 @@ from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import Registration, Remembered
 from rekindle.policy.detection import watcher_updates
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health
-from tests.support.modes import DeafHotSwitch
-from tests.support.peer import Script, ScriptedPeer
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.workflows.support.modes import DeafHotSwitch
 from workers.watcher.job_workflows import register
 from workflows.in_place import InPlaceRecovery
 from workflows.job_rescheduling import JobRescheduling

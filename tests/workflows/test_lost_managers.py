@@ -17,8 +17,8 @@ from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.dialogue.client_identity import Identity, identity
+from tests.fakes.peer import Script
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, harness, node_fault, sub_health, training
-from tests.support.peer import Script
 
 
 async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEnvironment) -> None:

@@ -15,8 +15,8 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import MindioPeer, Script, ScriptedPeer
 from tests.support.harness import Harness, a_job, a_mindio_job, training
-from tests.support.peer import MindioPeer, Script, ScriptedPeer
 
 ASKED = ["stop_train", "on_global_rank", "retry"]
 

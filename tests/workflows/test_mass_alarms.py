@@ -4,7 +4,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.mode import Outcome
 from tests.support.harness import a_job, training
-from tests.support.watched_cluster import WatchedCluster, watched
+from tests.workflows.support.watched_cluster import WatchedCluster, watched
 
 
 async def test_a_job_is_left_alone_until_the_rule_can_be_believed(temporal: WorkflowEnvironment) -> None:

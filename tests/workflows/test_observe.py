@@ -17,9 +17,9 @@ from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes import observe_only
 from rekindle.temporal import Attributes
+from tests.fakes.peer import Script
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, harness, node_fault, register, sub_health, training
-from tests.support.peer import Script
-from tests.support.scripted_cluster import ScriptedCluster
 
 NOTES = {LAST_VERDICT, MEMORY, RECOVERING}
 SOON = timedelta(seconds=0.3)

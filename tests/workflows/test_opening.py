@@ -6,9 +6,9 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.fault import Fault, FaultKind
+from tests.fakes.peer import Script
 from tests.support.harness import NOW, a_job, node_fault
-from tests.support.openings import SHORT, fields, healed, mindio, opened, opening, ranks
-from tests.support.peer import Script
+from tests.workflows.support.openings import SHORT, fields, healed, mindio, opened, opening, ranks
 
 
 async def test_the_opening_is_the_recorded_one_message_by_message(temporal: WorkflowEnvironment) -> None:

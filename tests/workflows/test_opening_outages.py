@@ -10,11 +10,11 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.model.job import Job
 from rekindle.model.mode import Mode
 from rekindle.model.verdict import Training
-from tests.support.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
+from tests.fakes.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.harness import a_job, node_fault, sub_health
-from tests.support.opening_modes import OpensFirst
-from tests.support.openings import SHORT, fields, mindio, opened, opening, ranks, verdict
-from tests.support.peer import Script, ScriptedPeer
+from tests.workflows.support.opening_modes import OpensFirst
+from tests.workflows.support.openings import SHORT, fields, mindio, opened, opening, ranks, verdict
 
 LONG = timedelta(seconds=20)
 

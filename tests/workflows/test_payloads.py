@@ -1,7 +1,7 @@
 """Nothing that crosses Temporal grows beyond 256 KiB, for the largest jobs that the product serves.
 
-Every model that a workflow or an activity takes or answers has its largest examples in `tests/support/largest_payloads.py`: who
-adds one is asked for them.
+Every model that a workflow or an activity takes or answers has its largest examples in
+`tests/workflows/support/largest_payloads.py`. A model without an example fails the test.
 """
 
 import inspect
@@ -18,8 +18,8 @@ from temporalio.workflow import _Definition as WorkflowDefinition
 
 from activities.training import OrderActivities
 from rekindle.model.job import Job, JobId
-from tests.support.largest_payloads import FAILED_PODS, JOBS, examples
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.fakes.scripted_cluster import ScriptedCluster
+from tests.workflows.support.largest_payloads import FAILED_PODS, JOBS, examples
 from workers.control import MODES, activities_of
 from workflows.link_failover import LinkFailover
 from workflows.nodes import Nodes

@@ -12,8 +12,8 @@ from rekindle.model.fault import Sighting
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus, Registration
 from rekindle.policy.detection.watcher_updates import Register, Sighted
+from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
-from tests.support.peer import Script
 from workers.watcher.job_workflows import TemporalJobWorkflows
 
 UNRANKED = "pod gpt-1 carries no rank: expected annotation hccl/rankIndex"

@@ -17,10 +17,10 @@ from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import Script, ScriptedPeer, nothing_before
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, training
-from tests.support.openings import fields, heard, told_again
-from tests.support.peer import Script, ScriptedPeer, nothing_before
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.workflows.support.openings import fields, heard, told_again
 
 ALL = {RECOVER_STRATEGY: "retry,recover-in-place,recover"}
 QUICK = Limits(settle=timedelta(0), release=timedelta(0))

@@ -5,10 +5,10 @@ from datetime import timedelta
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.keys import RECOVER_STRATEGY
+from tests.fakes.peer import Script
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import a_job, node_fault, pod_fault, training
-from tests.support.openings import SHORT, fields
-from tests.support.peer import Script
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.workflows.support.openings import SHORT, fields
 from tests.workflows.test_process_level import (
     DONE,
     ELSEWHERE,

@@ -17,8 +17,8 @@ from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, harness, node_fault, sub_health, training
-from tests.support.peer import Script
 from workers.gateway.job_workflows import Jobs
 from workflows.hot_switch import HotSwitch
 from workflows.job_rescheduling import JobRescheduling

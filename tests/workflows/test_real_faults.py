@@ -13,9 +13,9 @@ from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import Script
+from tests.fakes.scripted_cluster import ScriptedCluster, SlowCluster
 from tests.support.harness import RESUMES, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
-from tests.support.peer import Script
-from tests.support.scripted_cluster import ScriptedCluster, SlowCluster
 
 LOST_NODE = node_fault("node-0").model_copy(update={"source": WATCHER})
 """As the watcher tells it: it may come back."""

@@ -16,10 +16,10 @@ from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.fakes.recorded import Dialogue, Recorded
+from tests.fakes.scripted_cluster import TheirCluster
 from tests.support.harness import RESUMES, Harness, a_mindio_job, harness
-from tests.support.openings import fields
-from tests.support.recorded import Dialogue, Recorded
-from tests.support.scripted_cluster import TheirCluster
+from tests.workflows.support.openings import fields
 
 RETRY, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE

@@ -16,12 +16,12 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
-from tests.support.fault_dialogue import ANNOUNCED
+from tests.fakes.fault_dialogue import ANNOUNCED
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.recorded import Fields
+from tests.fakes.scripted_cluster import TheirCluster
 from tests.support.harness import RESUMES, Harness, a_mindio_job, node_fault, pod_fault, training
-from tests.support.openings import SHORT, fields, heard, told_again
-from tests.support.peer import Script, ScriptedPeer
-from tests.support.recorded import Fields
-from tests.support.scripted_cluster import TheirCluster
+from tests.workflows.support.openings import SHORT, fields, heard, told_again
 
 RETRY, IN_PLACE, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE

@@ -27,9 +27,9 @@ from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
 from rekindle.temporal import TASK_TIMEOUT
+from tests.fakes.peer import Script
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, node_fault, register, training
-from tests.support.peer import Script
-from tests.support.scripted_cluster import ScriptedCluster
 from workflows.hot_switch import HotSwitch
 
 _numbers = itertools.count(1)

@@ -17,8 +17,8 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
-from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
 

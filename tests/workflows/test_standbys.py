@@ -16,9 +16,9 @@ from rekindle.model.keys import RANK_INDEX, RECOVER_STRATEGY
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus
 from rekindle.policy.placement.standbys import FIRST_PAUSE
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, pod_fault, sub_health, training
-from tests.support.peer import Script, ScriptedPeer
-from tests.support.scripted_cluster import ScriptedCluster
 from workflows.process_rescheduling import LOOK_AT_PODS
 
 PAUSE = FIRST_PAUSE + timedelta(seconds=5)

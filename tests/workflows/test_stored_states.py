@@ -10,8 +10,8 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.model.plan import Word
 from rekindle.model.state import JobState, JobStatus
-from tests.support.fleet import FIRST, two_jobs
 from tests.support.harness import Harness, a_job, harness, register
+from tests.workflows.support.fleet import FIRST, two_jobs
 from tests.workflows.test_link_failover import OVER, linked, of
 from tests.workflows.test_switch_upgrade import free, until
 

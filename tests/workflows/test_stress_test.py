@@ -23,9 +23,9 @@ from rekindle.model.stress import StressRequest
 from rekindle.model.verdict import Verdict
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.scripted_cluster import TheirCluster
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, training
-from tests.support.peer import Script, ScriptedPeer
-from tests.support.scripted_cluster import TheirCluster
 
 NODE_1 = StressRequest(nodes={"node-1": (0, 1)})
 """Ranks 2 and 3."""

@@ -17,8 +17,8 @@ from rekindle.model.links import LinksReset, NodeLinks
 from rekindle.model.maintenance import Maintenance, Stage, SwitchBack
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.harness import GatewayProcess, Harness, a_job, harness
-from tests.support.peer import Script, ScriptedPeer
 from tests.workflows.test_link_failover import OVER, linked, nic_ops, of, told
 from tests.workflows.test_lost_jobs import _noted, _register
 from workers.gateway import operations

@@ -14,10 +14,10 @@ from rekindle.model.incident import Incident
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, pod_fault, sub_health, training
-from tests.support.openings import SHORT
-from tests.support.peer import Script, ScriptedPeer
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.workflows.support.openings import SHORT
 
 SWITCH, RETRY, IN_PLACE, RESTART = Mode.HOT_SWITCH, Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE, CANCELLED = Outcome.RECOVERED, Outcome.ESCALATE, Outcome.CANCELLED

@@ -17,9 +17,9 @@ from rekindle.model.links import NodeLinks
 from rekindle.model.plan import Control, Stage, SwitchPlan, Upgrade, UpgradeRequest, Where, Word
 from rekindle.policy.operations.switch_upgrade import now
 from rekindle.temporal import plugin
-from tests.support.fleet import FIRST, SECOND, Two, two_jobs
+from tests.fakes.peer import Script
 from tests.support.harness import sub_health
-from tests.support.peer import Script
+from tests.workflows.support.fleet import FIRST, SECOND, Two, two_jobs
 from workflows.switch_upgrade import LOOK_AGAIN, SwitchUpgrade
 
 

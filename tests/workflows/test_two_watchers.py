@@ -4,7 +4,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.mode import Outcome
 from tests.support.harness import a_job, training
-from tests.support.watched_cluster import WatchedCluster, watched
+from tests.workflows.support.watched_cluster import WatchedCluster, watched
 
 
 async def test_two_watchers_double_nothing(temporal: WorkflowEnvironment) -> None:

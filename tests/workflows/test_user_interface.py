@@ -20,8 +20,8 @@ from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
 from rekindle.model.mode import Outcome
 from rekindle.temporal import Attributes
+from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
-from tests.support.peer import Script
 
 SOON = timedelta(seconds=0.3)
 UPSERT = "EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"

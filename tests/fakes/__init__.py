@@ -1,0 +1,1 @@
+"""Real peers that are scripted: training sides, clusters, controllers and platforms."""

@@ -1,0 +1,1 @@
+"""Clusters, manifests and attempts for tests of Kubernetes."""

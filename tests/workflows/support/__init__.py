@@ -1,0 +1,1 @@
+"""Opening dialogues, payloads and clusters that several tests of workflows share."""
