@@ -118,7 +118,7 @@ async def test_nobody_else_has_the_priority_of_our_pods(identities: Identities) 
 
 
 async def test_a_marked_pod_may_be_changed_otherwise(identities: Identities) -> None:
-    """Controllers and kubelets write pods all the time. They may change a pod that keeps its mark, and may remove the mark."""
+    """Controllers and kubelets write pods all the time. They may change a marked pod otherwise, and may remove a mark."""
     marks = {keys.JOB_ID: UID, keys.STANDBY_OF: UID}
     await identities.pod("control", "made", marks)
     await identities.patch("tenant", "made", labels={"mine": "yes"}, annotations={"mine": "yes"})
