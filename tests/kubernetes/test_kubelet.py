@@ -92,7 +92,7 @@ async def test_a_job_of_the_real_controller_completes(namespace: Namespace) -> N
 
 
 async def test_a_pod_is_started_again_where_its_policy_says_so(namespace: Namespace) -> None:
-    """With restartPolicy OnFailure the same pod runs again, with one restart more, until it succeeds."""
+    """The same pod runs again under restartPolicy OnFailure, with one restart more, until it succeeds."""
     script = "test -e $MARK && exit 0; touch $MARK; exit 1"
     mark = {"name": "MARK", "value": f"/tmp/rekindle-{namespace.name}-mark"}
     Path(mark["value"]).unlink(missing_ok=True)

@@ -58,7 +58,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_hot_switch_is_done_by_the_operator_and_volcano(world: World) -> None:
-    """In the end the backup is the pod of its rank, no mark is left, and our writes were three patches."""
+    """The backup ends as the pod of its rank, without a mark. The driver makes three patches."""
     backup = await world.hot_switch()
     pods = await world.pods()
     assert uids(pods) == {uid(world.first["demo-master-0"]), uid(backup)}
