@@ -52,8 +52,8 @@ A, B = small("a"), small("b")
     ],
 )
 def test_as_few_standbys_end_as_make_room(new: Pod, nodes: list[Node], pods: list[Pod], ended: list[str]) -> None:
-    """As few standbys end as make room for a rank or a backup. None ends for another standby, where it does not help, or where
-    enough of them already end."""
+    """The fewest standbys that make room for a rank or a backup end. None ends for another standby, where it does not help, or
+    where enough of them already end."""
     of = job(labels={keys.SUB_HEALTHY_STRATEGY: "hotSwitch"})
     assert not place(new, of, nodes, pods).node
     assert [one.metadata.name for one in in_the_way(new, of, nodes, pods)] == ended

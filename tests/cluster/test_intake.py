@@ -323,7 +323,7 @@ def test_a_job_that_is_only_observed_now_and_cannot_be_registered_is_left_alone(
 
 
 def test_a_refused_registration_is_not_repeated_until_the_job_says_something_else() -> None:
-    """Its observations are still reported."""
+    """Observations of the job are still reported."""
     known, _ = told(view(pod()))
     changed = view(pod(), of=job(labels=HOT_SWITCH))
     news = due(changed, known)

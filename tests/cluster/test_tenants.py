@@ -290,7 +290,7 @@ async def test_a_forged_owner_takes_no_pods_from_a_job_set(tenants: Tenants) -> 
 
 
 async def test_a_job_whose_set_is_deleted_without_it_has_its_pods(tenants: Tenants) -> None:
-    """After `kubectl delete jobset --cascade=orphan` the job keeps its pods: the former JobSet is not remembered. Otherwise the
+    """The job keeps its pods after `kubectl delete jobset --cascade=orphan`: the former JobSet is not remembered. Otherwise the
     job would have no pods, and be restarted."""
     await tenants.job(JOB_SET, "victim", "set")
     await tenants.job(BATCH_JOB, "victim", "part", owner(JOB_SET, "set"))
