@@ -149,7 +149,7 @@ def test_a_setting_that_means_nothing_is_named(rekindle: Rekindle, name: str, va
 def test_a_setting_that_means_nothing_is_named_before_anything_starts(
     rekindle: Rekindle, short_path: Path, command: list[str]
 ) -> None:
-    """This holds also for a setting of the processes that would be started."""
+    """A setting of the processes that would be started is refused as well."""
     done = rekindle(*command, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(short_path))
     assert (done.returncode, "REKINDLE_LOG_LEVEL" in done.stderr, "log:" in done.stderr) == (2, True, False), done.stderr
     assert list(short_path.iterdir()) == []

@@ -35,7 +35,7 @@ class Maintained:
     seconds: float
     """Duration from its start to its end."""
     refused: bool
-    """Whether the first request was refused, and was repeated."""
+    """True if the first request was refused, and was repeated."""
     history: list[HistoryEvent]
     """History of the maintenance that was requested first."""
     calls: list[Noted]

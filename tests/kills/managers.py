@@ -104,10 +104,10 @@ class OurManager(Manager):
         self._decided.clear()
 
     def _check_pace(self, gap: float, order: str) -> None:
-        """Accepts every order without a gap in time."""
+        """Accepts orders at any pace."""
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
-        """Returns whether a signal is repeated. Signals after the strategy of its attempt are sent again."""
+        """Returns whether a signal repeats an earlier one, as every signal after the strategy of its attempt does."""
         if signal.changeStrategy:
             self._decided.add(signal.uuid)
         return super()._is_repetition(signal) or (not signal.changeStrategy and signal.uuid in self._decided)

@@ -34,13 +34,13 @@ class Struck:
 
     type: FaultType = FaultType.OTHER
     loses_pod: bool = False
-    """Whether pod rank 1 is gone before anything is reported."""
+    """True if pod rank 1 is gone before anything is reported."""
 
     moves: bool = False
     """Another pod takes over pod rank 1, and the old one is deleted."""
 
     asks_ours: bool = True
-    """Whether our training side also supports it."""
+    """True if our training side is stopped and asked, too."""
 
     allowed: str = ""
     """Modes that the owner of our job allows; empty: the owner sets nothing, and all are allowed."""
