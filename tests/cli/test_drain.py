@@ -148,8 +148,7 @@ async def test_what_cannot_be_meant_is_said(temporal: WorkflowEnvironment, argum
 async def test_who_loses_sight_of_a_drain_is_told_how_it_stands(
     monkeypatch: pytest.MonkeyPatch, fails: str, error: BaseException, words: str
 ) -> None:
-    """A control plane that went away leaves it open whether the node is cordoned; an interrupt before the cordon reported a
-    cordon."""
+    """The message says whether the node is cordoned or may be, when the control plane goes away or an interrupt comes."""
     drains = Mock(begin=AsyncMock(), look=AsyncMock(), **{f"{fails}.side_effect": error})
     monkeypatch.setattr(command, "control_plane", AsyncMock())
     monkeypatch.setattr(command, "Drains", Mock(return_value=drains))

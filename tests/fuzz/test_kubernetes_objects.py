@@ -176,7 +176,7 @@ def test_a_broken_pod_is_refused_by_its_field(kind: Kind, raw: Object) -> None:
 @given(raw=broken([pod("loose", "one"), pod("loose", "two")]))
 @fuzzed
 def test_broken_pods_that_nobody_controls_are_refused_by_their_field(raw: list[Any]) -> None:
-    """These pods together are a job."""
+    """Pods without a controller are a job together."""
 
     def read() -> JobObject | None:
         pods = [schemas.checked(schemas.Pod, one) for one in raw if isinstance(one, dict)]

@@ -57,7 +57,7 @@ def test_what_is_broken_is_read_or_is_nothing(kept: Any) -> None:
 @given(st.one_of(text, st.text(max_size=200), st.integers(0, 100).map(lambda length: json.dumps(KEPT)[:length])))
 @fuzzed
 def test_any_text_is_read_or_is_nothing(written: str) -> None:
-    """This text may have been cut off."""
+    """Text that was cut off counts as well."""
     remembered(written)
 
 

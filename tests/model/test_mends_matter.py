@@ -48,13 +48,13 @@ def any_step_is_of_the_new_life(patch: pytest.MonkeyPatch) -> None:
 
 
 def two_pods_of_one_rank_block_every_mode(patch: pytest.MonkeyPatch) -> None:
-    """Blocks every mode while two pods have one rank, also the mode that would delete one, which nobody tries again."""
+    """Blocks every mode while two pods have one rank, also the mode that would delete one. The deletion is not retried."""
     what_is_left_behind_stays(patch)
     patch.setattr(ladder, "blocked", lambda state, _: "; ".join(state.problems[:1]))
 
 
 def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
-    """Lets a failed clean-up pass as done, so that it is not retried."""
+    """Treats a clean-up as done without running it, so that it is not retried."""
 
     async def swept(broom: Broom, interrupted: object) -> bool:
         return True
