@@ -139,7 +139,7 @@ def test_a_mistake_is_named_with_what_is_accepted(text: str, words: list[str]) -
     ],
 )
 def test_a_slip_in_a_key_of_the_contract_is_refused(field: str, written_as: str, meant: str) -> None:
-    """A key that is close to a known one would be ignored without a word: it is refused with the one that was meant."""
+    """A key that is close to a known one would be ignored silently: it is refused with the known one."""
     with pytest.raises(BadInput, match=f"metadata.{field}.{written_as}: unknown, did you mean {meant}?"):
         parse(written(metadata={"name": "gpt", field: {written_as: "x"}}))
 

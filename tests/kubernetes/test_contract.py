@@ -304,8 +304,8 @@ async def test_a_restarted_job_has_new_pods_of_one_generation(world: World, tmp_
 
 
 async def test_pods_of_a_lost_node_get_no_grace(world: World, tmp_path: Path) -> None:
-    """Pods of a lost node get no grace period, because nobody there would report their end. Other pods keep the grace period of
-    the request."""
+    """Pods of a lost node get no grace period, because their kubelet would not report their end. Other pods keep the grace period
+    of the request."""
     job = await world.job(2, command=stubborn(tmp_path), accelerators=2)
     await until_deaf(tmp_path, 2)
     lost, other = [await world.holder(job, rank) for rank in (0, 1)]

@@ -1,4 +1,4 @@
-"""The manifests of `deploy`: what must hold whoever changes them."""
+"""Properties that the manifests of `deploy` must keep."""
 
 import importlib.util
 import re
@@ -242,7 +242,7 @@ TEMPORAL_PORTS = {7233, 7234, 7235, 7239, 8233}
 
 @every_overlay
 def test_no_overlay_opens_temporal(overlay: str, manifests: dict[str, list[Object]]) -> None:
-    """Whoever reaches Temporal can delete pods by our account: nothing here installs a Temporal that others can call."""
+    """No overlay installs a Temporal that others can call: a caller of Temporal can delete pods by our account."""
     objects = manifests[overlay]
     served = {port["port"] for one in of_kind(objects, "Service") for port in one["spec"]["ports"]}
     listened = {port["containerPort"] for one in workloads(objects) for port in container(one)["ports"]}

@@ -42,8 +42,8 @@ def _rank(pod: Pod) -> int:
 
 
 def uids(made: MadeAnew) -> list[tuple[Any, ...]]:
-    """Returns rank, old UID and new UID of each recreated pod. The old UID is cut to the length that is known of a pod nobody
-    looked up in time."""
+    """Returns rank, old UID and new UID of each recreated pod. The old UID is cut to its known first characters, because a pod
+    may have been gone before the first look."""
     return [(one.pod_rank, one.before.uid[:HOLDER_LENGTH], one.after.uid) for one in made.moved]
 
 

@@ -278,7 +278,7 @@ async def test_a_deaf_operator_neither_promotes_nor_deletes(world: World, impati
 
 
 async def test_an_unwanted_backup_ends_also_without_the_operator(world: World, impatient: None) -> None:
-    """The driver deletes a backup that was told to end, when the Operator does not do it."""
+    """The driver deletes an unwanted backup when the Operator does not do it."""
     backup = await world.backup()
     world.operator.deaf = True
     await world.driver.ensure_deleted(world.job, backup, 0)

@@ -43,7 +43,7 @@ def streams_are_forgotten_with_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_step_is_of_the_new_life(patch: pytest.MonkeyPatch) -> None:
-    """Counts a step as one of the new life, whoever reported it."""
+    """Counts every reported step as one of the new life."""
     patch.setattr(JobRescheduling, "_is_of_the_new_life", lambda *_: True)
 
 
