@@ -27,7 +27,7 @@ def plain() -> dict[str, str]:
 
 
 async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.subprocess.Process:
-    """Returns the command `rekindle dev` on free ports, except for those that are given."""
+    """Starts `rekindle dev` on free ports, except for those that are given."""
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway") if f"--{name}-port" not in changed]
     return await asyncio.create_subprocess_exec(
         *(REKINDLE, "dev", *ports, *changed),

@@ -58,7 +58,7 @@ async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
 
 
 async def test_a_job_that_grows_is_told_once_a_second() -> None:
-    """A start of 1,250 pods, one by one, causes far fewer updates."""
+    """A start of 1,250 pods, one by one, causes about one update per second."""
     peer, cluster = Peer(), LargeCluster()
     pods, cluster.pods_of_job = cluster.pods_of_job, []
     async with watching(cluster, peer):

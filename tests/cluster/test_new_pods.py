@@ -76,7 +76,7 @@ CRASHED = PodStatus(phase=PodPhase.FAILED, exit_code=1)
 
 
 def with_status(cluster: ScriptedCluster, rank: int, status: PodStatus) -> str:
-    """Sets the status and the node of a pod."""
+    """Sets the status of a rank's pod, and returns the pod's node."""
     pod = cluster.holder(rank)
     cluster._put(pod.model_copy(update={"status": status}))
     return pod.spec.node_name

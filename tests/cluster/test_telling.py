@@ -74,7 +74,7 @@ async def test_a_job_is_registered_told_and_ended(client: Client) -> None:
 
 
 async def test_a_job_that_lives_is_registered_again(client: Client) -> None:
-    """Another registration is another update of the same workflow; the job's name is in the search attributes."""
+    """Another registration is another update of the same workflow."""
     for wishes in ({}, {"labels": {"framework": "mindspore"}}):
         await send(client, "told-2", a_registration("told-2", **wishes))
     frameworks = [one.job.framework for one in await held(client, "told-2") if isinstance(one, Registration)]

@@ -373,7 +373,7 @@ async def test_the_name_of_a_pod_that_was_left_behind_is_no_path(tenants: Tenant
 
 
 async def test_an_owner_of_another_group_is_no_job_of_ours_although_its_kind_has_the_same_name(tenants: Tenants) -> None:
-    """Volcano has a Job too, and SageMaker a TrainingJob: a Job or pod that they own is a job of its own."""
+    """Volcano has a Job too, and SageMaker a TrainingJob: a Job that they own is a job of its own, with its pods."""
     for name, above in (("volcano", "batch.volcano.sh/v1alpha1"), ("sagemaker", "sagemaker.services.k8s.aws/v1alpha1")):
         kind = "Job" if name == "volcano" else "TrainingJob"
         other = {"apiVersion": above, "kind": kind, "name": "other", "uid": "uid-of-other", "controller": True}

@@ -130,7 +130,7 @@ async def _end(handle: WorkflowHandle[Any, Maintenance]) -> float:
 
 
 async def _job(at: Trial) -> JobState:
-    """Returns the job's state, once it has noted both switches."""
+    """Returns the job's state, once its history has both switches."""
     while True:
         try:
             found: JobStatus = await at.entity.query(ids.Queries.STATUS, result_type=JobStatus)

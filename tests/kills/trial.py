@@ -130,7 +130,7 @@ class Trials:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Records every pod that comes and goes."""
+        """Records every event of the cluster until the block ends."""
 
         async def follow() -> None:
             async for event in self._world.cluster.watch():
@@ -215,7 +215,7 @@ class Trials:
                 return
 
     async def _end(self, job: Job) -> None:
-        """Ends the job so that nothing disturbs the next run, also when this run hung."""
+        """Deletes the job and ends its workflows so that nothing disturbs the next run, also when this run hung."""
         await self._world.cluster.delete_job(job.name, grace=0)
         for workflow in (ids.job_workflow(job.id), *(ids.recovery_workflow(job, 1, mode) for mode in Mode)):
             try:

@@ -201,7 +201,7 @@ async def test_a_job_that_fails_while_a_restart_has_stopped_it_is_not_left_suspe
 
 
 async def fail(setting: Setting, kind: str) -> None:
-    """Fails the job by its controller, as it would without us."""
+    """Writes the condition Failed, as the job's controller would without us."""
     failed = {"type": "Failed", "status": "True", "reason": "TooMany", "message": "pods failed too often"}
     path = f"{PATHS[kind](setting.namespace.name, 'demo')}/status"
     await setting.namespace.api.patch(path, {"status": {"conditions": [failed]}})

@@ -106,7 +106,7 @@ class Site:
         return any(fault.kind is FaultKind.NODE for seen in self.telling.sightings for fault in seen.faults)
 
     async def restarted(self) -> Incident:
-        """Returns the first incident, once its pods report their first step in a life that was unknown before."""
+        """Returns the first incident, and reports a first step in a new life until there is one."""
         handle = self.client.get_workflow_handle(job_workflow(self.uid))
         async with asyncio.timeout(WAIT_LIMIT):
             for life in itertools.count(1):
