@@ -1,4 +1,4 @@
-"""What a user installs: both wheels, in an environment that has never seen this checkout."""
+"""A user installs both wheels, in an environment without this checkout."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Wheels:
 
 @dataclass(frozen=True)
 class Installation:
-    """An environment outside of the checkout, and an empty directory to start from."""
+    """An environment outside of the checkout, and an empty directory in which commands start."""
 
     bin: Path
     cwd: Path
 
     def run(self, *command: str) -> str:
-        """The standard output of a command that is found in this environment only."""
+        """Returns the standard output of a command that is found in this environment only."""
         return run([str(self.bin / command[0]), *command[1:]], cwd=self.cwd, env={"PATH": f"{self.bin}:/usr/bin:/bin"})
 
 
 def run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    """Nothing of the checkout reaches the process through its environment; what it said comes with its failure."""
+    """Runs a process whose environment contains nothing of the checkout. A failure has its output."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV", "COV"))}
     done = subprocess.run(command, cwd=cwd, env={**inherited, **(env or {})}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (
@@ -50,7 +50,7 @@ def run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None)
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
-    """Both wheels, built by the first command of the README's section on installing."""
+    """Yields both wheels, built by the first command of the README's section on installing."""
     out = tmp_path_factory.mktemp("wheels")
     pip = out / "venv" / "bin" / "pip"
     run(["python", "-m", "venv", str(pip.parents[1])], cwd=out)
@@ -62,7 +62,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
 
 
 def commands(folder: Path) -> list[list[str]]:
-    """The README's commands that build and install, with the folder of the wheels in the place of `dist`."""
+    """Returns the README's commands that build and install, with the folder of the wheels in place of `dist`."""
     found = re.search(r"## Install\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found
     return [[str(folder) if word == "dist" else word for word in shlex.split(line)] for line in found[1].splitlines()]
@@ -70,7 +70,8 @@ def commands(folder: Path) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def installation(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """The second command of the README: what the wheels ask for and nothing else, at the versions and hashes of the lock."""
+    """Runs the second command of the README: it installs the dependencies of the wheels and nothing else, at the versions and
+    hashes of the lock."""
     home = tmp_path_factory.mktemp("installation")
     run(["uv", "venv", "--quiet", str(home / "venv")], cwd=home)
     python, lock = home / "venv" / "bin" / "python", ROOT / "requirements.lock"
@@ -99,14 +100,15 @@ def test_the_server_is_carried_whole(wheels: Wheels) -> None:
 
 
 def test_wheels_are_typed_and_licensed(wheels: Wheels) -> None:
-    """A type checker of a program that uses them sees their types, and the license comes along."""
+    """A type checker of a program that uses them finds their types, and the license is included."""
     names = contents(wheels.control_plane) | contents(wheels.training)
     assert {"rekindle/py.typed", "rekindle_wire/py.typed"} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents(wheels.control_plane))
 
 
 def test_training_images_get_unique_names_only(wheels: Wheels) -> None:
-    """What is installed into somebody else's training image cannot meet a package of theirs."""
+    """Packages that are installed into a training image have unique names, so that they cannot collide with the user's
+    packages."""
     tops = {name.split("/")[0] for name in contents(wheels.training)}
     assert {top for top in tops if not top.endswith(".dist-info")} <= {"rekindle_training", "rekindle_wire"}
 
@@ -124,7 +126,8 @@ def test_the_command_says_what_it_can_do(installation: Installation) -> None:
 
 
 def test_the_demo_recovers_from_an_installed_wheel(installation: Installation) -> None:
-    """From an empty directory, with four pods and without a terminal: it ends by itself, and its panel says what came of it."""
+    """The demo runs from an empty directory, with four pods and without a terminal. It ends by itself, and its panel shows the
+    result."""
     printed = installation.run("rekindle", "demo", "hot-switch", "--pods", "4", "--pod-rank", "3", "--seed", "11")
     for words in ("recovered", "equal bit for bit", "pause of training", "Temporal UI", "rank 3"):
         assert words in printed, printed

@@ -29,7 +29,7 @@ class Rekindle(Protocol):
 
 @pytest.fixture
 def rekindle(short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rekindle:
-    """The command in this process, in a directory of its own: what it refuses, it refuses before it starts anything."""
+    """Runs the command in this process, in a directory of its own. Bad input is refused before anything starts."""
 
     def run(*arguments: str, standard_input: str = "", **environment: str) -> Done:
         monkeypatch.setattr(sys, "stdin", io.StringIO(standard_input))
@@ -58,7 +58,7 @@ def rekindle(short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     ],
 )
 def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: list[str], field: str, accepted: str) -> None:
-    """A wrong option of the demo is named with what is accepted, exit code 2, and nothing is started."""
+    """A wrong option of the demo is refused with what is accepted, exit code 2, and nothing is started."""
     done = rekindle("demo", "hot-switch", *arguments)
     assert done.returncode == 2, done.stderr
     assert field in done.stderr
@@ -87,7 +87,7 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
 def test_the_demos_of_process_faults_name_the_option_that_is_wrong(
     rekindle: Rekindle, arguments: list[str], field: str, accepted: str
 ) -> None:
-    """With what is accepted, exit code 2, and nothing is started."""
+    """A wrong option of these demos is refused with what is accepted, exit code 2, and nothing is started."""
     done = rekindle("demo", *arguments)
     assert done.returncode == 2, done.stderr
     assert field in done.stderr
@@ -109,14 +109,14 @@ def test_an_unknown_field_of_a_job_file_is_named(rekindle: Rekindle, short_path:
 
 
 def test_a_file_that_is_not_there_is_named(rekindle: Rekindle) -> None:
-    """Whatever its name is made of."""
+    """The error contains the name, whatever characters it has."""
     done = rekindle("submit", "[job].yaml")
     assert done.returncode == 2, done.stderr
     assert "[job].yaml cannot be read" in done.stderr
 
 
 def test_no_control_plane_is_said_with_how_to_start_one(short_path: Path) -> None:
-    """Without a Temporal service the message names the address and `rekindle dev`, with exit code 3 of the process."""
+    """A command without a Temporal service names the address and `rekindle dev`, and exits with code 3."""
     command = [str(Path(sys.executable).parent / "rekindle"), "jobs"]
     environment = {**PLAIN, "TEMPORAL_ADDRESS": "127.0.0.1:1", "COLUMNS": "200"}
     done = subprocess.run(command, cwd=short_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -149,21 +149,22 @@ def test_a_setting_that_means_nothing_is_named(rekindle: Rekindle, name: str, va
 def test_a_setting_that_means_nothing_is_named_before_anything_starts(
     rekindle: Rekindle, short_path: Path, command: list[str]
 ) -> None:
-    """Also where it is meant for the processes that would be started."""
+    """A setting of the processes that would be started is refused as well."""
     done = rekindle(*command, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(short_path))
     assert (done.returncode, "REKINDLE_LOG_LEVEL" in done.stderr, "log:" in done.stderr) == (2, True, False), done.stderr
     assert list(short_path.iterdir()) == []
 
 
 def test_no_cluster_is_said_with_its_socket(rekindle: Rekindle) -> None:
-    """Without a local cluster the message names the socket, with exit code 3."""
+    """A command without a local cluster names the socket, and exits with code 3."""
     done = rekindle("nodes")
     assert done.returncode == 3, done.stderr
     assert "cluster.sock" in done.stderr
 
 
 def test_a_command_of_the_local_cluster_is_not_for_another_one(rekindle: Rekindle) -> None:
-    """In a pod of the control plane it said how to start a cluster there."""
+    """A command of the local cluster refuses another cluster, and names kubectl. In a pod of the control plane it used to say how
+    to start a cluster there."""
     done = rekindle("nodes", "release", "node-1", REKINDLE_CLUSTER="kubernetes")
     assert (done.returncode, "use kubectl" in done.stderr, "start one" in done.stderr) == (3, True, False)
 
@@ -184,7 +185,7 @@ def test_a_command_of_the_local_cluster_is_not_for_another_one(rekindle: Rekindl
 def test_what_cannot_be_started_is_named_before_anything_starts(
     rekindle: Rekindle, short_path: Path, arguments: list[str], words: list[str]
 ) -> None:
-    """A wrong option of `rekindle dev` is bad input, in a line: nothing starts, and nothing is left behind."""
+    """A wrong option of `rekindle dev` is refused in one line: nothing starts, and nothing is left behind."""
     (short_path / "a-file").write_text("")
     (short_path / "a-state").mkdir()
     (short_path / "a-state" / "logs").write_text("")
@@ -197,14 +198,14 @@ def test_what_cannot_be_started_is_named_before_anything_starts(
 
 
 def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle) -> None:
-    """A byte that is no UTF-8 is bad input, wherever the job is looked for; nobody is asked."""
+    """A byte that is not UTF-8 is bad input for every command that looks for a job, and no server is asked."""
     done = rekindle("delete", "gpt\udcff")
     assert (done.returncode, "no job is named 'gpt\\udcff'" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("command", ["nodes", "jobs"])
 def test_where_a_stack_was_looked_for_is_said(rekindle: Rekindle, short_path: Path, command: str) -> None:
-    """In another directory than that of `rekindle dev` nothing is found: the message has the variable that names it."""
+    """A command that finds no stack names the state directory and the variable that sets it."""
     done = rekindle(command, TEMPORAL_ADDRESS="127.0.0.1:1")
     assert done.returncode == 3, done.stderr
     assert "REKINDLE_STATE_DIR" in done.stderr
@@ -213,7 +214,7 @@ def test_where_a_stack_was_looked_for_is_said(rekindle: Rekindle, short_path: Pa
 
 @pytest.mark.parametrize("left", ['{"temporal": "127', '{"temporal": "127.0.0.1:7233"}', "\xff"])
 def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, short_path: Path, left: str) -> None:
-    """A file of another release, or one that a full disk cut off: the command names it, with exit code 3."""
+    """A file of another release, or one that a full disk truncated, is named, with exit code 3."""
     (short_path / ".rekindle").mkdir()
     (short_path / ".rekindle" / "dev.json").write_text(left, encoding="latin-1")
     done = rekindle("jobs")
@@ -226,12 +227,12 @@ def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, short_p
     [(Invalid("spec"), 2), (Conflict("the name is taken"), 4), (Refused("busy"), 4), (NotMoved("eth1 is down"), 1)],
 )
 def test_what_the_cluster_refuses_has_its_exit_code(error: RekindleError, code: int) -> None:
-    """An object that it does not take is bad input, one that is there already a refusal; 1 is for what was tried."""
+    """An object that the cluster does not accept is bad input, an existing one a refusal; 1 is for an attempt that failed."""
     assert exits.of(error) == code
 
 
 def test_a_check_that_nobody_knows_is_named(rekindle: Rekindle) -> None:
-    """Of a stress test, with those that are accepted, and before anybody is asked."""
+    """An unknown check of a stress test is refused with those that are accepted, before any server is asked."""
     for ops, wrong in (("compute,fire", "'fire'"), ("", "''"), ("compute,", "''")):
         done = rekindle("stress-test", "gpt", "--ops", ops)
         assert done.returncode == 2, done.stderr
@@ -241,7 +242,7 @@ def test_a_check_that_nobody_knows_is_named(rekindle: Rekindle) -> None:
 
 
 def test_letters_that_the_terminal_has_not_end_no_command(short_path: Path) -> None:
-    """The page of a recovery has a tick in each line, and a tenant writes what it likes."""
+    """The page of a recovery has a tick in each line, and names may contain any letter."""
     (file := short_path / "风扇.yaml").write_text("apiVersion: rekindle.io/v1\nkind: Rules\nspec: {}\n")
     command = [sys.executable, "-c", "from rekindle.cli.app import main; main()", "check", str(file)]
     done = subprocess.run(command, env={**PLAIN, "PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""`rekindle dev` talks to what it started itself: what somebody else runs on its ports or in its directory is left alone."""
+"""`rekindle dev` talks to what it started itself: foreign processes on its ports or in its directory are left alone."""
 
 import asyncio
 import os
@@ -18,16 +18,16 @@ from rekindle.errors import Unavailable
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 OF_ONE_STACK = pytest.mark.xdist_group("a stack of the command line")
-"""It takes seconds to start."""
+"""Group of tests that share a stack, because a start takes seconds."""
 
 
 def plain() -> dict[str, str]:
-    """The environment without what it says of a control plane."""
+    """Returns the environment without the variables of a control plane."""
     return {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
 
 
 async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.subprocess.Process:
-    """`rekindle dev` on any free ports, but for those that are given."""
+    """Starts `rekindle dev` on free ports, except for those that are given."""
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway") if f"--{name}-port" not in changed]
     return await asyncio.create_subprocess_exec(
         *(REKINDLE, "dev", *ports, *changed),
@@ -41,7 +41,7 @@ async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.sub
 @pytest.mark.same_path("a port of a stack is taken")
 @pytest.mark.parametrize("name", ["temporal", "ui", "gateway"])
 async def test_a_port_that_a_foreign_server_has_is_refused(temporal: WorkflowEnvironment, short_path: Path, name: str) -> None:
-    """A Temporal server of somebody else is never adopted: the port, its process and the option are named, and nothing starts."""
+    """A foreign Temporal server is never adopted: the port, its process and the option are named, and nothing starts."""
     port = temporal.client.service_client.config.target_host.rsplit(":", 1)[1]
     refused = await dev(short_path, f"--{name}-port", port)
     output, errors = await refused.communicate()
@@ -69,8 +69,8 @@ async def test_a_server_counts_as_ready_only_when_it_listens_itself(temporal: Wo
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running() -> AsyncIterator[tuple[Path, list[bytes]]]:
-    """A state directory that the environment names, with a `rekindle dev` in it, and what that said. Another installation
-    that the environment names is not asked by any process of the stack."""
+    """Yields a state directory that the environment names, with a running `rekindle dev` in it, and its output. Another
+    installation that the environment names is not asked by any process of the stack."""
     with tempfile.TemporaryDirectory(prefix="rk-") as folder:
         state = Path(folder) / "of its own"
         elsewhere = {"TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_API_KEY": "secret"}
@@ -105,8 +105,8 @@ async def test_a_state_directory_has_one_stack(running: tuple[Path, list[bytes]]
 @OF_ONE_STACK
 @pytest.mark.asyncio(loop_scope="module")
 async def test_where_a_stack_is_found_is_said(running: tuple[Path, list[bytes]]) -> None:
-    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
-    environment says something about another Temporal but not where that is."""
+    """The output names the variable of the state directory. With it commands find the stack from anywhere, also if the
+    environment names another Temporal without an address."""
     state, said = running
     assert f"export REKINDLE_STATE_DIR='{state}'".encode() in said[-1]
     another = {"TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true", "REKINDLE_STATE_DIR": str(state)}
@@ -119,7 +119,7 @@ async def test_where_a_stack_is_found_is_said(running: tuple[Path, list[bytes]])
 
 
 async def test_an_interrupted_start_ends_at_once(short_path: Path) -> None:
-    """Ctrl-C in the middle of a build that takes minutes: nothing says that it runs, and nothing of it is left."""
+    """Ctrl-C in the middle of a build that takes minutes ends it at once: nothing is reported as running, and nothing is left."""
     os.mkfifo(begun := short_path / "begun")
     (go := short_path / "go").write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep 600\n")
     go.chmod(0o755)
@@ -155,7 +155,7 @@ async def test_an_interrupted_demo_leaves_nothing_behind(short_path: Path, inter
 
 @pytest.mark.parametrize(("key", "code"), [(b"\n", 0), (b"\x04", 0), (b"\x03", 130)], ids=["Enter", "Ctrl-D", "Ctrl-C"])
 async def test_a_key_ends_the_demo_that_shows_its_result(key: bytes, code: int) -> None:
-    """Enter and the end of input end it, and an interrupt does at the first try: none of them is a traceback."""
+    """Enter and the end of input end it, and an interrupt does at the first attempt, without a traceback."""
     own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
     waits = "asyncio.run(commands._wait_for_a_key({}, commands.Format.TEXT))"
     imports = "import asyncio; from rekindle.cli import app; from rekindle.cli.demos import commands"

@@ -1,4 +1,4 @@
-"""What a person sees of a node that is drained: typed beside a real control plane and a scripted peer."""
+"""The command line shows a node that is drained: typed beside a real control plane and a scripted peer."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.workflows.test_drains import a_drained_job
 
 
 async def seen(world: Harness) -> None:
-    """What the watcher does, as soon as the node is cordoned."""
+    """Reports the node as the watcher does, as soon as it is cordoned."""
     async with asyncio.timeout(40):
         while not world.cluster.cordoned.get("node-1"):
             await asyncio.sleep(0.02)
@@ -31,7 +31,8 @@ async def seen(world: Harness) -> None:
 
 
 async def test_a_node_is_drained_pod_by_pod_and_taken_back(temporal: WorkflowEnvironment) -> None:
-    """The dry run says what would be done, the drain what was, with the phases of what moves the pod; undone it is as before."""
+    """The dry run shows the plan, the drain its progress, with the phases of each move of a pod. An undo restores the state
+    before."""
     async with training(temporal, a_job()) as (world, _peer):
         name = f"default/{world.job.name}"
         await world.look()
@@ -54,7 +55,8 @@ async def test_a_node_is_drained_pod_by_pod_and_taken_back(temporal: WorkflowEnv
 
 
 async def test_without_a_spare_the_command_ends_and_the_drain_waits(temporal: WorkflowEnvironment) -> None:
-    """With exit code 1 and the reason; who wants to wait does, and an interrupt says what goes on."""
+    """A drain without a spare waits, and the command ends with exit code 1 and the reason. With `--wait` it stays, and an
+    interrupt reports what continues."""
     cluster = ScriptedCluster(job := a_drained_job())
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _peer):
@@ -84,7 +86,7 @@ async def test_without_a_spare_the_command_ends_and_the_drain_waits(temporal: Wo
     ids=["policy", "rule", "observed"],
 )
 async def test_a_drain_that_would_not_come_to_its_end_is_refused(temporal: WorkflowEnvironment, job: Job, why: str) -> None:
-    """With every reason, the same that the dry run gives, and nothing is touched."""
+    """A drain that could not complete is refused with every reason, which the dry run gives as well. Nothing is changed."""
     async with training(temporal, job, cluster=(cluster := ScriptedCluster(job))) as (world, _peer):
         code, judged = await ended(await typed(world, "drain", "node-1", "--dry-run", "--output", "json"))
         (reason,) = json.loads(judged)["refused"]
@@ -97,7 +99,7 @@ async def test_a_drain_that_would_not_come_to_its_end_is_refused(temporal: Workf
 
 
 async def test_a_drain_that_somebody_takes_back_ends(temporal: WorkflowEnvironment) -> None:
-    """Who follows it would wait for ever: no job has anything to leave any more. A dry run beside it says what was decided."""
+    """A drain that is taken back ends, because no job has to leave the node any more. A dry run meanwhile shows the decision."""
     cluster = ScriptedCluster(job := a_drained_job())
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _peer):
@@ -129,7 +131,7 @@ async def test_a_drain_that_somebody_takes_back_ends(temporal: WorkflowEnvironme
     ],
 )
 async def test_what_cannot_be_meant_is_said(temporal: WorkflowEnvironment, arguments: tuple[str, ...], words: str) -> None:
-    """By a node that there is not, and by options that contradict each other."""
+    """A node that does not exist, and options that contradict each other, are refused."""
     async with training(temporal, a_job()) as (world, _peer):
         code, said = await ended(await typed(world, *arguments))
         assert (code, words in said) == (2, True), said
@@ -146,7 +148,7 @@ async def test_what_cannot_be_meant_is_said(temporal: WorkflowEnvironment, argum
 async def test_who_loses_sight_of_a_drain_is_told_how_it_stands(
     monkeypatch: pytest.MonkeyPatch, fails: str, error: BaseException, words: str
 ) -> None:
-    """A control plane that went away left it open; an interrupt before the cordon said that there was one."""
+    """The message says whether the node is cordoned or may be, when the control plane goes away or an interrupt comes."""
     drains = Mock(begin=AsyncMock(), look=AsyncMock(), **{f"{fails}.side_effect": error})
     monkeypatch.setattr(command, "control_plane", AsyncMock())
     monkeypatch.setattr(command, "Drains", Mock(return_value=drains))
@@ -157,7 +159,7 @@ async def test_who_loses_sight_of_a_drain_is_told_how_it_stands(
 
 
 async def test_who_follows_a_drain_that_is_taken_back_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command would look for ever: a rank that is still to leave never does."""
+    """The command would otherwise look for ever: a rank that has to leave never does."""
     row = PodRow(
         pod=PodThere(name="demo-1", uid="u", job_id="j", pod_rank=1), job="n/demo", where=Where.MOVES, why="by a hot switch"
     )

@@ -1,4 +1,4 @@
-"""A process that talks to Temporal ends as any Python program does, save that the interpreter is not taken down."""
+"""A process that talks to Temporal ends as any Python program does, except that the interpreter is not finalized."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 
 def ended(body: str, before: str = "", stdout: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    """A process whose main is this body."""
+    """Runs a process whose main function has this body."""
     lines = (
         "import atexit, builtins, sys",
         "from rekindle.interpreter import run_and_end",
@@ -33,13 +33,13 @@ def ended(body: str, before: str = "", stdout: int | None = subprocess.PIPE) -> 
     ],
 )
 def test_a_process_ends_with_the_code_that_its_main_said(body: str, code: int, said: str) -> None:
-    """Whatever is not a number is an error's text, as `sys.exit` has it."""
+    """A value that is not a number is printed as the text of an error, as `sys.exit` does."""
     process = ended(body)
     assert (process.returncode, process.stdout, process.stderr) == (code, "", said)
 
 
 def test_what_nobody_caught_is_shown_and_is_code_1() -> None:
-    """A traceback, as the interpreter prints it."""
+    """The process prints a traceback, as the interpreter does."""
     process = ended("raise RuntimeError('unheard of')")
     assert process.returncode == 1
     assert process.stderr.startswith("Traceback")
@@ -47,21 +47,21 @@ def test_what_nobody_caught_is_shown_and_is_code_1() -> None:
 
 
 def test_what_was_printed_and_what_was_registered_for_the_end_is_done() -> None:
-    """Output into a pipe waits in a buffer; logs, traces and temporary folders are seen to by functions for the end."""
+    """Output into a pipe waits in a buffer; logs, traces and temporary folders are handled by exit functions."""
     process = ended("print('first'); atexit.register(print, 'last')")
     assert (process.returncode, process.stdout) == (0, "first\nlast\n")
 
 
 def test_output_that_cannot_be_written_is_no_success() -> None:
-    """The disk is full: who reads the exit code knows that the output is not whole. It is the interpreter's own code."""
+    """The disk is full: the exit code says that the output is incomplete. It is the interpreter's own code."""
     with Path("/dev/full").open("w") as full:
         process = ended("print('a table')", stdout=full.fileno())
     assert process.returncode == 120
 
 
 def test_the_interpreter_is_not_taken_down_below_threads_that_want_its_lock() -> None:
-    """A thread of Temporal's core asks for the interpreter's lock when it has an answer; CPython aborts the process if that
-    happens while the interpreter is taken down, which is when it clears its modules."""
+    """A thread of Temporal's core asks for the interpreter's lock when it has an answer. CPython aborts the process if that
+    happens during finalization, when it clears its modules."""
     witness = "class Witness:\n def __del__(self): print('taken down', flush=True)\nbuiltins.witness = Witness()"
     assert ended("pass", before=witness).stdout == ""
 
@@ -75,12 +75,12 @@ def _write_to_self():
             somebody_waits |= frame.f_code.co_name == "_wait_for_answers"
     print("brought")
 """
-"""Needs the interpreter until somebody waits for it, and for ever where nobody does. Like asyncio's it calls nothing of
-Python's, so that it is what the thread is seen in."""
+"""A function that needs the interpreter until some thread waits for it, and for ever where none does. Like asyncio's, it calls no
+Python code, so that the thread is seen inside it."""
 
 
 def others(*more: str) -> tuple[str, ...]:
-    """The lines of a program that is about to end while somebody brings it an answer."""
+    """Returns the lines of a program that is about to end while a thread brings it an answer."""
     return (
         "import _thread, asyncio, sys",
         "from rekindle import interpreter",
@@ -96,13 +96,13 @@ def others(*more: str) -> tuple[str, ...]:
 
 
 def test_a_program_of_others_ends_behind_the_threads_that_bring_it_answers() -> None:
-    """Such a thread is inside asyncio's `_write_to_self`, and no thread that `threading` knows."""
+    """Such a thread is inside asyncio's `_write_to_self`, and is unknown to `threading`."""
     process = subprocess.run((sys.executable, "-c", "\n".join(others())), capture_output=True, text=True, timeout=60, check=False)
     assert (process.returncode, process.stdout, process.stderr) == (0, "brought\n", "")
 
 
 def test_an_answer_that_never_arrives_keeps_no_program_of_others_for_ever() -> None:
-    """It has waited, and ends as it would have."""
+    """A foreign program does not wait for ever for an answer: it ends with its own exit code."""
     program = "\n".join(others("interpreter.PATIENCE = 0.1", "interpreter._brings_an_answer = lambda _: True"))
     process = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=60, check=False)
     assert (process.returncode, process.stderr) == (0, "")

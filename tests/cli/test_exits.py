@@ -27,7 +27,7 @@ def ended(*arguments: str, stdout: int, stderr: int = subprocess.PIPE, before: s
 
 @pytest.fixture
 def unread() -> Iterator[int]:
-    """A pipe that nobody reads any more, as behind `head -1`."""
+    """A pipe that is no longer read, as after `head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer
@@ -49,7 +49,7 @@ def test_output_that_cannot_be_written_is_told_apart() -> None:
 
 
 def test_errors_that_nobody_reads_keep_their_code(unread: int) -> None:
-    """`rekindle ... 2>&1 | head -0`: the command says by its code what it could not say in words."""
+    """`rekindle ... 2>&1 | head -0`: the exit code reports the error that could not be printed."""
     assert ended("check", "nothing", stdout=subprocess.PIPE, stderr=unread).returncode == Exit.BAD_INPUT
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of detection: typed beside a real control plane."""
+"""The command line explains detection: typed beside a real control plane."""
 
 import json
 import os
@@ -20,7 +20,8 @@ async def said(world: Harness, *arguments: str) -> tuple[int, str]:
 
 
 async def test_a_node_is_explained_with_its_rules(temporal: WorkflowEnvironment) -> None:
-    """What each fact means and by which rule, what is seen and not used, and what is neither a job nor a node."""
+    """A node is explained with each fact, its meaning and its rule. Unused facts are shown, and a name that is neither a job nor
+    a node is refused."""
     async with training(temporal, a_job()) as (world, _peer):
         deadlock = Condition(
             type="KernelDeadlock", status="True", reason="Hung", message="task x is blocked", last_transition_time=NOW
@@ -42,7 +43,7 @@ async def test_a_node_is_explained_with_its_rules(temporal: WorkflowEnvironment)
 
 
 async def test_a_person_marks_a_node(temporal: WorkflowEnvironment) -> None:
-    """It is an annotation, which anybody may write by kubectl, and what is seen of the node then is shown at once."""
+    """A mark of a node is an annotation, which `kubectl` may also write. The resulting state of the node is shown at once."""
     async with training(temporal, a_job()) as (world, _peer):
         code, words = await said(world, "nodes", "mark", "node-1", "sick", "--reason", "fan 3 rattles")
         assert code == 0, words
@@ -59,7 +60,7 @@ async def test_a_person_marks_a_node(temporal: WorkflowEnvironment) -> None:
 
 
 async def test_a_word_on_a_node_that_means_nothing_is_shown(temporal: WorkflowEnvironment) -> None:
-    """Who wrote it believes that the node is left by now."""
+    """A mark that no rule knows is shown: its author believes that the node is left by now."""
     async with training(temporal, a_job()) as (world, _peer):
         world.cluster.node_annotations["node-1"] = {HEALTH: "sick fan 3 rattles"}
         _, words = await said(world, "explain", "node-1")
@@ -67,7 +68,8 @@ async def test_a_word_on_a_node_that_means_nothing_is_shown(temporal: WorkflowEn
 
 
 async def test_a_rule_that_is_not_believed_is_shown_with_its_numbers(temporal: WorkflowEnvironment) -> None:
-    """Of a node, of all nodes, and behind a job about which nothing is done."""
+    """A rule that is not believed is shown with its numbers: for a node, for all nodes, and for a job about which nothing is
+    done."""
     async with training(temporal, a_job()) as (world, _peer):
         for name in world.cluster.node_names:
             world.cluster.conditions[name] = (Condition(type="SubHealthy", status="True", reason="Slow"),)
@@ -82,7 +84,7 @@ async def test_a_rule_that_is_not_believed_is_shown_with_its_numbers(temporal: W
 
 
 async def test_a_job_hides_no_node_of_its_name(temporal: WorkflowEnvironment) -> None:
-    """Any tenant may call its job as a node is called."""
+    """A tenant may give its job the name of a node."""
     async with training(temporal, job := a_job()) as (world, _peer):
         world.cluster.node_names.append(job.name)
         world.cluster.conditions[job.name] = (Condition(type="SubHealthy", status="True", reason="Slow"),)
@@ -93,7 +95,7 @@ async def test_a_job_hides_no_node_of_its_name(temporal: WorkflowEnvironment) ->
 
 @pytest.mark.parametrize("name", ["", "n" * 300])
 async def test_what_can_be_no_node_is_refused_in_words(temporal: WorkflowEnvironment, name: str) -> None:
-    """By exit code 2, and not by a traceback."""
+    """A name that no node can have is refused with exit code 2, and not with a traceback."""
     async with training(temporal, a_job()) as (world, _peer):
         for command in (("explain", name), ("nodes", "mark", name, "sick")):
             code, words = await said(world, *command)
@@ -102,7 +104,7 @@ async def test_what_can_be_no_node_is_refused_in_words(temporal: WorkflowEnviron
 
 
 async def test_a_job_is_explained_with_the_rules_of_its_faults(temporal: WorkflowEnvironment) -> None:
-    """Which rule, what it saw, since when, and when it counts."""
+    """A job is explained with the rules of its faults: which rule, what it saw, since when, and when it counts."""
     async with training(temporal, a_job()) as (world, _peer):
         decided = Decided(rule="own/slow", saw="condition Slow=True", since=NOW, settle=3600.0, clear=60.0)
         fault = sub_health().model_copy(update={"decided": decided, "source": WATCHER})
@@ -118,7 +120,8 @@ async def test_a_job_is_explained_with_the_rules_of_its_faults(temporal: Workflo
 
 
 async def test_a_file_of_rules_is_checked_by_itself(tmp_path: Path) -> None:
-    """What it says in one table with the sets that it uses; what is wrong, by its field, with exit code 2."""
+    """A file of rules is checked by itself: its rules and the sets that it uses are printed in one table. An error is reported by
+    its field, with exit code 2."""
     good, bad = tmp_path / "rules.yaml", tmp_path / "bad.yaml"
     head = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  rules:\n"
     good.write_text(f"{head}    - {{name: slow, condition: {{type: Slow}}, then: sub-health, settle: 30}}\n")

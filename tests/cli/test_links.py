@@ -1,4 +1,4 @@
-"""What a person sees of links that are failed over and switched back: typed beside a real control plane and a scripted peer."""
+"""The command line shows links that are failed over and switched back: typed beside a real control plane and a scripted peer."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ NODE = ("--node", "node-1")
 
 
 async def test_a_maintenance_is_begun_shown_and_ended(temporal: WorkflowEnvironment) -> None:
-    """Each command says what became of the links, and what to type next."""
+    """Each command shows the state of the links, and the next command."""
     async with training(temporal, a_job()) as (world, peer):
         await peer.with_links()
         name = world.job.name
@@ -40,7 +40,7 @@ async def test_a_maintenance_is_begun_shown_and_ended(temporal: WorkflowEnvironm
 
 
 async def test_devices_whose_maintenance_was_ended_by_somebody_return_all_the_same(temporal: WorkflowEnvironment) -> None:
-    """They are named, since nobody remembers them but the job, which knows ranks."""
+    """Devices whose maintenance was terminated return all the same, if they are named: only the job remembers them, as ranks."""
     async with training(temporal, a_job()) as (world, peer):
         await peer.with_links()
         name = world.job.name
@@ -55,7 +55,7 @@ async def test_devices_whose_maintenance_was_ended_by_somebody_return_all_the_sa
 
 
 async def test_all_jobs_of_a_selector_are_moved_each_with_its_line(temporal: WorkflowEnvironment) -> None:
-    """Those without the label are left alone."""
+    """All jobs of a selector are moved, each with its line of output. Jobs without the label are left alone."""
     async with training(temporal, a_job(labels={"team": "vision"})) as (world, peer):
         await peer.with_links()
         selector = ("--selector", "team=vision", "--output", "json")
@@ -67,7 +67,7 @@ async def test_all_jobs_of_a_selector_are_moved_each_with_its_line(temporal: Wor
 
 
 async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:
-    """And touches nothing."""
+    """A dry run shows what would be answered, and changes nothing."""
     async with training(temporal, a_job()) as (world, peer):
         name = world.job.name
         code, said = await ended(await typed(world, "failover", name, *NODE, "--devices", "0", "--dry-run"))
@@ -97,7 +97,7 @@ async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironme
 async def test_what_cannot_be_meant_is_refused_by_its_name(
     temporal: WorkflowEnvironment, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    """Before anything is touched."""
+    """An invalid request is refused by its name, before anything is changed."""
     async with training(temporal, a_job()) as (world, peer):
         found, said = await ended(await typed(world, *(world.job.name if one == "JOB" else one for one in arguments)))
         assert (found, words in said) == (code, True), said
@@ -105,7 +105,7 @@ async def test_what_cannot_be_meant_is_refused_by_its_name(
 
 
 async def test_a_switch_that_fails_is_said_with_its_reason(temporal: WorkflowEnvironment) -> None:
-    """Training goes on, and the command has failed."""
+    """Training continues, and the command fails."""
     async with training(temporal, a_job(), Script(switch_results=[False])) as (world, peer):
         await peer.with_links()
         code, said = await ended(await typed(world, "failover", world.job.name, *NODE, "--devices", "0,1"))
@@ -124,7 +124,7 @@ async def test_a_switch_that_fails_is_said_with_its_reason(temporal: WorkflowEnv
 async def test_a_dry_run_says_what_the_command_says(
     temporal: WorkflowEnvironment, devices: tuple[str, ...], code: int, words: str
 ) -> None:
-    """The same words and the same exit code, also of what only the cluster knows; it leaves no maintenance in the list."""
+    """Messages and exit code are the same, also for what only the cluster knows; no maintenance is left in the list."""
     async with training(temporal, a_job()) as (world, peer):
         await peer.with_links()
         name = world.job.name
@@ -138,7 +138,7 @@ async def test_a_dry_run_says_what_the_command_says(
 
 
 async def test_a_machine_is_told_the_same_exit_codes(temporal: WorkflowEnvironment) -> None:
-    """As a person is."""
+    """JSON output has the same exit codes as text output."""
     async with training(temporal, a_job(), Script(switch_results=[False])) as (world, peer):
         await peer.with_links()
         name, json_too = world.job.name, ("--output", "json")
@@ -150,7 +150,7 @@ async def test_a_machine_is_told_the_same_exit_codes(temporal: WorkflowEnvironme
 
 
 async def test_a_maintenance_of_any_client_is_found_whatever_its_id(temporal: WorkflowEnvironment) -> None:
-    """By its job, and by its id; one that is not there is not called over."""
+    """A maintenance of any client is found by its job and by its id. An unknown maintenance is not reported as over."""
     async with training(temporal, a_job()) as (world, peer):
         await peer.with_links()
         name, links = world.job.name, [{"node": "node-1", "devices": ["0", "1"], "backup": True}]
@@ -170,7 +170,7 @@ async def test_a_maintenance_of_any_client_is_found_whatever_its_id(temporal: Wo
 
 
 async def test_ctrl_c_ends_the_command_and_not_what_has_begun(temporal: WorkflowEnvironment) -> None:
-    """It says so, and no traceback."""
+    """Ctrl-C ends the command and not the operation that has begun. The command says so without a traceback."""
     async with training(temporal, a_job(), Script(switches=False)) as (world, peer):
         await peer.with_links()
         command = await typed(world, "failover", world.job.name, *NODE, "--devices", "0,1")

@@ -1,4 +1,4 @@
-"""`rekindle logs` prints what pods wrote, whatever becomes of them meanwhile."""
+"""`rekindle logs` prints what pods wrote, whatever happens to them meanwhile."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -10,7 +10,7 @@ from rekindle.model.cluster import ObjectMeta, Pod, PodSpec
 
 
 class Restarting(ClusterClient):
-    """Every pod that was listed has gone by the time its log is asked for."""
+    """A cluster in which every listed pod is gone by the time its log is requested."""
 
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
         nothing: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Restarting(ClusterClient):
 
 
 async def test_a_pod_that_goes_between_list_and_log_has_left_its_log(tmp_path: Path) -> None:
-    """Its job may be restarted at any moment: what the pod wrote lies in the job's directory."""
+    """A pod that ends between list and log has left its log in the job's directory. Its job may be restarted at any moment."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "gpt-worker-1.0a1b2c3d.log").write_text("I train\n")
     pod = Pod(metadata=ObjectMeta(name="gpt-worker-1", uid="0a1b2c3d-0000"), spec=PodSpec(command=("train",)))

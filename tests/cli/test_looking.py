@@ -22,7 +22,7 @@ from tests.support.harness import a_job, training
 
 
 async def test_the_list_of_jobs_has_their_ages_and_steps(temporal: WorkflowEnvironment) -> None:
-    """A step is one that training told of; `-o json` is `--output json`."""
+    """A step is one that the training side reported; `-o json` is `--output json`."""
     async with training(temporal, a_job()) as (world, _peer):
         attachment = (await world.status()).state.attachment
         assert attachment

@@ -1,4 +1,4 @@
-"""What a demo says of a run is computed from what the ranks wrote, honestly."""
+"""Measurements of a demo are computed from what the ranks wrote."""
 
 import json
 from datetime import UTC, datetime
@@ -37,19 +37,19 @@ def write_final(directory: Path, content: bytes, rank: int = 0) -> Path:
 
 
 def test_the_pause_is_the_largest_gap_less_the_median_gap() -> None:
-    """Of steps that end 0.1 s apart with one gap of 0.6 s, the pause is half a second."""
+    """The pause is half a second for steps that end 0.1 s apart with one gap of 0.6 s."""
     ends = [0.1, 0.2, 0.3, 0.9, 1.0, 1.1]
     assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)], since=0.2), 6) == 0.5
 
 
 def test_what_was_slow_before_the_fault_is_no_pause() -> None:
-    """The first checkpoint takes two seconds, the pause behind the fault half a second."""
+    """The first checkpoint takes two seconds, the pause after the fault half a second."""
     ends = [0.1, 0.2, 2.3, *(2.4 + step / 10 for step in range(20)), 4.9, 5.0]
     assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)], since=4.3), 6) == 0.5
 
 
 def test_steps_that_are_quicker_after_the_fault_make_no_pause_longer() -> None:
-    """The demo keeps a pace until its recovery has ended: what a step usually takes is what it took before the fault."""
+    """The demo keeps a pace until its recovery has ended: the usual duration of a step is measured before the fault."""
     ends = [0.1, 0.2, 0.3, 0.4, 1.0, *(1.1 + step / 100 for step in range(20))]
     assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)], since=0.45), 6) == 0.5
 
@@ -66,8 +66,8 @@ def test_steps_that_were_executed_twice_are_lost() -> None:
 
 
 def test_training_goes_on_with_the_first_step_that_all_began_behind_the_fault() -> None:
-    """Of two ranks that are struck at 1.0: step 2 was begun before, and rank 1 never came to its end; step 3 ends at 2.5. A later
-    restart, with the same step again, changes nothing."""
+    """Training continues at 2.5: two ranks fail at 1.0 in step 2, which rank 1 never completes, and step 3 ends at 2.5. A later
+    restart with the same step changes nothing."""
     records = [record(1, 0.9), record(1, 0.9, rank=1), record(2, 1.02), record(3, 2.4), record(3, 2.5, rank=1)]
     records += [record(3, 9.0), record(3, 9.0, rank=1)]
     assert measure.first_step_since(records, 1.0, ranks=2) == 2.5
@@ -125,7 +125,8 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_run_is_as_expected_when_each_mode_ended_so(options: Options, ladder: list[tuple[str, str]], met: bool) -> None:
-    """Behind a hot switch that was meant to succeed a restart that recovered is no success; nor are other parameters."""
+    """A run is as expected if each mode ended as expected. A restart after a hot switch that was meant to succeed is no success;
+    nor are different parameters."""
     tried = [{"mode": mode, "verdict": verdict} for mode, verdict in ladder]
     assert options.is_met_by({"ladder": tried, "parameters_equal": True, "steps_lost": 0}) is met
     assert not options.is_met_by({"ladder": tried, "parameters_equal": False, "steps_lost": 0})
@@ -152,13 +153,13 @@ def carried(first: int, backup: int) -> dict[str, dict[str, int]]:
 def test_traffic_must_have_been_where_it_was_to_be(
     between: dict[str, dict[str, int]], after: dict[str, dict[str, int]], met: bool
 ) -> None:
-    """Moved links that carry nothing, or part of it, are no failover, whatever the verdicts say."""
+    """Moved links that carry no traffic, or only part of it, are no failover, whatever the verdicts are."""
     times = {"links_before": carried(900, 0), "links_between": between, "links_after": after}
     assert LinkFailover().is_met_by({"ladder": LADDER, "parameters_equal": True, "steps_lost": 0, **times}) is met
 
 
 def test_the_pause_of_an_incident_has_nothing_of_what_follows_it() -> None:
-    """Steps that end 0.1 s apart, with a gap of 0.3 s in the incident and one of 0.9 s behind it."""
+    """The steps end 0.1 s apart, with a gap of 0.3 s in the incident and one of 0.9 s after it."""
     ends = [9.8, 9.9, 10.0, 10.3, 10.4, 10.5, 11.4, 11.5]
     verdict = Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason="they moved")
     incident = Incident(
@@ -175,7 +176,7 @@ def test_the_pause_of_an_incident_has_nothing_of_what_follows_it() -> None:
 
 
 def test_steps_are_lost_only_where_the_job_began_again() -> None:
-    """Recovered processes go on where training stood."""
+    """Recovered processes continue where training stopped."""
     in_place = {"ladder": [{"mode": "in-place recovery", "verdict": "recovered"}], "parameters_equal": True, "steps_lost": 1}
     assert not struck(Mode.IN_PLACE, Strike.KILL).is_met_by(in_place)
     restart = [("process rescheduling", "escalate"), ("job rescheduling", "recovered")]

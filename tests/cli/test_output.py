@@ -1,4 +1,4 @@
-"""What is printed for people is whole: nothing is cut, swallowed, or said of the wrong cause."""
+"""Printed output is complete: nothing is cut or swallowed, and no wrong cause is given."""
 
 from unittest.mock import AsyncMock
 
@@ -26,7 +26,7 @@ def verdict(reason: str, mode: Mode = Mode.HOT_SWITCH) -> Verdict:
 
 
 def test_names_in_a_table_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal of 20 columns a name of 60 letters stands there whole, in one line: it is typed in the next command."""
+    """A name of 60 letters is printed whole, in one line, on a terminal of 20 columns: it is typed in the next command."""
     monkeypatch.setattr(console, "_width", 20)
     name = "gpt-worker-1-hot-0001-hot-0002-and-some-more-letters-of-it"
     with console.capture() as page:
@@ -35,7 +35,7 @@ def test_names_in_a_table_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_row_of_a_table_is_one_line() -> None:
-    """A person's word on a node has lines of its own, which looked like other nodes; a word of Chinese is twice as wide."""
+    """A person's note on a node may have several lines, which looked like other nodes; Chinese characters are twice as wide."""
     with console.capture() as page:
         print_columns(("node", "says", "pods"), [("node-0", "well\nnode-1  sick", "-"), ("node-2", "风扇", "-")])
     assert page.get().splitlines() == [
@@ -46,7 +46,7 @@ def test_a_row_of_a_table_is_one_line() -> None:
 
 
 async def test_versions_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are typed in `rekindle versions use`, and an installation may give them long names."""
+    """Versions are printed whole: they are typed in `rekindle versions use`, and an installation may give them long names."""
     monkeypatch.setattr(console, "_width", 20)
     version = Version(build_id="rekindle-control-plane-0.1.0-5eb5607ce6a8", current=True)
     monkeypatch.setattr(versions, "control_plane", AsyncMock())
@@ -58,7 +58,7 @@ async def test_versions_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_brackets_in_a_message_are_no_markup() -> None:
-    """An extra of a distribution, a list, a key: what stands in brackets is said."""
+    """An extra of a distribution, a list or a key in brackets is printed."""
     with problems.capture() as said:
         complain(ValueError('pip install "rekindle-recovery[demo]"'))
     assert 'error: pip install "rekindle-recovery[demo]"' in said.get()
@@ -68,7 +68,7 @@ def test_brackets_in_a_message_are_no_markup() -> None:
 
 
 def test_what_a_pod_has_said_gives_the_terminal_no_orders() -> None:
-    """Whoever may write a pod's last words clears no screen, sets no title and fills no clipboard of who looks at the job."""
+    """A pod's last message clears no screen, sets no title and fills no clipboard of the person who looks at the job."""
     words = "\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J"
     state = JobState.of(Job(id=JobId("j"), name="gpt", pods=2)).with_(problems=(words,))
     with console.capture() as page, problems.capture() as said:
@@ -82,7 +82,7 @@ def test_what_a_pod_has_said_gives_the_terminal_no_orders() -> None:
 
 
 def test_a_lost_manager_is_shown_on_the_page_of_its_job() -> None:
-    """Training goes on without it, and nothing else tells that no fault of a rank would be reported."""
+    """Training continues without it, and nothing else shows that no fault of a rank would be reported."""
     state = JobState.of(Job(id=JobId("j"), name="gpt", pods=2))
     for lost, lines in (("", 0), ("manager [2] is another process", 1)):
         with console.capture() as page:
@@ -91,7 +91,7 @@ def test_a_lost_manager_is_shown_on_the_page_of_its_job() -> None:
 
 
 def test_a_resumption_without_a_step_hints_at_what_was_not_made_again() -> None:
-    """Of a hot switch whose ranks never completed a step the usual cause is said; of no other end."""
+    """A hot switch whose ranks never completed a step is shown with the usual cause. Other ends are shown without it."""
     with console.capture() as page:
         show_verdict(verdict(STUCK))
     assert "on_rebuild" in page.get()
@@ -111,7 +111,7 @@ def test_a_resumption_without_a_step_hints_at_what_was_not_made_again() -> None:
 def test_a_node_of_the_local_cluster_is_shown_with_all_that_is_said_of_it(
     marks: dict[str, str], sick: bool, cordoned: bool, words: str
 ) -> None:
-    """One that a person had called sick was shown as healthy, and the cordon of a sub-healthy one was not shown."""
+    """A node that a person had marked as sick was shown as healthy, and the cordon of a sub-healthy one was not shown."""
     conditions = (Condition(type="SubHealthy", status="True", reason="XID79", message="a card fell off"),) if sick else ()
     metadata = ObjectMeta(name="node-1", annotations=marks)
     status = NodeStatus(accelerators=8, conditions=conditions)

@@ -1,4 +1,4 @@
-"""What a person sees of the upgrade of a switch: typed beside a real control plane and scripted peers."""
+"""The command line shows the upgrade of a switch: typed beside a real control plane and scripted peers."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.workflows.support.fleet import FIRST, Two, two_jobs
 
 
 def written(this: Two, folder: Path) -> str:
-    """A plan of two leaves, one with each job."""
+    """Writes a plan of two leaves, each with one job."""
     leaves = [{"name": "a", "first": {"node-1": [0, 1]}}, {"name": "b", "first": {"node-4": [0, 1]}}]
     document = {
         "apiVersion": "rekindle.io/v1",
@@ -31,7 +31,8 @@ def written(this: Two, folder: Path) -> str:
 
 
 async def test_a_switch_is_upgraded_from_the_command_line(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
-    """What it would do is shown first; each job is named as it is moved; then a person says how it goes on."""
+    """A switch is upgraded from the command line: the dry run shows the plan, each job is named as it is moved, and a person
+    decides how to continue."""
     async with two_jobs(temporal) as this:
         file, name = written(this, tmp_path), this.switch
         one, two = this.first.job.name, this.second.job.name
@@ -57,7 +58,8 @@ async def test_a_switch_is_upgraded_from_the_command_line(temporal: WorkflowEnvi
 
 
 async def test_a_check_decides_in_place_of_a_person(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
-    """It runs here, and knows the leaf; where it fails the leaf stays free, and the exit code is 1."""
+    """A check decides in place of a person. It runs locally and receives the leaf; where it fails the leaf stays free, and the
+    exit code is 1."""
     async with two_jobs(temporal) as this:
         check = f'echo "$REKINDLE_LEAF" >> {tmp_path}/asked; test "$REKINDLE_LEAF" != b -o -e {tmp_path}/up'
         file = written(this, tmp_path)
@@ -74,7 +76,7 @@ async def test_a_check_decides_in_place_of_a_person(temporal: WorkflowEnvironmen
 
 
 async def test_a_check_releases_the_leaf_that_it_was_run_for_and_no_other(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
-    """A person was faster: the next leaf, which is free by then, is not upgraded."""
+    """A person was faster: the next leaf, which is free by then, is not released."""
     async with two_jobs(temporal) as this:
         os.mkfifo(tmp_path / "upgraded")
         file = written(this, tmp_path)
@@ -90,7 +92,7 @@ async def test_a_check_releases_the_leaf_that_it_was_run_for_and_no_other(tempor
 
 
 async def test_an_upgrade_that_is_no_more_is_followed_to_its_end(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
-    """One that was refused says why, and one that somebody has terminated that it is: nobody waits for either."""
+    """An upgrade that was refused shows the reason, and one that was terminated shows that; the command waits for neither."""
     async with two_jobs(temporal, second_trains=False) as this:
         file = written(this, tmp_path)
         code, said = await ended(await typed(this.first, "plan", "start", file))
@@ -125,7 +127,7 @@ GOOD = (
 def test_a_plan_is_checked_before_any_service_is_asked(
     leaves: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is wrong is said by its field, or by what it contradicts."""
+    """A plan is checked before any service is asked. An error names its field, or what it contradicts."""
     for one in (console, problems):
         monkeypatch.setattr(one, "width", 200)
     path = tmp_path / "plan.yaml"

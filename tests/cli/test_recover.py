@@ -1,4 +1,4 @@
-"""What a person sees of a job and of a recovery that was asked for: typed beside a real control plane and a scripted peer."""
+"""The command line shows a job and a requested recovery: typed beside a real control plane and a scripted peer."""
 
 import asyncio
 import logging
@@ -28,11 +28,11 @@ from tests.support.harness import Harness, a_job, node_fault, sub_health, traini
 
 FORCED = ("--pod-rank", "1", "--force")
 NAMELESS = (sys.executable, "-c", "import os; os.getuid = lambda: 2**31; from rekindle.cli.app import main; main()")
-"""The command, by a user whom nobody gave a name."""
+"""The command, run by a user id without a name."""
 
 
 class Deaf:
-    """Lets every call through."""
+    """Forwards every call."""
 
     async def before(self, caller: str, method: str, request: bytes) -> None: ...
 
@@ -40,7 +40,7 @@ class Deaf:
 
 
 class Denies(Deaf):
-    """Lets nobody look at versions, as an older server or one with fewer rights does."""
+    """Refuses every request for versions, as an older server or one with fewer rights does."""
 
     async def before(self, caller: str, method: str, request: bytes) -> None:
         if method == "DescribeWorkerDeployment":
@@ -48,7 +48,7 @@ class Denies(Deaf):
 
 
 class Late(Deaf):
-    """Lists nothing, as a server whose lists are behind."""
+    """Returns empty lists, as a server whose lists are late."""
 
     async def before(self, caller: str, method: str, request: bytes) -> None:
         if method == "ListWorkflowExecutions":
@@ -56,7 +56,7 @@ class Late(Deaf):
 
 
 def environment(world: Harness, address: str = "", namespace: str = "default") -> dict[str, str]:
-    """Of a command at this control plane, or on another way to it; no local cluster is beside it."""
+    """Returns the environment of a command at this control plane, or at another address of it, without a local cluster."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     address = address or world.client.service_client.config.target_host
     return {**plain, "TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": namespace, "REKINDLE_STATE_DIR": "/nowhere"}
@@ -67,21 +67,21 @@ async def typed(world: Harness, *arguments: str, address: str = "", namespace: s
 
 
 async def ended(command: Command | Process) -> tuple[int, str]:
-    """Its exit code, and all that it wrote."""
+    """Returns exit code and whole output of a command."""
     output, errors = await command.communicate()
     assert command.returncode is not None
     return command.returncode, (output + errors).decode()
 
 
 async def until_said(command: Command, words: str) -> None:
-    """Reads what it tells meanwhile until these words come."""
+    """Reads the output until this text appears."""
     async with asyncio.timeout(40):
         while words not in (line := (await command.stderr.readline()).decode()):
             assert line, f"it ended without {words!r}"
 
 
 async def test_a_switch_that_ended_as_a_restart_is_not_just_recovered(temporal: WorkflowEnvironment) -> None:
-    """The hot switch fails, the job is restarted and recovers: both modes and the downgrade are said, and the exit code is 1."""
+    """The hot switch fails, the job is restarted and recovers: both modes and the downgrade are shown, and the exit code is 1."""
     async with training(temporal, a_job(), Script(status=406)) as (world, _peer):
         command = await typed(world, "hot-switch", world.job.id, *FORCED)
         await world.restarted()
@@ -94,8 +94,8 @@ async def test_a_switch_that_ended_as_a_restart_is_not_just_recovered(temporal: 
 
 
 async def test_the_phases_of_a_recovery_are_said_as_they_are_ticked_off(temporal: WorkflowEnvironment) -> None:
-    """While training has not paused yet, the phases before are ticked and the one that runs is named; the end is a post-mortem.
-    The node of a pod that was moved by force is no suspect."""
+    """The phases before the running one are ticked, while training has not paused yet. The output ends with a post-mortem, in
+    which the node of a pod moved by force is no suspect."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         command = await typed(world, "hot-switch", world.job.id, *FORCED)
         await until_said(command, "✓ hot switch: backup pod runs")
@@ -108,7 +108,7 @@ async def test_the_phases_of_a_recovery_are_said_as_they_are_ticked_off(temporal
 
 
 async def test_the_node_of_a_fault_is_worth_a_look(temporal: WorkflowEnvironment) -> None:
-    """Behind a switch that a sub-health caused, the post-mortem names the node."""
+    """The post-mortem of a switch that a sub-health caused names the node to look at."""
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(sub_health())
         await world.incident()
@@ -116,7 +116,8 @@ async def test_the_node_of_a_fault_is_worth_a_look(temporal: WorkflowEnvironment
 
 
 async def test_an_interrupted_command_says_that_the_recovery_goes_on(temporal: WorkflowEnvironment) -> None:
-    """Ctrl-C ends the command and not the recovery; it says how to look at it and how to cancel it, and `cancel` does."""
+    """Ctrl-C ends the command and not the recovery; the output says how to look at it and how to cancel it, and `cancel`
+    works."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, _peer):
         command = await typed(world, "hot-switch", world.job.id, *FORCED)
         await until_said(command, "… hot switch: backup loads, training pauses")
@@ -134,7 +135,7 @@ async def test_an_interrupted_command_says_that_the_recovery_goes_on(temporal: W
 
 @pytest.mark.parametrize("how", ["by a workflow under an id of its own", "by an update"])
 async def test_what_others_asked_for_is_cancelled_too(temporal: WorkflowEnvironment, how: str) -> None:
-    """A platform may start a mode as it likes; the job says what was asked for, however far behind the server's lists are."""
+    """A platform may start a mode as it likes; the job reports the request, however late the server's lists are."""
     async with (
         training(temporal, a_job(), Script(pauses=False)) as (world, peer),
         Proxy("command", world.client.service_client.config.target_host, Late()) as way,
@@ -155,7 +156,7 @@ async def test_what_others_asked_for_is_cancelled_too(temporal: WorkflowEnvironm
 
 
 async def test_the_phases_of_another_recovery_are_not_said(temporal: WorkflowEnvironment) -> None:
-    """What is refused because another recovery runs, or is bad input meanwhile, ends without a word of that one's phases."""
+    """A request that is refused because another recovery runs shows none of that one's phases."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -166,7 +167,7 @@ async def test_the_phases_of_another_recovery_are_not_said(temporal: WorkflowEnv
 
 
 async def test_a_temporal_that_goes_away_is_said_and_the_recovery_goes_on(temporal: WorkflowEnvironment) -> None:
-    """Who waits for a verdict is told in words, with exit code 3, that the service is gone and where to look later."""
+    """A Temporal service that goes away is reported with exit code 3 and the command to look later. The recovery continues."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         way = Proxy("command", world.client.service_client.config.target_host, Deaf())
         async with way:
@@ -181,7 +182,7 @@ async def test_a_temporal_that_goes_away_is_said_and_the_recovery_goes_on(tempor
 
 
 async def test_an_unknown_namespace_is_named_with_its_variable(temporal: WorkflowEnvironment) -> None:
-    """Every command that looks for jobs says where it asked."""
+    """Every command that looks for jobs names the address and namespace it asked."""
     async with training(temporal, a_job()) as (world, _peer):
         for arguments in (["jobs"], ["show", "x"]):
             code, words = await ended(await typed(world, *arguments, namespace="nowhere"))
@@ -191,7 +192,7 @@ async def test_an_unknown_namespace_is_named_with_its_variable(temporal: Workflo
 
 
 async def test_where_no_control_worker_ever_started_versions_says_so(temporal: WorkflowEnvironment) -> None:
-    """An empty table would not say which namespace was asked."""
+    """An empty table would not show which namespace was asked."""
     async with training(temporal, a_job()) as (world, _peer):
         code, words = await ended(await typed(world, "versions", namespace="nowhere"))
         assert (code, "no control worker has started in namespace nowhere" in words) == (0, True), words
@@ -199,7 +200,7 @@ async def test_where_no_control_worker_ever_started_versions_says_so(temporal: W
 
 @pytest.mark.parametrize("arguments", [["versions"], ["versions", "use", "1.0"]])
 async def test_a_server_that_tells_no_versions_is_named(temporal: WorkflowEnvironment, arguments: list[str]) -> None:
-    """Its words and its address, with exit code 3."""
+    """A server that refuses to list versions is named with its message and its address, with exit code 3."""
     async with (
         training(temporal, a_job()) as (world, _peer),
         Proxy("command", world.client.service_client.config.target_host, Denies()) as way,
@@ -211,7 +212,8 @@ async def test_a_server_that_tells_no_versions_is_named(temporal: WorkflowEnviro
 
 
 async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:
-    """Accepted with the modes that would be tried, refused with the reason, or bad input; and nothing is asked for."""
+    """A request is accepted with the modes that would be tried, refused with the reason, or bad input; and nothing is
+    requested."""
     async with training(temporal, a_job()) as (world, peer):
         job = world.job.id
         code, words = await ended(await typed(world, "hot-switch", job, *FORCED, "--dry-run"))
@@ -224,7 +226,7 @@ async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironme
 
 
 class Stubborn(ScriptedCluster):
-    """Refuses to stop the job at first."""
+    """A cluster that refuses to stop the job at first."""
 
     refuses = True
 
@@ -235,8 +237,9 @@ class Stubborn(ScriptedCluster):
 
 
 async def test_what_is_faulty_is_recovered_by_the_cheapest_mode(temporal: WorkflowEnvironment) -> None:
-    """Where nothing is faulty that is said, with exit code 4. Of a fault of which the recovery was given up a dry run says what
-    would be tried, and asks for nothing; then the job is rescheduled, since its owner allows nothing cheaper."""
+    """A faulty job is recovered by the cheapest mode. A job without a fault is refused with exit code 4. A dry run of a recovery
+    that was given up shows the next mode and changes nothing. Then the job is rescheduled, since its owner allows nothing
+    cheaper."""
     job = a_job()
     cluster = Stubborn(job)
     async with training(temporal, job, cluster=cluster) as (world, _peer):
@@ -260,8 +263,7 @@ async def test_what_is_faulty_is_recovered_by_the_cheapest_mode(temporal: Workfl
 
 
 async def test_a_refused_request_is_no_failure(temporal: WorkflowEnvironment, caplog: pytest.LogCaptureFixture) -> None:
-    """A request that the job refuses is answered with its reason; no log of the control plane has a word about it, let alone a
-    traceback."""
+    """A request that the job refuses is answered with its reason; the control plane logs nothing about it."""
     async with training(temporal, a_job()) as (world, _peer):
         caplog.clear()
         code, words = await ended(await typed(world, "hot-switch", world.job.id, "--pod-rank", "1"))
@@ -290,7 +292,8 @@ async def test_the_incidents_of_a_job_survive_it(temporal: WorkflowEnvironment) 
 
 
 async def test_a_user_without_a_name_may_ask(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the pods of an installation the user is a number: what is asked for is begun all the same, and the number is shown."""
+    """A user without a name may request a recovery, and the output shows the user id. Users in the pods of an installation have
+    no name."""
     async with training(temporal, a_job()) as (world, _peer):
         for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
             monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Words on the terminal of the person who started what goes wrong."""
+"""Messages on the terminal of the person who started a process that fails."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def test_a_part_that_dies_is_said_and_so_is_its_return(tmp_path: Path) -> 
 
 
 async def test_a_state_directory_that_cannot_be_written_is_said_once_and_so_is_its_return(tmp_path: Path) -> None:
-    """A full or lost disk: Temporal stores nothing, and nobody looks into its log."""
+    """A full or lost disk: Temporal stores nothing, and its log is not read."""
     directory, away = tmp_path / "state", tmp_path / "away"
     directory.mkdir()
     said: asyncio.Queue[str] = asyncio.Queue()

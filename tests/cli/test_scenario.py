@@ -1,4 +1,4 @@
-"""What a demo waits for before anything happens to its job."""
+"""A demo waits for its standbys before anything happens to its job."""
 
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from rekindle.model.mode import Mode
 
 
 class Cluster(ClusterClient):
-    """Of a job whose standby has written something."""
+    """A cluster with a job whose standby has written some text."""
 
     written = ""
 
@@ -33,7 +33,7 @@ class Cluster(ClusterClient):
 async def test_a_standby_stands_by_when_all_of_its_processes_have_loaded(
     tmp_path: Path, written: Sequence[str], ready: bool
 ) -> None:
-    """A pod that merely runs would be taken before it has loaded, and the demo show what a new pod costs."""
+    """A pod that merely runs would be taken before it has loaded, and the demo would show the cost of a new pod."""
     told: list[Step] = []
     options = ProcessFaults(mode=Mode.PROCESS_RESCHEDULING, fault=Strike.KILL, standby=True)
     addresses = Addresses("", "", "", str(tmp_path / "socket"), str(tmp_path))

@@ -38,7 +38,7 @@ async def test_the_view_shows_what_lives_and_what_runs(temporal: WorkflowEnviron
 
 
 async def test_a_recovery_at_whose_end_a_person_has_to_look_stays_in_the_view(temporal: WorkflowEnvironment) -> None:
-    """One that left a sub-health alone is green in the UI, and nobody would look."""
+    """A recovery that left a sub-health alone is green in the UI, and would be overlooked."""
     limits = Limits(backup_scheduled=timedelta(seconds=0.3))
     async with training(temporal, a_job(limits=limits)) as (world, _peer):
         world.cluster.spare = False

@@ -31,18 +31,18 @@ def _forgets() -> Iterator[None]:
     ids=["efa", "rdma", "hostdev", "ascend", "part of an ascend", "mig", "neuron", "none", "unknown"],
 )
 def test_only_accelerators_are_counted(amounts: dict[str, object], ranks: int) -> None:
-    """Network devices are extended resources as well, and made wrong ranks of a pod."""
+    """Network devices are extended resources as well, and no ranks are counted for them."""
     assert accelerators.count(amounts) == ranks
 
 
 def test_the_installation_may_name_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a pattern, beside those that are known."""
+    """An installation may name further accelerators by a pattern, in addition to the known ones."""
     monkeypatch.setenv("REKINDLE_ACCELERATORS", '["example.com/*"]')
     assert accelerators.count({"example.com/npu": "4", "nvidia.com/gpu": "1"}) == 5
 
 
 def test_a_node_of_a_network_device_has_no_accelerators() -> None:
-    """Nobody trains there, so that a rule about it is not believed the sooner."""
+    """A node with a network device only has no accelerators: no job trains there."""
     metadata = {"name": "node-0", "uid": "u", "resourceVersion": "1"}
     node = node_of({"metadata": metadata, "status": {"capacity": {"vpc.amazonaws.com/pod-eni": "54"}}})
     assert node.status.accelerators == 0

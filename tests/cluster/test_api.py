@@ -1,4 +1,4 @@
-"""What the local cluster's own API answers, beyond the port: submission, scheduling, nodes, logs, refusals."""
+"""The local cluster's own API beyond the port: submission, scheduling, nodes, logs, refusals."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.support.cluster import FOREVER, View, job_object, phase, until, until
 
 
 def scheduling(view: View, name: str) -> str:
-    """The scheduler's words on a pod."""
+    """Returns the scheduler's message about a pod."""
     condition = condition_of(view.pods[name].status.conditions, "PodScheduled") if name in view.pods else None
     return condition.message if condition else ""
 
@@ -29,7 +29,7 @@ async def output(client: ClusterClient, name: str, *, follow: bool = False, tail
 
 
 async def test_a_pod_finds_its_place_in_its_environment(client: ClusterClient) -> None:
-    """Each pod gets the contract's variables, then those of its template; the job's directory has its folders."""
+    """Each pod receives the contract's variables, then those of its template; the job's directory has its folders."""
     told = '"$REKINDLE_JOB_DIR/logs/told"'  # the manager has spoken: it is stopped when the workers succeed
     speaks = ("sh", "-c", f"env; touch {told}; exec sleep 1000")
     waits = ("sh", "-c", f"until test -e {told}; do sleep 0.05; done; exec env")
@@ -53,7 +53,7 @@ async def test_a_pod_finds_its_place_in_its_environment(client: ClusterClient) -
 
 
 async def test_a_pod_gets_the_lowest_devices_of_its_node_that_are_free(client: ClusterClient) -> None:
-    """A device has one pod at a time; one that ended gives its own back."""
+    """A device belongs to one pod at a time; a pod that ended returns its devices."""
     await client.submit(job_object("large", accelerators=1, pods=6))
     pods = await until_running(client, *(f"large-worker-{rank}" for rank in range(6)))
     given = {(pod.spec.node_name, pod.status.devices) for pod in pods}
@@ -66,7 +66,7 @@ async def test_a_pod_gets_the_lowest_devices_of_its_node_that_are_free(client: C
 
 
 async def test_a_job_succeeds_with_its_workers(client: ClusterClient) -> None:
-    """When a pod of every rank succeeded the job has succeeded, its manager is stopped, and all objects stay."""
+    """A job succeeds when a pod of every rank has succeeded. Its manager is then stopped, and all objects stay."""
     await client.submit(job_object(command=("true",), pods=2, manager=FOREVER))
     done = await until(client, lambda view: all(pod.status.phase is PodPhase.SUCCEEDED for pod in view.pods.values()))
     assert set(done.pods) == {"demo-worker-0", "demo-worker-1", "demo-manager-0"}
@@ -74,7 +74,7 @@ async def test_a_job_succeeds_with_its_workers(client: ClusterClient) -> None:
 
 
 async def test_a_failed_pod_tells_its_exit_code_and_last_words(client: ClusterClient) -> None:
-    """A pod that fails keeps exit code, reason and the last line of its log; nobody starts it again, and the job is Failed."""
+    """A pod that fails keeps exit code, reason and the last line of its log. It is not restarted, and the job is Failed."""
     await client.submit(job_object(command=("sh", "-c", "echo first; echo 'out of memory'; echo; exit 7")))
     view = await until(client, lambda view: view.jobs["demo"].status.phase is JobPhase.FAILED)
     status = view.pods["demo-worker-0"].status
@@ -90,7 +90,7 @@ async def test_a_command_that_is_not_there_fails_the_pod(client: ClusterClient) 
 
 
 async def test_a_pod_that_fits_nowhere_waits_for_room(client: ClusterClient) -> None:
-    """An unschedulable pod says so in the scheduler's words for each node, and is scheduled as soon as something changes."""
+    """An unschedulable pod has the scheduler's message about each node, and is scheduled as soon as something changes."""
     await client.degrade("node-1", "slow", "half speed")
     await client.submit(job_object(accelerators=3, labels={keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}))
     await client.take_down("node-2")
@@ -105,7 +105,7 @@ async def test_a_pod_that_fits_nowhere_waits_for_room(client: ClusterClient) -> 
 
 @pytest.mark.parametrize("label", [None, "ignore"])
 async def test_a_sub_healthy_node_is_the_last_resort_under_ignore(client: ClusterClient, label: str | None) -> None:
-    """Where sub-health is ignored, healthy nodes come first and a sub-healthy one is still used."""
+    """A sub-healthy node is still used where sub-health is ignored, after the healthy nodes."""
     await client.degrade("node-0", "slow", "")
     labels = {} if label is None else {keys.SUB_HEALTHY_STRATEGY: label}
     await client.submit(job_object(pods=3, accelerators=2, labels=labels))
@@ -114,7 +114,7 @@ async def test_a_sub_healthy_node_is_the_last_resort_under_ignore(client: Cluste
 
 
 async def test_no_pod_goes_to_an_isolated_node_until_it_is_released(client: ClusterClient) -> None:
-    """The scheduler says so."""
+    """The scheduler's message names the isolated node."""
     for node in ("node-0", "node-1"):
         await client.annotate_node(node, isolation.isolation({}, "by a test"))
     await client.submit(job_object("demo", accelerators=2, pods=2))
@@ -129,7 +129,7 @@ async def test_no_pod_goes_to_an_isolated_node_until_it_is_released(client: Clus
 
 
 async def test_no_pod_goes_to_a_cordoned_node(client: ClusterClient) -> None:
-    """The scheduler says so in its own words, and puts it there when the cordon is over."""
+    """The scheduler's message names the cordoned node, and the pod is scheduled there when the cordon is over."""
     await client.cordon("node-0", cordoned=True)
     await client.submit(job_object("demo", accelerators=2, pods=3))
     view = await until(client, lambda view: bool(scheduling(view, "demo-worker-2")))
@@ -157,7 +157,7 @@ async def test_a_lost_node_takes_its_pods_with_it(client: ClusterClient) -> None
 
 
 async def test_a_transition_time_changes_with_the_status_only(client: ClusterClient) -> None:
-    """A repeated sub-health is the same one; healed and fallen ill again it is another."""
+    """A repeated sub-health is the same one; a node that healed and became sub-healthy again has another."""
     first, again = [await client.degrade("node-0", "slow", "") for _ in range(2)]
     await client.heal("node-0")
     later = await client.degrade("node-0", "slow", "")
@@ -167,7 +167,7 @@ async def test_a_transition_time_changes_with_the_status_only(client: ClusterCli
 
 
 async def test_deleting_a_job_ends_its_pods_first(client: ClusterClient) -> None:
-    """A deleted job is marked, its pods go, then it goes; meanwhile it takes no new pods."""
+    """A deleted job is marked, its pods end, then it is removed; meanwhile it accepts no new pods."""
     job = await client.submit(job_object(command=("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")))
     (pod,) = await until_running(client, "demo-worker-0")
     await until_said(client, "demo-worker-0", "up")
@@ -196,7 +196,7 @@ async def test_logs_can_be_followed_to_the_end(client: ClusterClient, tmp_path: 
 
 
 async def test_a_log_is_followed_while_the_pod_says_nothing(client: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod may be silent for long, as one that loads; only a watch is told again and again that somebody is there."""
+    """A pod may be silent for long, such as one that loads. Its log stays open; only a watch receives signs of life."""
     await client.submit(job_object(command=("sh", "-c", "echo one; sleep 0.5; echo two")))
     await until_running(client, "demo-worker-0")
     monkeypatch.setattr("rekindle.cluster_client.SILENCE_LIMIT", 0.05)
@@ -206,7 +206,7 @@ async def test_a_log_is_followed_while_the_pod_says_nothing(client: ClusterClien
 async def test_a_long_log_is_printed_as_it_was_written(
     client: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes in pieces: no line and no letter is broken where one of them ends, and the last line has its end."""
+    """A long log arrives in pieces. No line and no letter is broken where a piece ends, and the last line ends with a newline."""
     monkeypatch.setenv("REKINDLE_CLUSTER_SOCKET", str(client.socket))
     words = "x" + "grüße " * 60_000
     await client.submit(job_object(command=(sys.executable, "-c", "print('x' + 'grüße ' * 60_000, end='')")))
@@ -218,7 +218,7 @@ async def test_a_long_log_is_printed_as_it_was_written(
 async def test_a_job_of_which_no_log_is_left_says_so(
     client: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its directory is there, somebody else keeps what its pods wrote: silence would read as a job that wrote nothing."""
+    """A job whose logs are gone is reported as such. Its directory exists, and silence would read as a job that wrote nothing."""
     monkeypatch.setenv("REKINDLE_CLUSTER_SOCKET", str(client.socket))
     monkeypatch.setenv("REKINDLE_STATE_DIR", str(tmp_path))
     (tmp_path / "jobs" / "gone-0a1b2c3d" / "logs").mkdir(parents=True)
@@ -227,7 +227,7 @@ async def test_a_job_of_which_no_log_is_left_says_so(
 
 
 async def test_names_are_taken_once(client: ClusterClient) -> None:
-    """A second job or pod of a name is a Conflict that says who has it."""
+    """A second job or pod of a name is a Conflict that names the existing one."""
     await client.submit(job_object())
     with pytest.raises(Conflict, match="job demo is there already"):
         await client.submit(job_object())
@@ -239,7 +239,7 @@ async def test_names_are_taken_once(client: ClusterClient) -> None:
 
 
 async def test_a_job_that_means_nothing_is_refused(client: ClusterClient) -> None:
-    """A label with an unknown word is refused at submission: the watcher could not register the job."""
+    """A label with an unknown value is refused at submission: the watcher could not register the job."""
     with pytest.raises(Invalid, match=r"hotswitch.*accepted: ignore"):
         await client.submit(job_object(labels={keys.SUB_HEALTHY_STRATEGY: "hotswitch"}))
     assert await client.jobs() == []
@@ -273,7 +273,7 @@ async def test_a_job_that_means_nothing_is_refused(client: ClusterClient) -> Non
 async def test_a_refusal_is_a_status_that_names_the_field(
     client: ClusterClient, method: str, path: str, body: str, code: int, words: list[str]
 ) -> None:
-    """Every refusal is a JSON object with code, reason and a message that says what is wrong and what is accepted."""
+    """Every refusal is a JSON object with code, reason and a message that names what is wrong and what is accepted."""
     connector = aiohttp.UnixConnector(path=str(client.socket))
     async with (
         aiohttp.ClientSession("http://cluster", connector=connector) as session,
@@ -287,7 +287,7 @@ async def test_a_refusal_is_a_status_that_names_the_field(
 
 
 async def test_nobody_answers_where_no_cluster_is(tmp_path: Path) -> None:
-    """Without a cluster every request, and a watch too, is ClusterUnavailable with the socket's path."""
+    """A request or a watch without a cluster is ClusterUnavailable, with the socket's path."""
     async with ClusterClient(Path("/tmp/no-cluster-is-here.sock")) as client:
         with pytest.raises(ClusterUnavailable, match="no-cluster-is-here"):
             await client.jobs()
@@ -310,7 +310,7 @@ async def test_an_unknown_pod_is_not_found(client: ClusterClient) -> None:
 
 
 async def test_a_failed_manager_starts_again_while_its_ranks_live(client: ClusterClient) -> None:
-    """The manager that fails is replaced by another one under the same name; the workers are left alone."""
+    """A failed manager is replaced by another one under the same name; the workers are left alone."""
     await client.submit(job_object(manager=FOREVER))
     worker, manager = await until_running(client, "demo-worker-0", "demo-manager-0")
     assert manager.status.pid is not None
@@ -321,7 +321,8 @@ async def test_a_failed_manager_starts_again_while_its_ranks_live(client: Cluste
 
 
 async def test_a_deleted_manager_comes_back_while_its_ranks_live(client: ClusterClient) -> None:
-    """In the life of its workers, which are left alone. Nobody else makes it, and without it nothing is recovered."""
+    """A deleted manager is recreated in the generation of its workers, which are left alone. Without a manager nothing is
+    recovered."""
     await client.submit(job_object(manager=FOREVER))
     worker, manager = await until_running(client, "demo-worker-0", "demo-manager-0")
     await client.delete_pod("demo-manager-0", manager.metadata.uid, 0)
@@ -332,7 +333,7 @@ async def test_a_deleted_manager_comes_back_while_its_ranks_live(client: Cluster
 
 
 async def test_a_pod_whose_label_means_nothing_keeps_nobody_waiting(client: ClusterClient) -> None:
-    """An event says so, and jobs behind it are still judged."""
+    """An event reports the label, and jobs after it are still considered."""
     await client.submit(job_object("first"))
     (pod,) = await until_running(client, "first-worker-0")
     await client.patch_pod(pod.metadata.name, pod.metadata.uid, {keys.REPLICA_TYPE: "chief"}, {})
@@ -343,7 +344,7 @@ async def test_a_pod_whose_label_means_nothing_keeps_nobody_waiting(client: Clus
 
 @pytest.mark.parametrize("name", ["", ".", "..", "demo?x", "demo#x", "demo/pods", "../jobs/demo", "de%6do", "日本"])
 async def test_a_name_stays_a_name_whatever_is_in_it(client: ClusterClient, name: str) -> None:
-    """What only looks like a job's name in an address deletes no job, and is answered in words."""
+    """A name that looks like a path deletes no job, and is answered with a message."""
     await client.submit(job_object())
     with pytest.raises(NotFound, match=r"^no job (is named|has the UID or the name) "):
         await client.delete_job(name)
@@ -353,7 +354,7 @@ async def test_a_name_stays_a_name_whatever_is_in_it(client: ClusterClient, name
 
 
 async def test_nodes_without_networks_have_no_links(client: ClusterClient) -> None:
-    """Whoever sets one down is told how to have them."""
+    """The error for a link of such a cluster says how to have networks."""
     assert (await client.node("node-0")).status.links == ()
     with pytest.raises(Invalid, match=r"links\.0\.name: .* \(accepted: none, .* started with --links\)"):
         await client.set_link("node-0", "eth1", up=False)

@@ -1,4 +1,4 @@
-"""What a backup pod is cloned with, and what of a pod cannot be cloned."""
+"""Fields of a pod that its backup copies, and fields that cannot be copied."""
 
 import copy
 
@@ -19,7 +19,8 @@ UID = "batch.kubernetes.io/controller-uid"
 
 @pytest.mark.parametrize("part", ["containers", "initContainers"])
 def test_what_refers_to_a_label_that_is_withheld_has_its_value(part: str) -> None:
-    """A Job's controller counts a pod by the label, so that a backup gets it later; its processes read it at their start."""
+    """A backup receives the label later, because a Job's controller counts a pod by it. Its processes read the value at their
+    start."""
     old = pod("uid-of-job", "one")
     old["metadata"]["labels"][UID] = "the-uid"
     reference = {"name": "TASK", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{UID}']"}}}
@@ -31,7 +32,7 @@ def test_what_refers_to_a_label_that_is_withheld_has_its_value(part: str) -> Non
 
 
 def test_the_name_by_which_peers_know_a_rank_leads_to_its_backup() -> None:
-    """Nobody could give it to the pod later."""
+    """The name by which peers reach a rank is copied to its backup, because a pod cannot receive it later."""
     old = pod("uid-of-job", "one")
     name = {"hostname": "job-0", "subdomain": "job"}
     old["spec"] |= name
@@ -39,7 +40,8 @@ def test_the_name_by_which_peers_know_a_rank_leads_to_its_backup() -> None:
 
 
 def test_an_affinity_of_very_many_terms_is_refused_before_each_of_them_names_each_node() -> None:
-    """An object of a megabyte would become pods of 60, many at a time, in the memory of the worker of all tenants."""
+    """Such an affinity of a megabyte would become pods of 60 megabytes, many at a time, in the memory of the worker of all
+    tenants."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [f"{number}"]}]} for number in range(101)]
     avoided = [f"node-{number}" for number in range(60)]
     few, many = ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": some}}} for some in (terms[:100], terms))
@@ -49,7 +51,7 @@ def test_an_affinity_of_very_many_terms_is_refused_before_each_of_them_names_eac
 
 
 def test_a_claim_that_pods_share_is_told_from_one_of_their_own() -> None:
-    """The devices of a shared one are on one node."""
+    """Devices of a shared claim are on one node."""
     one = pod("uid-of-job", "one")
     assert shared_claim(one) == ""
     one["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
@@ -77,7 +79,7 @@ def test_a_claim_that_pods_share_is_told_from_one_of_their_own() -> None:
     ],
 )
 def test_why_a_container_waits_is_read(statuses: Object, words: str) -> None:
-    """Those that prepare come first; registries answer at length."""
+    """The reason why a container waits is read: init containers come first, and long messages of registries are cut."""
     waits = copy.deepcopy(pod("uid-of-job", "one"))
     waits["status"] = {"phase": "Pending", **statuses}
     assert pod_of(waits, JOB, ()).status.waiting == words

@@ -1,4 +1,4 @@
-"""Whoever looks at a job's nodes believes what the watcher believes."""
+"""Every component that looks at a job's nodes believes the same rules as the watcher."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SICK = (Condition(type="SubHealthy", status="True", reason="slow"),)
 
 
 class Counting(ScriptedCluster):
-    """Of one job, on five nodes."""
+    """A cluster of one job on five nodes, which counts requests for all nodes."""
 
     looks = 0
 
@@ -39,7 +39,7 @@ class Counting(ScriptedCluster):
 
 
 async def test_a_survey_believes_what_the_watcher_believes() -> None:
-    """Half of the nodes and more, and then less again."""
+    """The rule is suspended while it affects half of the nodes or more, and restored afterwards."""
     cluster = Counting(a_job(), 5)
     for sick, faults in (((0, 1), 2), ((0, 1, 2), 0), ((0, 3, 4), 0), ((0, 4), 1), ((), 0), ((0, 1, 2, 3, 4), 0)):
         cluster.degrade(*sick)
@@ -52,7 +52,7 @@ async def test_a_survey_believes_what_the_watcher_believes() -> None:
 
 
 async def test_a_survey_looks_at_all_nodes_only_where_that_matters() -> None:
-    """Not for a job that is well, nor for one whose nodes are cordoned."""
+    """A survey requests all nodes only where that matters: not for a healthy job, nor for one whose nodes are cordoned."""
     cluster = Counting(a_job(), 5)
     cluster.degrade(2, 3, 4)
     await cluster.surveyed()
@@ -65,7 +65,7 @@ async def test_a_survey_looks_at_all_nodes_only_where_that_matters() -> None:
 
 
 async def test_a_backup_goes_to_a_node_that_a_rule_calls_sick_which_is_not_believed() -> None:
-    """There is no other."""
+    """No other node is left."""
     cluster, run = Counting(a_job(), 3), ActivityEnvironment().run
     cluster.degrade(0, 1, 2)
     job_id = cluster.job_model.id
@@ -78,7 +78,8 @@ async def test_a_backup_goes_to_a_node_that_a_rule_calls_sick_which_is_not_belie
 
 
 async def test_what_comes_and_goes_is_logged_each_time_and_told_to_jobs_once(caplog: pytest.LogCaptureFixture) -> None:
-    """With its numbers, to those that have pods on such nodes."""
+    """A rule that is suspended repeatedly is logged each time, with its numbers. Jobs with pods on affected nodes receive one
+    event."""
     cluster = Counting(a_job(), 5)
     job_id, doubts = cluster.job_model.id, Doubts(cluster)
     for sick in ((1, 2, 3), (1, 2), (1, 2, 3, 4), (1, 2, 3)):

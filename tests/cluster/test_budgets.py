@@ -1,4 +1,4 @@
-"""Which jobs hold a drain: by the policy in force, as their objects say it now."""
+"""Disruption budgets hold the drain of those jobs whose policy asks for it, as their objects state it now."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,13 +29,13 @@ spec:
 
 
 class Written(ScriptedCluster):
-    """Remembers what budgets were asked for, and fails so often before."""
+    """Records the requested budgets, and raises the given failures before it accepts any."""
 
     def __init__(self, *failures: ClusterError) -> None:
         super().__init__(a_job())
         self.held: list[bool] = []
         self.known: dict[str, int] = {}
-        """What there is, whoever has made it."""
+        """Budgets that exist, whoever created them."""
         self.failures = list(failures)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
@@ -62,7 +62,7 @@ def a_job_object(policy: str, annotations: dict[str, str] | None = None, *, obse
 
 @asynccontextmanager
 async def keeping(cluster: Written, jobs: dict[str, JobObject]) -> AsyncIterator[Callable[[list[bool]], Awaitable[None]]]:
-    """What keeps the budgets of these jobs; called with what was asked for, it waits for that."""
+    """Yields a function that waits until these budgets were requested, while the budgets of these jobs are kept."""
     kept = Budgets(cluster, Limits(), jobs.get, trained)
     running = asyncio.create_task(kept.run())
 
@@ -77,7 +77,8 @@ async def keeping(cluster: Written, jobs: dict[str, JobObject]) -> AsyncIterator
 
 
 async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
-    """Its owner took the words away, with the watcher there, or while none ran: nobody would move its ranks."""
+    """A job that no longer asks for recoveries holds no drain: its ranks would never be moved. This holds whether or not a
+    watcher ran when its owner changed it."""
     cluster, jobs = Written(), {"job-1": a_job_object("hotSwitch")}
     kept = Budgets(cluster, Limits(), jobs.get, trained)
     running = asyncio.create_task(kept.run())
@@ -99,7 +100,8 @@ async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
 
 
 async def test_a_budget_that_is_gone_is_made_again() -> None:
-    """A person has deleted it, and everything is listed anew; one that is there is left alone, whoever has made it."""
+    """A budget that a person has deleted is recreated when everything is listed again. An existing one is left alone, whoever
+    created it."""
     cluster = Written()
     kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch"), "job-2": a_job_object("hotSwitch")}.get, trained)
     cluster.known = {"job-2": 2}
@@ -121,7 +123,7 @@ async def test_a_budget_that_is_gone_is_made_again() -> None:
 
 
 async def test_no_job_waits_for_what_others_have_left_behind() -> None:
-    """A tenant may write thousands of budgets of jobs that there are not."""
+    """A tenant may write thousands of budgets of jobs that do not exist."""
 
     class Crowded(Written):
         async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
@@ -142,8 +144,8 @@ async def test_no_job_waits_for_what_others_have_left_behind() -> None:
 
 
 async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written where it is news, again where nobody answered; a policy that was lowered holds nothing, nor does
-    `let-go`; one that has more pods now holds these."""
+    """The budget is written when the object changes, and again after a failure. A lowered policy and `let-go` hold nothing, and a
+    job that grows holds its additional pods."""
     monkeypatch.setattr(budgets, "AGAIN", 0.0)
     jobs: dict[str, JobObject] = {}
     async with keeping(Written(ClusterUnavailable("not now")), jobs) as looked_at:
@@ -161,7 +163,8 @@ async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest
 
 
 async def test_a_job_that_is_only_observed_holds_no_drain_any_more() -> None:
-    """Nobody would move its ranks: what an earlier watcher made, which was not told to observe, is taken away."""
+    """A job that is only observed holds no drain, because its ranks would never be moved. The budget of an earlier watcher that
+    did not only observe is removed."""
     async with keeping(Written(), {"job-1": a_job_object("hotSwitch", observe=True)}) as looked_at:
         await looked_at([False])
 
@@ -170,7 +173,8 @@ async def test_a_job_that_is_only_observed_holds_no_drain_any_more() -> None:
     ("rules", "silenced"), [(rule_file.parse(NO_CORDONS), ""), (Rules(), ""), (rule_file.plain(), "plain/cordoned")]
 )
 async def test_a_job_for_which_a_cordon_means_nothing_holds_no_drain(rules: Rules, silenced: str) -> None:
-    """By a file of rules, or by the job's own word: nothing would ever move its ranks, and nobody would say why."""
+    """A job for which a cordon has no effect holds no drain, because its ranks would never be moved. Either the rules or the job
+    itself disable it."""
     cluster = Written()
     cluster.rules = rules
     async with keeping(cluster, {"job-1": a_job_object("hotSwitch", {IGNORE_RULES: silenced})}) as looked_at:
@@ -198,7 +202,8 @@ async def test_a_budget_that_the_cluster_refuses_is_said_once_and_tried_more_and
 
 
 async def test_a_job_that_has_never_trained_holds_no_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could move its ranks: one label on a job without a training side cost everybody. It is asked for again."""
+    """A job that has never trained holds no drain, because its ranks could not be moved. The question is repeated until it has
+    trained."""
     monkeypatch.setattr(budgets, "EARNED", 0.001)
     monkeypatch.setattr(budgets, "LONGEST_UNEARNED", 0.001)
     cluster, answers = Written(), [False, None, Unavailable("away"), False, True]
@@ -221,7 +226,7 @@ async def test_a_job_that_has_never_trained_holds_no_drain(monkeypatch: pytest.M
 
 
 async def test_the_budget_of_an_earlier_watcher_stays_while_a_job_is_recovered() -> None:
-    """The phase of such a job does not say whether it has trained."""
+    """The phase of such a job does not show whether it has trained."""
     cluster = Written()
     cluster.known = {"job-1": 2}
 
@@ -238,7 +243,7 @@ async def test_the_budget_of_an_earlier_watcher_stays_while_a_job_is_recovered()
 
 
 async def test_a_drain_is_held_as_long_as_the_installation_allows() -> None:
-    """Then the pods may be evicted, which is said on the job; the next drain is held again."""
+    """Afterwards the pods may be evicted, and an event of the job reports that. The next drain is held again."""
     cluster, job, drained = Written(), a_job_object("hotSwitch"), True
     drains = Drains(lambda _: drained, timedelta(seconds=0.01))
     kept = Budgets(cluster, Limits(), {"job-1": job}.get, trained, drains)

@@ -1,4 +1,4 @@
-"""Many pods, many events: what is told of them is gathered, and each costs little."""
+"""Reports about many pods are combined, and each event costs little."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -23,7 +23,7 @@ MANY_PODS = 1250
 
 
 class LargeCluster(ScriptedCluster):
-    """One job of many pods, each on a node of its own; the test says what changes."""
+    """One job of many pods, each on a node of its own; the test sets what changes."""
 
     def __init__(self) -> None:
         super().__init__(job_of(job(pods=1), Limits()))
@@ -38,13 +38,14 @@ class LargeCluster(ScriptedCluster):
             await asyncio.sleep(0)  # as between two lines of a stream
 
     def change(self, thing: Pod | Node) -> None:
-        """It is as this says from now on."""
+        """Replaces a pod or node by this version."""
         kind: Literal["Pod", "Node"] = "Pod" if isinstance(thing, Pod) else "Node"
         self.changes.put_nowait(WatchEvent(type="MODIFIED", kind=kind, object=thing))
 
 
 async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
-    """1,250 of them, one event after the other, are one fault, and no more than an update every 0.05 s while the events last."""
+    """Failures of 1,250 pods, one event after the other, become one fault. Updates are at least 0.05 s apart while the events
+    last."""
     peer, cluster = Peer(), LargeCluster()
     async with watching(cluster, peer):
         await peer.until_last(Register)
@@ -57,7 +58,7 @@ async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
 
 
 async def test_a_job_that_grows_is_told_once_a_second() -> None:
-    """1,250 pods that come one by one are no 1,250 updates."""
+    """A start of 1,250 pods, one by one, causes about one update per second."""
     peer, cluster = Peer(), LargeCluster()
     pods, cluster.pods_of_job = cluster.pods_of_job, []
     async with watching(cluster, peer):
@@ -69,7 +70,7 @@ async def test_a_job_that_grows_is_told_once_a_second() -> None:
 
 
 async def test_a_job_that_is_hurt_while_it_grows_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod that fails among those that start waits for none of them; here they would wait longer than any test."""
+    """A pod that fails is reported without waiting for others that start; here they would wait longer than any test."""
     monkeypatch.setattr("workers.watcher.reconciler.GROWING", 1000.0)
     peer, cluster = Peer(), LargeCluster()
     pods, cluster.pods_of_job = cluster.pods_of_job, []
@@ -102,7 +103,8 @@ async def test_a_job_that_is_never_quiet_is_told_less_often(monkeypatch: pytest.
 async def test_a_job_that_was_told_much_within_an_hour_is_told_rarely(
     monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    """By number or by size: a workflow has room for 2,000 updates and 50 MB, and begins no new run while it is recovered."""
+    """A job that received many updates within an hour, by number or by size, receives further ones rarely. A workflow has room
+    for 2,000 updates and 50 MB, and begins no new run during a recovery."""
     monkeypatch.setattr(f"workers.watcher.reconciler.{bound}", most)
     monkeypatch.setattr("workers.watcher.reconciler.RARELY", 1.0)
     peer, cluster = Peer(), LargeCluster()
@@ -115,18 +117,19 @@ async def test_a_job_that_was_told_much_within_an_hour_is_told_rarely(
 
 
 def shows(number: int) -> Callable[[Sighting], bool]:
-    """Whether it shows this one of many sub-healths of a node."""
+    """Returns whether an observation has this one of many sub-healths of a node."""
     return lambda seen: [fault.code for fault in seen.faults] == [f"slow-{number}"]
 
 
 def test_twice_as_many_pods_make_an_event_twice_the_work() -> None:
-    """Of a job's pods and nodes none but those that matter are walked more than once."""
+    """An event of a job with twice as many pods costs at most about twice the work. Of its pods and nodes, only those that matter
+    are visited more than once."""
     half, whole = (operations(_one_event_of(pods)) for pods in (MANY_PODS // 2, MANY_PODS))
     assert whole < 2.5 * half
 
 
 def _one_event_of(pods: int) -> Callable[[], None]:
-    """A pod of a job changes, one of whose nodes is sub-healthy."""
+    """Returns a function in which one pod of a job changes, while one of its nodes is sub-healthy."""
     cluster = LargeCluster()
     nodes = [node("node-0", sick="slow"), *cluster.all_nodes[1:pods]]
     index = ClusterIndex([job(pods=pods)], cluster.pods_of_job[:pods], nodes)
@@ -142,7 +145,7 @@ def _one_event_of(pods: int) -> Callable[[], None]:
 
 
 def test_a_node_without_news_concerns_nobody() -> None:
-    """Thousands of them report every few minutes; only jobs with pods on a node that changed are looked at."""
+    """Thousands of nodes report every few minutes. Only jobs with pods on a changed node are processed."""
     index = ClusterIndex([job()], [pod(0)], [node(), node("node-1")])
     assert index.put(node()) == set()
     assert index.put(node(sick="slow")) == {"job"}

@@ -1,4 +1,4 @@
-"""Standbys of the local cluster give way to pods that need their node more: which ones, by the pure rule, and that they do."""
+"""Standbys of the local cluster end for pods that need their node more. A pure function chooses which ones."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.support.job_views import NOW, job, node, pod
 
 
 def sized(name: str = "new", *, asks: int = 2, on: str = "", role: PodRole = PodRole.WORKER, ends: bool = False) -> Pod:
-    """A pod that asks for accelerators; a worker, a backup or a standby."""
+    """Returns a pod that asks for accelerators: a worker, a backup or a standby."""
     marks = {} if role is PodRole.WORKER else {keys.POD_TYPE: role.value}
     made = pod(None, name, name=name, node=on, phase=PodPhase.RUNNING if on else PodPhase.PENDING)
     metadata = made.metadata.model_copy(update={"annotations": marks, "deletion_timestamp": NOW if ends else None})
@@ -27,7 +27,7 @@ def standby(name: str, on: str, asks: int = 2, *, ends: bool = False) -> Pod:
 
 
 def small(name: str, **wishes: str) -> Node:
-    """Of two accelerators."""
+    """Returns a node with two accelerators."""
     made = node(name, **wishes)  # type: ignore[arg-type]
     return made.model_copy(update={"status": NodeStatus(accelerators=2, conditions=made.status.conditions)})
 
@@ -52,14 +52,15 @@ A, B = small("a"), small("b")
     ],
 )
 def test_as_few_standbys_end_as_make_room(new: Pod, nodes: list[Node], pods: list[Pod], ended: list[str]) -> None:
-    """For ranks and backups, for no other standby; none where it does not help, or where enough of them already end."""
+    """The fewest standbys that make room for a rank or a backup end. None ends for another standby, where it does not help, or
+    where enough of them already end."""
     of = job(labels={keys.SUB_HEALTHY_STRATEGY: "hotSwitch"})
     assert not place(new, of, nodes, pods).node
     assert [one.metadata.name for one in in_the_way(new, of, nodes, pods)] == ended
 
 
 async def with_a_standby(client: ClusterClient, cluster: LocalCluster) -> JobObject:
-    """A job on two of three nodes, with a standby on the third."""
+    """Submits a job on two of three nodes, with a standby on the third."""
     submitted = await client.submit(job_object(pods=2, accelerators=2))
     await until_running(client, "demo-worker-0", "demo-worker-1")
     await cluster.ensure_standbys(submitted.metadata.uid, 1, ())
@@ -68,7 +69,7 @@ async def with_a_standby(client: ClusterClient, cluster: LocalCluster) -> JobObj
 
 
 async def test_a_standby_ends_for_the_pod_of_another_job(client: ClusterClient, socket: Path) -> None:
-    """The pod gets its node; the standby that comes in its place waits, and takes nothing from anybody."""
+    """The pod receives the standby's node. The standby that is created in its place waits, and takes no node from any pod."""
     cluster = LocalCluster(socket)
     submitted = await with_a_standby(client, cluster)
     await client.submit(job_object("urgent", accelerators=2))
@@ -85,7 +86,7 @@ async def test_a_standby_ends_for_the_pod_of_another_job(client: ClusterClient, 
 
 
 async def test_a_standby_knows_that_it_is_one_and_has_no_rank(client: ClusterClient, socket: Path) -> None:
-    """Its environment has its role, and everything else that a worker's has but the rank. Its end is none of the job's."""
+    """A standby's environment has its role, and the variables of a worker except the rank. Its end does not end the job."""
     cluster = LocalCluster(socket)
     tells = ("sh", "-c", 'test "$REKINDLE_POD_ROLE" = standby && exec env; exec sleep 1000')
     submitted = await client.submit(job_object(command=tells, env={"MINE": "yes"}))
@@ -104,7 +105,8 @@ async def test_a_standby_knows_that_it_is_one_and_has_no_rank(client: ClusterCli
 
 
 async def test_the_node_of_a_pod_that_failed_is_as_good_as_any(client: ClusterClient, socket: Path) -> None:
-    """Its processes are gone, and nothing is said against the node: where no other is free no restart is needed."""
+    """A backup may use the node of a failed pod, because its processes are gone and the node is healthy. Where no other node is
+    free, no restart is needed."""
     cluster = LocalCluster(socket)
     submitted = await client.submit(job_object(pods=3, accelerators=2))
     await until_running(client, "demo-worker-0", "demo-worker-1", "demo-worker-2")

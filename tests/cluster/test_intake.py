@@ -1,4 +1,4 @@
-"""What a job's workflow has to be told: two values decide."""
+"""Messages that a job's workflow must receive follow from two values: what is seen, and what is acknowledged."""
 
 import re
 from datetime import timedelta
@@ -43,7 +43,7 @@ def due(seen: JobView, acknowledged: Acknowledged) -> News | None:
 
 
 def told(seen: JobView, acknowledged: Acknowledged = NOTHING) -> tuple[Acknowledged, list[News]]:
-    """All that is told until nothing is due."""
+    """Returns all messages that are sent until none is due."""
     tells: list[News] = []
     while news := due(seen, acknowledged):
         assert len(tells) < 10
@@ -67,7 +67,7 @@ MISSPELT = job(labels={keys.SUB_HEALTHY_STRATEGY: "hot"})
 
 
 def test_one_update_registers_a_job_and_tells_how_it_is() -> None:
-    """Of a new job the registration carries what is wrong with it; after that there is nothing to tell."""
+    """One update registers a new job, and carries its faults. Afterwards no message is due."""
     seen = view(pod(), nodes=SICK)
     known, (register,) = told(seen)
     assert isinstance(register, Register)
@@ -78,7 +78,8 @@ def test_one_update_registers_a_job_and_tells_how_it_is() -> None:
 
 @pytest.mark.parametrize("over", [JobView(), view(of=job(deleted=True)), view(of=job(JobPhase.SUCCEEDED))])
 def test_an_ended_job_is_told_once(over: JobView) -> None:
-    """Deleted, being deleted or succeeded; a job that nothing was told of needs no word."""
+    """An end is sent once: of a job that was deleted, is being deleted or has succeeded. A job that was never reported needs no
+    message."""
     known, _ = told(view(pod()))
     after, (end,) = told(over, known)
     assert isinstance(end, End)
@@ -87,14 +88,14 @@ def test_an_ended_job_is_told_once(over: JobView) -> None:
 
 
 def test_a_job_whose_pods_all_failed_is_not_over() -> None:
-    """A failed job may be brought back: its workflow lives."""
+    """A failed job may be restored: its workflow stays."""
     known, _ = told(view(pod()))
     failed = view(pod(phase=PodPhase.FAILED), of=job(JobPhase.FAILED))
     assert isinstance(due(failed, known), Sighted)
 
 
 def test_a_job_that_may_have_been_registered_is_ended() -> None:
-    """Although nobody confirmed it: its workflow may live."""
+    """An end is sent although the registration was not confirmed: a workflow may exist."""
     (register,) = told(view(pod()))[1]
     assert isinstance(due(JobView(), unconfirmed(NOTHING, register)), End)
 
@@ -112,13 +113,13 @@ def test_a_job_that_may_have_been_registered_is_ended() -> None:
     ],
 )
 def test_a_rank_that_lost_its_pod_is_told(now: JobView, what: str) -> None:
-    """Whatever became of the pod, the workflow learns that another one holds its rank, or none."""
+    """The workflow learns that another pod holds its rank, or none, whatever happened to the pod."""
     known, _ = told(view(pod(0), pod(1)))
     assert sighting(due(now, known)).holders in (("pod-0", ""), ("pod-0", "new")), what
 
 
 def test_what_happened_while_no_watcher_ran_is_told_by_the_next() -> None:
-    """It begins with nothing, so that it tells everything: a rank without a pod, and nothing of what healed."""
+    """A watcher that starts has no state, so it reports everything: a rank without a pod, and no fault that has healed."""
     told(view(pod(0), pod(1), nodes=SICK))
     _, (register,) = told(view(pod(0), nodes=(node(),)))
     assert isinstance(register, Register)
@@ -128,14 +129,14 @@ def test_what_happened_while_no_watcher_ran_is_told_by_the_next() -> None:
 
 
 def test_a_second_pod_on_a_sick_node_is_told() -> None:
-    """Beside the first one's fault, which stays."""
+    """A second pod on an unhealthy node is a fault of its own, and the first one's fault stays."""
     known, _ = told(view(pod(0), nodes=SICK))
     assert [fault.pod_ranks for fault in sighting(due(view(pod(0), pod(1), nodes=SICK), known)).faults] == [(0,), (1,)]
 
 
 def test_a_node_that_was_deleted_is_lost_while_pods_seem_to_run_on_it() -> None:
-    """Whoever runs the cluster deletes it as soon as its machine is gone, and the cluster its pods a minute later: no fault heals
-    with that. Of a node without pods nothing is told, and one that is back is well."""
+    """An administrator deletes the node as soon as its machine is gone, and the cluster deletes its pods a minute later: no fault
+    heals by that. A node without pods is not reported, and one that is back is healthy."""
     index = ClusterIndex([job()], [pod(0), pod(1, node="node-1")], [node(), node("node-1", ready="False"), node("idle")])
     assert index.remove(node("idle")) == set()
     assert index.remove(node("node-1")) == {"job"}
@@ -147,13 +148,13 @@ def test_a_node_that_was_deleted_is_lost_while_pods_seem_to_run_on_it() -> None:
 
 
 def test_what_healed_is_gone_from_what_is_told() -> None:
-    """Also if the same watcher told of it."""
+    """A healed fault disappears, also if the same watcher had reported it."""
     known, _ = told(view(pod(), nodes=SICK))
     assert sighting(due(view(pod()), known)).faults == ()
 
 
 def test_problems_are_told_when_they_come_and_when_they_go() -> None:
-    """All of them each time; in between nothing."""
+    """All problems are reported whenever they change, and nothing in between."""
     right, wrong = view(pod(0), pod(1)), view(pod(0), pod(1), pod(7))
     known, _ = told(right)
     known, (first,) = told(wrong, known)
@@ -162,13 +163,14 @@ def test_problems_are_told_when_they_come_and_when_they_go() -> None:
 
 
 def test_words_alone_are_no_news() -> None:
-    """A node that says every minute how warm it is would otherwise fill the history of each job on it."""
+    """A node that reports its temperature every minute would otherwise fill the history of each job on it."""
     known, _ = told(view(pod(), nodes=(node(sick="hot", words="81 degrees"),)))
     assert due(view(pod(), nodes=(node(sick="hot", words="82 degrees"),)), known) is None
 
 
 def test_what_becomes_of_a_standby_is_told_without_haste_and_its_words_alone_are_not() -> None:
-    """That one comes, ends or is gone; not that it ended with other words."""
+    """Changes of a standby are reported without urgency: its creation, its end and its removal. A different message of its end is
+    not reported."""
     standby: dict[str, Any] = {"rank": None, "uid": "s", "name": "demo-standby-0", "standby": True}
     quiet, _ = told(view(pod(0)))
     running, (news,) = told(view(pod(0), pod(**standby)), quiet)
@@ -181,7 +183,7 @@ def test_what_becomes_of_a_standby_is_told_without_haste_and_its_words_alone_are
 
 
 def test_what_nobody_confirmed_is_told_as_it_is_by_then() -> None:
-    """The workflow may know the old news or not: that it is over is told, although that was known before."""
+    """The workflow may know the old news or not: the end of a fault is reported, although it was known before."""
     known, _ = told(view(pod()))
     news = due(view(pod(), nodes=SICK), known)
     assert news
@@ -191,7 +193,8 @@ def test_what_nobody_confirmed_is_told_as_it_is_by_then() -> None:
 
 
 def test_who_held_the_ranks_is_known_also_if_the_last_word_was_not_confirmed() -> None:
-    """The workflow may have been lost with it: the next one hears who held them, so that a rank whose pod is gone is missed."""
+    """The workflow may have been lost with the last update. The next workflow learns who held the ranks, so that it misses a rank
+    whose pod is gone."""
     known, _ = told(view(pod()))
     news = due(view(), known)
     assert isinstance(news, Sighted)
@@ -202,7 +205,7 @@ def test_who_held_the_ranks_is_known_also_if_the_last_word_was_not_confirmed() -
 
 
 def test_a_rank_that_had_lost_its_pod_is_missed_by_the_next_workflow_too() -> None:
-    """The one that was told of it was lost before it did anything about it."""
+    """The workflow that received the loss was itself lost before it acted."""
     known, _ = told(view(pod()))
     assert known.sighting
     after, _ = told(view(), known)
@@ -212,7 +215,7 @@ def test_a_rank_that_had_lost_its_pod_is_missed_by_the_next_workflow_too() -> No
 
 
 def test_what_the_workflow_does_not_want_is_not_repeated() -> None:
-    """The next difference is told."""
+    """The next difference is reported."""
     known, _ = told(view(pod()))
     news = due(view(pod(), nodes=SICK), known)
     assert news
@@ -236,7 +239,7 @@ def test_what_the_workflow_does_not_want_is_not_repeated() -> None:
     ],
 )
 def test_a_job_that_says_something_else_is_registered_again(changed: JobObject) -> None:
-    """Each of the owner's words, once, and with the news that it may decide about."""
+    """Each change by the owner is registered once, together with the news that it may affect."""
     known, _ = told(view(pod(), of=job(labels=HOT_SWITCH)))
     _, tells = told(view(pod(), of=changed, nodes=SICK), known)
     assert [type(news) for news in tells] == [Register]
@@ -244,7 +247,8 @@ def test_a_job_that_says_something_else_is_registered_again(changed: JobObject) 
 
 @pytest.mark.parametrize("traits", [(), BY_TURNS])
 def test_what_nobody_said_registers_no_job_again(traits: tuple[Trait, ...]) -> None:
-    """A downgrade that its workflow wrote and lifted, and what other controllers write; of pods that speak by turns nothing."""
+    """Fields that the owner did not write cause no registration: a downgrade that the workflow wrote and lifted, fields of other
+    controllers, and labels that alternate between pods."""
     written = job(labels={**HOT_SWITCH, "team": "x"}, annotations={"batch.kubernetes.io/job-tracking": ""}, traits=traits)
     downgraded = job(labels={keys.SUB_HEALTHY_STRATEGY: "ignore"}, annotations={keys.DOWNGRADED: "no spare"}, traits=traits)
     remembered = job(labels=HOT_SWITCH, annotations={keys.MEMORY: '{"incidents": 1}'}, traits=traits)
@@ -255,7 +259,7 @@ def test_what_nobody_said_registers_no_job_again(traits: tuple[Trait, ...]) -> N
 
 
 def test_an_owner_who_speaks_while_a_downgrade_stands_is_heard() -> None:
-    """Only `ignore` in the label is the workflow's own writing; the rest of the job may change beside it."""
+    """The workflow writes only `ignore` in the label; the rest of the job may change at the same time."""
     known, _ = told(view(of=job(labels=HOT_SWITCH)))
     marks = {keys.DOWNGRADED: "no spare"}
     news = due(view(of=job(labels={keys.SUB_HEALTHY_STRATEGY: "graceExit"}, annotations=marks)), known)
@@ -268,7 +272,8 @@ def test_an_owner_who_speaks_while_a_downgrade_stands_is_heard() -> None:
 
 
 def test_loose_pods_that_are_only_observed_from_now_on_are_registered_with_their_first_words() -> None:
-    """That is said by their namespace, not by themselves."""
+    """Loose pods that are only observed from now on are registered with their first values, because the namespace says so and not
+    the pods."""
     known, _ = told(view(of=job(labels=HOT_SWITCH, traits=BY_TURNS)))
     news = due(view(of=job(traits=BY_TURNS, observe=True)), known)
     assert isinstance(news, Register)
@@ -276,7 +281,7 @@ def test_loose_pods_that_are_only_observed_from_now_on_are_registered_with_their
 
 
 def test_a_registration_brings_what_an_earlier_workflow_left_on_the_job() -> None:
-    """What cannot be read there is nothing."""
+    """A registration contains what an earlier workflow wrote on the job. Content that cannot be parsed counts as empty."""
     left = Remembered(job="job", incidents=3, downgrade="no spare")
     for written, read in ((left.model_dump_json(), left), ("{broken", Remembered()), ("[]", Remembered())):
         news = due(view(of=job(annotations={keys.MEMORY: written})), NOTHING)
@@ -285,7 +290,8 @@ def test_a_registration_brings_what_an_earlier_workflow_left_on_the_job() -> Non
 
 
 def test_a_word_that_means_nothing_costs_no_protection() -> None:
-    """What was registered before holds, and faults are told; also by a watcher that never registered the job."""
+    """An invalid label does not stop the protection of a job: its earlier registration holds and faults are reported. That holds
+    also for a watcher that never registered the job."""
     known, _ = told(view(pod()))
     sick = view(pod(), of=MISSPELT, nodes=SICK)
     assert "'hot' is not accepted" in shown(sick).refused
@@ -296,7 +302,7 @@ def test_a_word_that_means_nothing_costs_no_protection() -> None:
 
 
 def test_of_a_job_that_nobody_can_register_nothing_is_told_again_and_again() -> None:
-    """No workflow knows it: the next word of it is for the next change, and its registration for when it means something."""
+    """No workflow knows the job. The next message is due when it changes, and its registration when its labels are valid."""
     seen = view(pod(), of=MISSPELT)
     news = due(seen, NOTHING)
     assert news
@@ -307,7 +313,7 @@ def test_of_a_job_that_nobody_can_register_nothing_is_told_again_and_again() -> 
 
 
 def test_a_job_that_is_only_observed_now_and_cannot_be_registered_is_left_alone() -> None:
-    """The workflow may not know that nothing is to be done: told of a fault it would do it."""
+    """The workflow may not know that it must only observe, and would act on a reported fault."""
     known, _ = told(view(pod()))
     observed = MISSPELT.model_copy(update={"observe": True})
     sick = view(pod(), of=observed, nodes=SICK)
@@ -317,7 +323,7 @@ def test_a_job_that_is_only_observed_now_and_cannot_be_registered_is_left_alone(
 
 
 def test_a_refused_registration_is_not_repeated_until_the_job_says_something_else() -> None:
-    """Meanwhile its sightings go on."""
+    """Observations of the job are still reported."""
     known, _ = told(view(pod()))
     changed = view(pod(), of=job(labels=HOT_SWITCH))
     news = due(changed, known)
@@ -329,7 +335,7 @@ def test_a_refused_registration_is_not_repeated_until_the_job_says_something_els
 
 
 def test_a_job_whose_workflow_is_gone_is_registered_again() -> None:
-    """With all that is known of it by then; the end of such a job needs no word."""
+    """A job whose workflow is gone is registered again with all that is known by then. The end of such a job needs no message."""
     known, _ = told(view(pod()))
     sick = view(pod(), nodes=SICK)
     news = due(sick, known)
@@ -359,7 +365,7 @@ def test_a_job_whose_workflow_is_gone_is_registered_again() -> None:
     ],
 )
 def test_only_a_job_that_grows_can_wait(now: JobView, *, urgent: bool) -> None:
-    """Whatever goes wrong is told at once, and so is what heals."""
+    """A fault or its end is reported at once."""
     known, _ = told(view(pod(0)))
     news = due(now, known)
     assert news
@@ -412,8 +418,8 @@ FATES = st.sampled_from(["taken", "lost on the way", "taken, and the answer lost
 def test_whatever_becomes_of_updates_the_workflow_comes_to_know_the_world(
     history: list[tuple[JobView, str]], last: JobView
 ) -> None:
-    """After any history of worlds and of updates that were taken, lost, refused or met nobody, a few updates that arrive are
-    enough: what the workflow holds then is what the cluster shows."""
+    """A few updates that arrive are enough for the workflow to hold what the cluster shows. That holds after any history of
+    updates that were taken, lost or refused, or had no receiver."""
     acknowledged, held = NOTHING, None
     for seen, fate in history:
         news = due(seen, acknowledged)
@@ -436,7 +442,7 @@ Held = Registration | None
 
 
 def _held(held: Held, news: News) -> Held:
-    """What a workflow holds that took this; None: it has ended, or there is none."""
+    """Returns what a workflow holds after this update. None: it has ended, or does not exist."""
     if isinstance(news, Register):
         return news.registration
     if isinstance(news, End) or held is None:
@@ -464,7 +470,7 @@ def _brought_up_to_date(seen: JobView, acknowledged: Acknowledged, held: Held) -
 
 
 def test_the_kinds_of_faults_that_a_watcher_tells() -> None:
-    """Processes are the training side's word."""
+    """Faults of processes are reported by the training side."""
     everything = view(pod(0), pod(1, phase=PodPhase.FAILED), nodes=(node(sick="slow", ready="False"),))
     assert {fault.kind for fault in shown(everything).sighting.faults} == set(FaultKind) - {FaultKind.PROCESS}
 

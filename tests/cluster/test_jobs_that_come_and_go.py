@@ -1,4 +1,4 @@
-"""Jobs that end, are made again under their name, or ask for recoveries again: each has its own pods."""
+"""Jobs that end, are recreated under their name, or ask for recoveries again each have their own pods."""
 
 import asyncio
 import copy
@@ -37,7 +37,8 @@ async def test_a_job_that_is_gone_is_not_known_for_ever(tenants: Tenants, monkey
 
 
 async def test_a_job_that_asks_for_recoveries_again_has_the_pods_that_there_are(tenants: Tenants) -> None:
-    """Of those that ended while it asked for none nobody was told: two would hold one rank, and nothing would be recovered."""
+    """A job that asks for recoveries again has exactly the pods that exist. Pods that ended meanwhile were never reported, and
+    would otherwise hold a rank twice."""
     asks = copy.deepcopy((await tenants.job(BATCH_JOB, "victim", "train"))["metadata"])
     pods = "/api/v1/namespaces/victim/pods"
 
@@ -74,7 +75,7 @@ async def test_a_job_that_asks_for_recoveries_again_has_the_pods_that_there_are(
 
 
 async def test_pods_that_nobody_controls_and_that_are_made_again_are_the_only_ones(tenants: Tenants) -> None:
-    """`kubectl delete` and `kubectl apply` of the same file."""
+    """The pods are recreated by `kubectl delete` and `kubectl apply` of the same file."""
     pods = "/api/v1/namespaces/victim/pods"
     await tenants.pod("victim", "worker", "victim.loose")
     async with aclosing(tenants.cluster.watch()) as news:
@@ -94,7 +95,8 @@ async def test_pods_that_nobody_controls_and_that_are_made_again_are_the_only_on
 
 
 async def test_pods_that_nobody_controls_are_not_over_in_the_middle_of_a_restart(tenants: Tenants) -> None:
-    """Their templates are all that there is of them then, and a watch that breaks in that moment lists everything anew."""
+    """Pods without a controller are not over in the middle of a restart, when only their templates exist. A watch that breaks
+    then lists everything again."""
     made = await tenants.pod("victim", "worker", "victim.loose")
     template = remembered(schemas.checked(schemas.Pod, made))
     template["metadata"] |= {"namespace": "victim", "uid": "uid-of-template"}
@@ -105,7 +107,8 @@ async def test_pods_that_nobody_controls_are_not_over_in_the_middle_of_a_restart
 
 
 async def test_a_restart_brings_back_what_its_owner_has_made_since_the_last_one(tenants: Tenants) -> None:
-    """One that could not make its pods leaves templates behind; their owner makes his pods by hand, from another image."""
+    """A failed restart leaves templates behind. The owner then creates the pods by hand, from another image, and the next restart
+    uses that image."""
     for image in ("old", "new"):
         made = await tenants.pod("victim", "worker", "victim.loose")
         made["metadata"] |= {"uid": f"uid-of-{image}"}
@@ -124,7 +127,7 @@ async def test_a_restart_brings_back_what_its_owner_has_made_since_the_last_one(
 
 
 async def test_a_job_that_asks_for_nothing_any_more_is_over_though_no_watcher_saw_it(tenants: Tenants) -> None:
-    """The next watcher does not know it: its workflow, which looks at it now and then, would recover it for ever."""
+    """The next watcher does not know the job. Its workflow surveys it now and then, and would recover it for ever."""
     made = await tenants.job(BATCH_JOB, "victim", "train")
     request = SurveyRequest(job_id="uid-of-train", nodes=())
     looking = PodActivities(tenants.cluster).survey
@@ -135,7 +138,7 @@ async def test_a_job_that_asks_for_nothing_any_more_is_over_though_no_watcher_sa
 
 
 async def test_a_new_job_does_not_take_the_pods_of_a_deleted_one_of_its_name(tenants: Tenants) -> None:
-    """The garbage collector has not come to them yet: they look alike, and would be gone a moment later."""
+    """The garbage collector has not deleted them yet: they look alike, and would be gone a moment later."""
     await tenants.job(TRAINING_JOB, "victim", "train")
     await tenants.pod("victim", "train-worker-0", "uid-of-former", owner(TRAINING_JOB, "train", "uid-of-former"))
     with pytest.raises(Conflict):
@@ -143,7 +146,7 @@ async def test_a_new_job_does_not_take_the_pods_of_a_deleted_one_of_its_name(ten
 
 
 async def test_a_new_job_does_not_take_the_service_of_a_deleted_one_of_its_name(tenants: Tenants) -> None:
-    """It gets its own when that one is gone; until then it has not begun."""
+    """A new job receives its own Service when that of the deleted job is gone, and does not begin before."""
     services, jobs = "/api/v1/namespaces/victim/services", TRAINING_JOB.path("victim")
     former = {"metadata": {"name": "train-manager", "ownerReferences": [owner(TRAINING_JOB, "train", "uid-of-former")]}}
     await tenants.scripted.put(services, former)
@@ -166,7 +169,8 @@ async def test_a_new_job_does_not_take_the_service_of_a_deleted_one_of_its_name(
 async def test_a_job_that_took_the_name_of_a_deleted_one_is_neither_suspended_nor_marked(
     tenants: Tenants, tmp_path: Path
 ) -> None:
-    """It was created after the former one was read, and before it was written: every write names the very job."""
+    """A job that took the name of a deleted one is neither suspended nor marked. It was created between read and write, and every
+    write names the UID."""
     path = BATCH_JOB.path("victim", "train")
 
     class Slow(Api):

@@ -1,4 +1,4 @@
-"""What the pods of a job say of a rank that has lost its pod."""
+"""The pods of a job describe a rank that has lost its pod."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def running(name: str, **annotations: str) -> Object:
 
 @pytest.mark.parametrize(("others", "neighbour"), [([], None), ([running("demo-worker-0-hot-0001")], "demo-worker-0-hot-0001")])
 def test_a_standby_is_no_neighbour(others: list[Object], neighbour: str | None) -> None:
-    """Nothing that a controller counts is on it: a pod that is made after it would be counted by nobody."""
+    """A standby lacks everything that a controller counts: a pod that is modelled on it would not be counted."""
     standby = running("demo-standby-0", **{POD_TYPE: "standby"})
     found = lost_rank(1, [(None, standby), *((0, pod) for pod in others)], ())
     assert (found.neighbour and found.neighbour["metadata"]["name"]) == neighbour

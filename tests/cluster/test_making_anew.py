@@ -1,4 +1,5 @@
-"""Pods that others make anew: who goes when, who counts as the next one, and what is said of those that do not come."""
+"""Pods that other controllers recreate: which one is deleted when, which one is its successor, and how missing ones are
+reported."""
 
 import asyncio
 from datetime import timedelta
@@ -32,7 +33,7 @@ def _rank(pod: Pod) -> int:
 
 
 async def test_a_pod_that_has_ended_is_left_to_its_scheduler_first(cluster: TheirCluster) -> None:
-    """It deletes the pod within its time: nobody else does."""
+    """A pod that has ended is left to its scheduler first, which deletes it in time. No other deletion happens."""
     old = cluster.fail(cluster.holder(1).metadata.name)
     waiting = asyncio.create_task(made(cluster, old))
     while not cluster.followers:
@@ -44,7 +45,7 @@ async def test_a_pod_that_has_ended_is_left_to_its_scheduler_first(cluster: Thei
 
 
 async def test_a_pod_that_was_told_to_leave_has_its_time(cluster: TheirCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exit that is on its way would end the next one; then it is deleted all the same."""
+    """An exit that is under way would end the next pod. After its time the pod is deleted all the same."""
     old = cluster.holder(1)
     assert (await made(cluster, old, within=0.1)).missing == f"pod {old.metadata.name} has not gone"
     assert cluster.writes == []
@@ -57,7 +58,7 @@ async def test_a_pod_that_was_told_to_leave_has_its_time(cluster: TheirCluster, 
 async def test_a_pod_that_will_not_leave_by_itself_goes_at_once(
     cluster: TheirCluster, told: bool, lost_nodes: tuple[str, ...]
 ) -> None:
-    """Nobody told it to, or nobody is there to hear it."""
+    """A pod that received no request to leave, or whose node is lost, is deleted at once."""
     old = cluster.holder(1)
     cluster.node_names.remove("node-1")
     (moved,) = (await made(cluster, old, told=told, lost_nodes=lost_nodes, within=5)).moved
@@ -65,7 +66,8 @@ async def test_a_pod_that_will_not_leave_by_itself_goes_at_once(
 
 
 async def test_a_pod_that_came_before_anybody_looked_is_the_next_one(cluster: TheirCluster) -> None:
-    """Its scheduler was quicker: nothing is deleted, and the old one is known by what stood for it."""
+    """A pod that its scheduler created before the first look is the successor. Nothing is deleted, and the old pod is known by
+    its short UID."""
     old = cluster.holder(1)
     await cluster.ensure_deleted(cluster.job_model.id, old.metadata.name, old.metadata.uid, 0)
     before = list(cluster.writes)
@@ -75,7 +77,7 @@ async def test_a_pod_that_came_before_anybody_looked_is_the_next_one(cluster: Th
 
 
 async def test_a_new_pod_that_fails_goes_like_an_old_one(cluster: TheirCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until one comes that lives."""
+    """A new pod that fails is deleted like an old one, until one lives."""
     monkeypatch.setattr(MakingAnew, "DELETED_BY_OTHERS", 0.0)
     old = cluster.holder(1)
     await cluster.ensure_deleted(cluster.job_model.id, old.metadata.name, old.metadata.uid, 0)
@@ -85,7 +87,7 @@ async def test_a_new_pod_that_fails_goes_like_an_old_one(cluster: TheirCluster, 
 
 
 async def test_all_of_them_are_awaited_and_each_that_is_missing_is_named(cluster: TheirCluster) -> None:
-    """One comes, one gets no node."""
+    """One pod is recreated, one finds no node."""
     cluster.late.add(2)
     old = [cluster.holder(1), cluster.holder(2)]
     found = await made(cluster, *old, told=False, within=0.5)
@@ -94,7 +96,7 @@ async def test_all_of_them_are_awaited_and_each_that_is_missing_is_named(cluster
 
 
 async def test_a_pod_that_nobody_makes_is_said(cluster: TheirCluster) -> None:
-    """Its controller is away."""
+    """A pod that its controller does not create is reported as missing."""
     old = cluster.holder(1)
     del cluster.pods_by_name[old.metadata.name]
     assert (await made(cluster, old, within=0.1)).missing == "nobody has made the pod of pod rank 1 anew"

@@ -1,4 +1,4 @@
-"""What a person may write in a job file, and what each mistake is answered with."""
+"""A job file accepts these fields, and each mistake is answered with what is accepted."""
 
 import tracemalloc
 from datetime import timedelta
@@ -16,7 +16,7 @@ from rekindle.model.training_side import TrainingSide
 
 
 def written(spec: dict[str, object] | None = None, **changes: object) -> str:
-    """A manifest that is right, with changes."""
+    """Returns a valid manifest with changes."""
     document: dict[str, object] = {
         "apiVersion": "rekindle.io/v1",
         "kind": "TrainingJob",
@@ -28,7 +28,7 @@ def written(spec: dict[str, object] | None = None, **changes: object) -> str:
 
 
 def test_defaults_follow_from_the_ranks() -> None:
-    """A pod asks for one accelerator a rank, and our own manager comes with its counts."""
+    """A pod asks for one accelerator per rank, and our own manager comes with its counts."""
     spec = parse(written()).spec
     assert spec.template.accelerators == 4
     assert spec.manager is not None
@@ -46,7 +46,7 @@ def test_what_is_written_counts() -> None:
 
 
 def test_mindio_brings_its_own_manager() -> None:
-    """With MindIO there is no manager's pod, and rank 0 is not replaceable unless the job says so."""
+    """A MindIO job has no manager's pod, and its rank 0 is not replaceable unless the job says so."""
     job = parse(written({"trainingSide": "mindio"}))
     assert job.spec.manager is None
     known = job_of(job, Limits())
@@ -60,7 +60,8 @@ def test_a_job_without_a_manager_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize("field", ["containers", "restartPolicy", "nodeName"])
 def test_what_is_ours_to_say_of_a_pod_is_refused(field: str) -> None:
-    """With what to write instead; all other fields of a pod are its owner's."""
+    """A pod field that we set ourselves is refused, with the field to use instead. All other fields of a pod belong to its
+    owner."""
     with pytest.raises(BadInput, match=rf"spec\.kubernetes\.pod.*{field}: "):
         parse(written({"kubernetes": {"image": "x", "pod": {field: "any", "volumes": []}}}))
     assert parse(written({"kubernetes": {"image": "x", "pod": {"volumes": []}}}))
@@ -138,7 +139,7 @@ def test_a_mistake_is_named_with_what_is_accepted(text: str, words: list[str]) -
     ],
 )
 def test_a_slip_in_a_key_of_the_contract_is_refused(field: str, written_as: str, meant: str) -> None:
-    """A key that is close to a known one would be ignored without a word: it is refused with the one that was meant."""
+    """A key that is close to a known one would be ignored silently: it is refused with the known one."""
     with pytest.raises(BadInput, match=f"metadata.{field}.{written_as}: unknown, did you mean {meant}?"):
         parse(written(metadata={"name": "gpt", field: {written_as: "x"}}))
 
@@ -148,13 +149,14 @@ def test_a_slip_in_a_key_of_the_contract_is_refused(field: str, written_as: str,
     [("limits", "limits"), ("training-side", "trainingSide"), ("ranks-per-pod", "ranksPerPod"), ("standbys", "standbys")],
 )
 def test_an_annotation_of_other_kinds_is_refused_with_its_field(word: str, field: str) -> None:
-    """What a TrainingJob has a field for is not read from an annotation: ignored without a word, it would seem to hold."""
+    """An annotation of other kinds is refused with the field that a TrainingJob has for it. It would be ignored, and seem to
+    hold."""
     with pytest.raises(BadInput, match=f"metadata.annotations.rekindle.io/{word}: not read of a TrainingJob, use spec.{field}"):
         parse(written(metadata={"name": "gpt", "annotations": {f"rekindle.io/{word}": "1"}}))
 
 
 def test_unrelated_keys_are_nobodys_business() -> None:
-    """Labels and annotations of other programs are taken as they are, also those that have a word in common with ours."""
+    """Labels and annotations of other programs are accepted as they are, also those that share a word with ours."""
     ours = ("team", "strategy", "framework-version", "app.kubernetes.io/managed-by", "example.com/framework", "huawei.com/limits")
     job = parse(written(metadata={"name": "gpt", "labels": dict.fromkeys(ours, "x"), "annotations": dict.fromkeys(ours, "x")}))
     assert set(job.metadata.labels) == set(job.metadata.annotations) == set(ours)
@@ -176,7 +178,7 @@ def test_a_relation_is_judged_with_the_installations_limits() -> None:
 
 
 def test_a_job_object_with_a_bad_label_is_refused_by_name() -> None:
-    """A job object that did not come from a manifest is judged alike."""
+    """A job object that did not come from a manifest is validated alike."""
     job = JobObject(
         metadata=ObjectMeta(name="x", labels={"subHealthyStrategy": "maybe"}, annotations={"rekindle.io/capabilities": "fly"}),
         spec=JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("x",)), training_side="else"),
@@ -221,7 +223,7 @@ def test_a_job_object_beyond_the_products_sizes_is_refused(spec: dict[str, Any],
 
 
 def test_only_what_recoveries_read_of_labels_and_annotations_is_kept() -> None:
-    """An annotation of somebody else's may be as large as Kubernetes allows: it is in no payload of ours."""
+    """An annotation of another program may be as large as Kubernetes allows, and is in no payload of ours."""
     others = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 200_000}
     document = written(metadata={"name": "gpt", "labels": {"framework": "pytorch", "team": "a"}, "annotations": others})
     known = job_of(parse(document), Limits())
@@ -229,12 +231,12 @@ def test_only_what_recoveries_read_of_labels_and_annotations_is_kept() -> None:
 
 
 def test_a_file_may_have_several_jobs() -> None:
-    """One in each document; those without content, as behind a last `---`, are nothing."""
+    """A file has one job per document; empty documents, as after a last `---`, are ignored."""
     text = f"---\n{written()}\n---\n{written()}\n---\n"
     assert [job.metadata.name for job in parse_all(text)] == ["gpt", "gpt"]
 
 
 def test_a_wrong_document_of_several_is_named() -> None:
-    """Nothing is started of a file of which one document is wrong."""
+    """No job of a file starts if one document is wrong."""
     with pytest.raises(BadInput, match=r"^document 2 of 2: .*spec.podz: unknown field"):
         parse_all(f"{written()}\n---\n{written({'podz': 2})}")

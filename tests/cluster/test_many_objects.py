@@ -1,4 +1,5 @@
-"""Clusters of tens of thousands of objects: how they are listed, what is kept of them, and how many jobs are told at once."""
+"""Clusters of tens of thousands of objects: how they are listed, what is kept of them, and how many jobs receive reports at
+once."""
 
 import asyncio
 import copy
@@ -54,7 +55,7 @@ async def snapshot(api: Api) -> Snapshot:
 
 
 def a_pod(name: str, job: str, **metadata: object) -> Object:
-    """Of a job that owns it."""
+    """Returns a pod with the job that owns it."""
     pod = valid_objects.pod("", name)
     owner = {"apiVersion": TRAINING_JOB.api_version, "kind": TRAINING_JOB.name, "name": job, "uid": f"uid-of-{job}"}
     pod["metadata"]["labels"] = {keys.JOB_ID: f"uid-of-{job}", "team": "vision"}
@@ -66,7 +67,7 @@ def a_pod(name: str, job: str, **metadata: object) -> Object:
 
 
 async def test_a_list_is_streamed_and_a_watch_goes_on_behind_it(server: tuple[ScriptedApi, Api]) -> None:
-    """One request, whose objects come one by one, with a bookmark behind the last."""
+    """One request returns objects one by one, with a bookmark after the last."""
     scripted, api = server
     for number in range(3):
         await scripted.put(PODS, valid_objects.pod("", f"pod-{number}"))
@@ -77,7 +78,7 @@ async def test_a_list_is_streamed_and_a_watch_goes_on_behind_it(server: tuple[Sc
 
 
 async def test_a_server_that_streams_no_lists_is_asked_for_pages(server: tuple[ScriptedApi, Api]) -> None:
-    """It refuses the first stream, and is asked for none again."""
+    """A server that refuses the first stream of a list receives no second one, and is asked for pages."""
     scripted, api = server
     scripted.streams = False
     for number in range(5):
@@ -94,7 +95,7 @@ async def test_a_server_that_streams_no_lists_is_asked_for_pages(server: tuple[S
 async def test_a_stream_that_breaks_is_tried_again_later(
     server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch, paged: float, streams: int
 ) -> None:
-    """A server that starts again streams lists behind that too, which takes less of everything than pages do."""
+    """A server that restarts streams lists again afterwards, which costs less of everything than pages do."""
     monkeypatch.setattr(api_server, "PAGED", paged)
     scripted, api = server
     scripted.ends_streams = True
@@ -106,7 +107,7 @@ async def test_a_stream_that_breaks_is_tried_again_later(
 
 
 async def test_a_server_that_is_away_may_stream_lists(server: tuple[ScriptedApi, Api]) -> None:
-    """It said nothing of them."""
+    """A server that was unavailable may still stream lists, because its error said nothing about streams."""
     scripted, api = server
     scripted.answers["GET", PODS] = (503, {"kind": "Status", "code": 503, "message": "etcd is away"})
     with pytest.raises(ClusterUnavailable):
@@ -131,7 +132,7 @@ async def test_a_page_of_large_objects_has_few_of_them(server: tuple[ScriptedApi
 
 
 async def test_what_ends_while_a_list_is_streamed_is_not_there(server: tuple[ScriptedApi, Api]) -> None:
-    """Changes may come before the bookmark: of a pod, a node and a job that are gone by then nothing is told."""
+    """Changes may come before the bookmark: a pod, a node or a job that is gone by then is not reported."""
     scripted, api = server
     await scripted.put(TRAINING_JOB.path("default"), a_training_job("stays"))
     for name in ("stays", "goes"):
@@ -150,7 +151,7 @@ def a_training_job(name: str) -> Object:
 
 
 async def test_of_a_pod_is_kept_what_is_looked_at(server: tuple[ScriptedApi, Api]) -> None:
-    """Ten thousand pods have words of their owners, and records of who wrote which field, which are larger than all else."""
+    """Ten thousand pods have metadata of their owners, and records of who wrote which field, which are larger than all else."""
     scripted, api = server
     await scripted.put(TRAINING_JOB.path("default"), a_training_job("train"))
     await scripted.put(PODS, a_pod("worker", "train", managedFields=[{"manager": "kubelet", "fieldsV1": {}}]))
@@ -162,11 +163,11 @@ async def test_of_a_pod_is_kept_what_is_looked_at(server: tuple[ScriptedApi, Api
 
 
 class Sent(dict[str, object]):
-    """An object of which is known whether somebody keeps it."""
+    """An object whose lifetime shows whether it is kept."""
 
 
 async def test_of_a_pod_our_own_controller_keeps_what_it_looks_at(server: tuple[ScriptedApi, Api]) -> None:
-    """It has less memory than 5,000 pods of realistic size, and whoever has no controller has no manager either."""
+    """Our own controller keeps only the fields of a pod that it reads. It has less memory than 5,000 pods of realistic size."""
     scripted, api = server
     await scripted.put(TRAINING_JOB.path("default"), a_training_job("train"))
     await scripted.put(PODS, a_pod("worker", "train", managedFields=[{"manager": "kubelet", "fieldsV1": {}}]))
@@ -185,7 +186,7 @@ async def test_of_a_pod_our_own_controller_keeps_what_it_looks_at(server: tuple[
 async def test_who_may_speak_for_a_large_job_is_seen_page_by_page(
     server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gateway that starts asks of sixteen jobs at once: of no pod all is kept until the last page has come."""
+    """A gateway that starts asks for sixteen jobs at once: it never holds whole pods until the last page."""
     scripted, api = server
     await scripted.put(TRAINING_JOB.path("default"), a_training_job("train"))
     sent: list[weakref.ref[Sent]] = []
@@ -210,7 +211,7 @@ async def test_who_may_speak_for_a_large_job_is_seen_page_by_page(
 
 
 async def test_parts_of_many_job_sets_are_not_asked_for_one_by_one(server: tuple[ScriptedApi, Api]) -> None:
-    """Whose Job it is says the list of all Jobs."""
+    """The list of all Jobs says which JobSet a part belongs to. Parts are not requested one by one."""
     scripted, api = server
     job_set = copy.deepcopy(valid_objects.JOBS[JOB_SET])
     job_set["metadata"] |= {"name": "set", "uid": "uid-of-set", "labels": {keys.MANAGED: "true"}}
@@ -232,7 +233,7 @@ async def test_parts_of_many_job_sets_are_not_asked_for_one_by_one(server: tuple
 
 
 async def test_parts_of_a_large_job_set_are_changed_side_by_side(server: tuple[ScriptedApi, Api]) -> None:
-    """One after the other, thousands of them keep a job from its restart for a minute."""
+    """A restart of thousands of parts would take a minute one after the other."""
     scripted, api = server
     job_set, names = copy.deepcopy(valid_objects.JOBS[JOB_SET]), ("first", "second")
     job_set["metadata"] |= {"name": "set", "uid": "uid-of-set", "annotations": {keys.STOPPED: "yes"}}
@@ -256,7 +257,8 @@ async def test_parts_of_a_large_job_set_are_changed_side_by_side(server: tuple[S
 async def test_a_kind_that_is_installed_later_is_watched_soon(
     server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its jobs would go without protection until everything is listed anew, which is an hour."""
+    """A kind that is installed later is watched soon. Otherwise its jobs would have no protection until the next list, an hour
+    later."""
     monkeypatch.setattr(watch, "INSTALLED", 0.01)
     scripted, api = server
     absent = ("GET", JOB_SET.path())
@@ -287,7 +289,7 @@ class Slow(TemporalJobWorkflows):
 
 
 async def test_a_fault_waits_for_no_thousand_of_registrations() -> None:
-    """A watcher that starts registers all jobs, a few of them at a time; what is wrong with one is told beside them."""
+    """A watcher that starts registers all jobs, a few of them at a time; a fault of one job is reported beside them."""
     workflows, job = Slow(), job_of(job_views.job(), Limits())
     calm = Register(registration=Registration(job=job, sighting=Sighting(holders=("a", "b"))))
     sick = Sighted(sighting=Sighting(holders=("a", "")))
@@ -303,7 +305,8 @@ async def test_a_fault_waits_for_no_thousand_of_registrations() -> None:
 
 
 async def test_two_watchers_say_once_what_is_wrong_with_an_object(server: tuple[ScriptedApi, Api]) -> None:
-    """While one takes the other's place both run for a moment, and a new one finds what the last one has said."""
+    """Two watchers report once what is wrong with an object. Both run for a moment while one replaces the other, and the new one
+    finds the earlier event."""
     scripted, api = server
     job = a_training_job("train")
     job["spec"]["pods"] = "many"
@@ -317,7 +320,8 @@ async def test_two_watchers_say_once_what_is_wrong_with_an_object(server: tuple[
 
 
 async def test_what_is_wrong_with_many_objects_is_said_a_few_at_a_time(server: tuple[ScriptedApi, Api]) -> None:
-    """One tenant has thousands of them, and the watcher starts: each would have a connection of its own at the same moment."""
+    """One tenant has thousands of wrong objects when the watcher starts: each would have a connection of its own at the same
+    moment."""
     scripted, api = server
     scripted.held["POST", EVENTS] = asyncio.Event()
     for number in range(100):
@@ -337,7 +341,7 @@ async def test_what_is_wrong_with_many_objects_is_said_a_few_at_a_time(server: t
 
 
 def test_a_node_that_says_that_it_lives_shows_nothing_new() -> None:
-    """Each of thousands does so every few minutes; every other change counts."""
+    """Each of thousands of nodes renews its lease every few minutes; every other change counts."""
     node = valid_objects.node("node")
     beats = copy.deepcopy(node)
     beats["metadata"] |= {"resourceVersion": "8", "managedFields": [{"manager": "kubelet"}]}

@@ -1,4 +1,4 @@
-"""Nodes with networks of their own: real namespaces, real traffic, cables that are really pulled."""
+"""Nodes with networks of their own: real namespaces, real traffic, and links that are really taken down."""
 
 import asyncio
 import json
@@ -22,10 +22,10 @@ FIRST, BACKUP = "eth1", "eth2"
 HUB = "10.77.0.1"
 
 NOISE = 2000
-"""Bytes that the ends of a link may say to each other: who has which address."""
+"""Bytes that the ends of a link may exchange for address resolution."""
 
 TORCH_LIMIT = 100.0
-"""Seconds: two pods, which give way to all others, import torch."""
+"""Seconds in which two pods of low priority import torch."""
 
 TELLS = ("sh", "-c", "env; exec sleep 1000")
 
@@ -79,7 +79,7 @@ def gateway_port() -> int:
 
 @pytest.fixture(scope="module")
 def socket(tmp_path_factory: pytest.TempPathFactory, gateway_port: int) -> Iterator[Path]:
-    """A cluster whose nodes have networks, for this module."""
+    """Runs a cluster whose nodes have networks, for this module."""
     state = tmp_path_factory.mktemp("state")
     with shared_cluster(state, nodes=3, accelerators_per_node=2, gateway_port=gateway_port, links=True) as path:
         yield path
@@ -113,7 +113,8 @@ async def test_without_a_manager_rank_zero_is_the_master(client: ClusterClient) 
 
 
 async def test_pods_reach_the_gateway_from_their_networks(client: ClusterClient, gateway_port: int) -> None:
-    """It listens on the machine's loopback, as ever; one that is started again is reached again."""
+    """Pods reach the gateway from their networks, though it listens on the machine's loopback. A gateway that restarts is reached
+    again."""
     for name in ("first", "second"):
         async with answering(gateway_port) as heard:
             await client.submit(job_object(name, command=script(CALLS), manager=script(CALLS)))
@@ -125,7 +126,7 @@ async def test_pods_reach_the_gateway_from_their_networks(client: ClusterClient,
 
 @asynccontextmanager
 async def answering(port: int) -> AsyncIterator[list[str]]:
-    """What callers say at a port of the machine."""
+    """Yields what callers send to a port of the machine."""
     heard: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,7 +145,7 @@ async def answering(port: int) -> AsyncIterator[list[str]]:
 
 
 async def test_traffic_of_ranks_leaves_by_the_first_link_and_ends_with_it(client: ClusterClient) -> None:
-    """Two nodes reduce a tensor: the first links count its bytes, the backups none. With the cable pulled they cannot."""
+    """Two nodes reduce a tensor: the first links count its bytes, the backups none. Without the link they cannot."""
     job = await client.submit(job_object(command=script(EXCHANGES), pods=2, accelerators=2))
     pods = await until_running(client, "demo-worker-0", "demo-worker-1")
     before = {pod.spec.node_name: await links_of(client, pod.spec.node_name) for pod in pods}
@@ -161,7 +162,8 @@ async def test_traffic_of_ranks_leaves_by_the_first_link_and_ends_with_it(client
 
 
 async def test_a_link_that_is_down_has_no_cable(client: ClusterClient) -> None:
-    """Its node's pods see that, as they see a real one; the node's status, events and the watch tell it, and no other link is."""
+    """A link that is down has no carrier, and its node's pods see that as on a real one. The node's status, events and the watch
+    report it, and no other link changes."""
     await client.submit(job_object(command=script(LOOKS)))
     (pod,) = await until_running(client, "demo-worker-0")
     node = pod.spec.node_name
@@ -180,7 +182,7 @@ async def test_a_link_that_is_down_has_no_cable(client: ClusterClient) -> None:
 async def test_links_are_seen_and_pulled_on_the_command_line(
     client: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`fault inject --link` pulls a cable, `nodes` shows it, `fault clear` plugs it in again."""
+    """`fault inject --link` takes a link down, `nodes` shows it, `fault clear` brings it up again."""
     monkeypatch.setenv("REKINDLE_CLUSTER_SOCKET", str(client.socket))
     await jobs.inject("node-2", link=FIRST)
     await jobs.nodes()
@@ -194,7 +196,7 @@ async def test_links_are_seen_and_pulled_on_the_command_line(
 
 
 async def test_a_leaf_takes_the_links_of_all_nodes_with_it(client: ClusterClient) -> None:
-    """And brings them back."""
+    """A leaf takes the links of all nodes down, and up again."""
     for up in (False, True):
         await client.set_leaf(BACKUP, up=up)
         nodes = await client.nodes()
@@ -202,7 +204,7 @@ async def test_a_leaf_takes_the_links_of_all_nodes_with_it(client: ClusterClient
 
 
 async def test_a_link_that_a_node_does_not_have_is_named(client: ClusterClient) -> None:
-    """With the field, and the links that there are."""
+    """A link that a node does not have is refused with the field and the existing links."""
     with pytest.raises(Invalid, match=r"links\.0\.name: 'eth7' is no link of node-1 \(accepted: eth1, eth2\)"):
         await client.set_link("node-1", "eth7", up=False)
     assert all(link.up for link in (await client.node("node-1")).status.links)
@@ -212,7 +214,7 @@ async def test_a_link_that_a_node_does_not_have_is_named(client: ClusterClient) 
 
 
 async def test_nothing_is_left_of_a_cluster_that_is_killed(tmp_path: Path) -> None:
-    """No process of it, thus none of its networks; those of the machine were never touched."""
+    """None of its processes, and thus none of its networks, is left. Those of the machine were never touched."""
     interfaces, here = sockets.if_nameindex(), network_of(psutil.Process().pid)
     async with cluster_process(tmp_path, nodes=2, accelerators_per_node=1, links=True) as running:
         await running.client.submit(job_object(pods=2, command=("sh", "-c", "setsid sleep 1000 & sleep 1000"), manager=TELLS))
@@ -229,7 +231,7 @@ async def test_nothing_is_left_of_a_cluster_that_is_killed(tmp_path: Path) -> No
 
 
 async def test_a_cluster_without_its_way_to_the_gateway_ends(tmp_path: Path) -> None:
-    """Its pods could be told nothing: that is the loss of a machine, and no silence."""
+    """A cluster without its relay to the gateway ends, as a lost machine does, because its pods cannot be reached."""
     async with cluster_process(tmp_path, nodes=1, links=True) as running:
         (relay,) = [one for one in psutil.Process(running.process.pid).children() if "relay.py" in " ".join(one.cmdline())]
         relay.kill()
@@ -243,7 +245,7 @@ def pid_of(pod: Pod) -> int:
 
 
 def network_of(pid: int) -> int:
-    """The namespace that a process is in; 0 where it is gone, or is none of ours."""
+    """Returns the network namespace of a process; 0 where it is gone, or is not ours."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/ns/net").stat().st_ino
     return 0

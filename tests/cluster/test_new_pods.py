@@ -1,4 +1,5 @@
-"""Which pods are those of a restart, where somebody else makes them and the cluster's clock tells seconds."""
+"""Pods of a restart are told from older ones, where another controller creates them and the cluster's clock counts whole
+seconds."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +16,7 @@ SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def all_created_then(cluster: ScriptedCluster) -> list[Pod]:
-    """The cluster's pods, each created in the same second as the others."""
+    """Returns the cluster's pods, each created in the same second as the others."""
     pods = list(cluster.pods_by_name.values())
     return [
         cluster._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"creation_timestamp": SECOND})}))
@@ -24,8 +25,8 @@ def all_created_then(cluster: ScriptedCluster) -> list[Pod]:
 
 
 async def test_pods_that_are_made_in_the_second_of_the_old_ones_are_new() -> None:
-    """As after a pod that somebody deleted, came back at once, and was deleted again by the restart: they are waited for, and
-    the old ones are not taken for them."""
+    """Pods that are created in the same second as the old ones are new and are waited for, and old ones are not taken for new.
+    Such a case is a pod that was deleted, recreated at once and deleted again by the restart."""
     job = a_job()
     cluster = ScriptedCluster(job)
     pods, run = PodActivities(cluster), ActivityEnvironment().run
@@ -46,7 +47,7 @@ async def test_pods_that_are_made_in_the_second_of_the_old_ones_are_new() -> Non
 
 
 async def test_a_standby_is_not_counted_as_a_pod_of_the_restart() -> None:
-    """One may be made late, by a worker that stood still while the job was stopped."""
+    """A worker that stalled while the job was stopped may create one late."""
     job = a_job(standbys=1)
     cluster = ScriptedCluster(job, nodes=4)
     await cluster.ensure_standbys(job.id, 1, ())
@@ -58,7 +59,7 @@ async def test_a_standby_is_not_counted_as_a_pod_of_the_restart() -> None:
 
 
 async def test_a_pod_of_a_lost_node_does_not_run() -> None:
-    """The cluster says that it does for minutes, or for ever; ranks that wait for it wait in vain."""
+    """The cluster reports it as running for minutes, or for ever; ranks that wait for it wait in vain."""
     job = a_job()
     cluster = ScriptedCluster(job)
     pod = cluster.holder(1)
@@ -75,14 +76,14 @@ CRASHED = PodStatus(phase=PodPhase.FAILED, exit_code=1)
 
 
 def with_status(cluster: ScriptedCluster, rank: int, status: PodStatus) -> str:
-    """Node of the pod."""
+    """Sets the status of a rank's pod, and returns the pod's node."""
     pod = cluster.holder(rank)
     cluster._put(pod.model_copy(update={"status": status}))
     return pod.spec.node_name
 
 
 async def test_pods_that_do_not_start_on_one_node_are_not_waited_for() -> None:
-    """The others run, and another node may do better: its name is in the answer, long before the end of the time."""
+    """The other pods run, and another node may do better: the answer names the node long before the time is over."""
     job = a_job()
     cluster = ScriptedCluster(job)
     node = with_status(cluster, 1, STUCK)
@@ -101,7 +102,7 @@ async def test_pods_that_do_not_start_on_one_node_are_not_waited_for() -> None:
 async def test_a_place_is_told_of_only_where_the_place_may_be_the_reason(
     statuses: tuple[PodStatus | None, ...], failed_on: int
 ) -> None:
-    """A pod that has run and failed says nothing of its node, and one of many that start nowhere neither."""
+    """A pod that has run and failed says nothing about its node, and nor does one of many that start nowhere."""
     job = a_job()
     cluster = ScriptedCluster(job)
     for rank, status in enumerate(statuses):
@@ -114,7 +115,7 @@ async def test_a_place_is_told_of_only_where_the_place_may_be_the_reason(
 
 
 async def test_a_backup_that_does_not_start_tells_of_its_place() -> None:
-    """The pod whose place it takes runs elsewhere, from the same template."""
+    """The pod that it replaces runs elsewhere, from the same template."""
     job = a_job()
     cluster = ScriptedCluster(job)
     node = with_status(cluster, 1, STUCK)
@@ -124,7 +125,7 @@ async def test_a_backup_that_does_not_start_tells_of_its_place() -> None:
 
 
 async def test_a_pod_that_has_ended_and_is_kept_holds_no_restart_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes are gone, and a finalizer of somebody keeps the object; one that may run still is waited for."""
+    """The processes are gone, and a foreign finalizer keeps the object; a pod that may still run is waited for."""
     monkeypatch.setattr("activities.pods.KEPT", timedelta(0))
     job = a_job()
     cluster = ScriptedCluster(job)

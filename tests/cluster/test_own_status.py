@@ -17,14 +17,14 @@ def conditions(status: Any) -> dict[str, str]:
 
 
 def test_a_job_that_runs_says_so() -> None:
-    """Its object means something, its pods are made, and its workers run."""
+    """A running job's status says that its object is accepted, its pods are created and its workers run."""
     status = told(job(), JobPhase.RUNNING, "", FIRST)
     assert (status["phase"], status["observedGeneration"]) == ("Running", 1)
     assert conditions(status) == {"Accepted": "True", "PodsMade": "True", "Training": "True"}
 
 
 def test_a_condition_has_the_time_of_its_last_change() -> None:
-    """However often it is told again, and for whichever generation."""
+    """The time of a condition does not depend on the number of repetitions or on the generation."""
     before = told(job(), JobPhase.PENDING, "", FIRST)
     after = told(job(before, generation=2), JobPhase.RUNNING, "", LATER)
     times = {one["type"]: one["lastTransitionTime"] for one in after["conditions"]}
@@ -34,14 +34,14 @@ def test_a_condition_has_the_time_of_its_last_change() -> None:
 
 
 def test_an_object_that_means_nothing_says_why() -> None:
-    """Nothing of it was made."""
+    """No object of such a job was created."""
     status = told(job(), JobPhase.FAILED, "spec.pods: wrong", FIRST)
     assert conditions(status) == {"Accepted": "False", "Training": "False"}
     assert status["conditions"][0]["message"] == status["message"] == "spec.pods: wrong"
 
 
 def test_pods_that_are_refused_leave_the_phase_as_it_was() -> None:
-    """A job that was not begun has none; what else was said of it stays."""
+    """A job that has not begun has no phase; its other conditions stay."""
     status = in_trouble(job(), "exceeded quota " * 1000, FIRST)
     assert "phase" not in status
     assert conditions(status) == {"PodsMade": "False"}

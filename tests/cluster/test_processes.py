@@ -1,4 +1,4 @@
-"""Pods as processes: nothing outlives its pod, and no pod its cluster, however either of them goes."""
+"""Pods as processes: no process outlives its pod, and no pod its cluster, however either of them ends."""
 
 import asyncio
 import contextlib
@@ -30,13 +30,13 @@ from tests.support.cluster import (
 )
 
 FAMILY = "setsid sleep 1000 & sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &) ; echo up; wait"
-"""A pod with a child in its group, one in a session of its own, and one whose parent is gone."""
+"""A pod with a child in its process group, one in a session of its own, and one whose parent is gone."""
 
 STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 
 
 async def family(client: ClusterClient, script: str = FAMILY, name: str = "demo") -> tuple[Pod, list[psutil.Process]]:
-    """A running pod, and all its processes."""
+    """Returns a running pod, and all its processes."""
     await client.submit(job_object(name, command=("sh", "-c", script)))
     (pod,) = await until_running(client, f"{name}-worker-0")
     async for piece in client.logs(pod.metadata.name, follow=True):
@@ -54,19 +54,19 @@ def _environment_of(process: psutil.Process) -> list[str]:
 
 
 async def all_gone(processes: list[psutil.Process]) -> bool:
-    """Whether all of them end within some seconds."""
+    """Returns whether all processes end within some seconds."""
     _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=10)
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 async def test_pods_give_way_to_the_control_plane(client: ClusterClient) -> None:
-    """All processes of a pod, in whatever session, are nicer than the cluster that started them."""
+    """Processes of a pod, in whatever session, have a lower priority than the cluster that started them."""
     _, processes = await family(client)
     assert {process.nice() for process in processes} == {psutil.Process().nice() + NICE}
 
 
 async def test_a_deleted_pod_takes_its_whole_family_with_it(client: ClusterClient) -> None:
-    """When a pod is gone none of its processes is left, in whatever session they were."""
+    """A deleted pod leaves no process behind, in whatever session it was."""
     pod, processes = await family(client)
     assert len(processes) >= 4
     await client.delete_pod(pod.metadata.name, pod.metadata.uid, 0)
@@ -75,7 +75,7 @@ async def test_a_deleted_pod_takes_its_whole_family_with_it(client: ClusterClien
 
 
 async def test_a_pod_ends_with_its_first_process(client: ClusterClient) -> None:
-    """When a pod's first process ends by itself, what it left behind is killed before the pod is over."""
+    """A pod whose first process ends is over only after its remaining processes were killed."""
     await client.submit(job_object(command=("sh", "-c", "setsid sleep 1000 & echo $!; exit 0")))
     await until(client, lambda view: phase(view, "demo-worker-0") is PodPhase.SUCCEEDED)
     pid = int("".join([piece async for piece in client.logs("demo-worker-0")]))
@@ -84,7 +84,7 @@ async def test_a_pod_ends_with_its_first_process(client: ClusterClient) -> None:
 
 
 async def test_sigterm_comes_before_sigkill(client: ClusterClient) -> None:
-    """Within its grace period a pod may tidy up."""
+    """A pod may tidy up after SIGTERM, within its grace period."""
     pod, _ = await family(client, "trap 'echo tidied; exit 0' TERM; echo up; while :; do sleep 0.02; done")
     pieces = client.logs(pod.metadata.name, follow=True)
     first = await anext(pieces)
@@ -116,7 +116,7 @@ async def test_a_killed_pod_says_what_killed_it(client: ClusterClient) -> None:
 
 
 async def test_a_killed_cluster_leaves_no_orphan(tmp_path: Path) -> None:
-    """SIGKILL of the cluster ends all processes of all its pods, and nobody answers any more."""
+    """SIGKILL of the cluster ends all processes of all its pods, and no process answers any more."""
     async with cluster_process(tmp_path) as running:
         processes = [process for name in ("a", "b") for process in (await family(running.client, name=name))[1]]
         await running.kill()
@@ -152,7 +152,7 @@ def _guardians(parent: psutil.Process) -> list[psutil.Process]:
 
 
 async def test_a_cluster_that_is_told_to_stop_ends_its_pods_in_order(tmp_path: Path) -> None:
-    """SIGTERM gives pods their grace and ends what ignores it; the socket is gone, the exit code 0."""
+    """SIGTERM gives pods their grace period and kills what ignores it; the socket is gone, the exit code 0."""
     async with cluster_process(tmp_path) as running:
         pod, processes = await family(running.client, "trap 'echo tidied; exit 0' TERM; echo up; while :; do sleep 0.02; done")
         job = await running.client.job("demo")
@@ -177,7 +177,8 @@ async def test_a_cluster_that_is_told_twice_stops_at_once(tmp_path: Path) -> Non
 
 
 async def test_a_stale_socket_is_replaced_and_a_live_one_is_an_error(tmp_path: Path) -> None:
-    """After a crash a new cluster takes the socket over; beside a living one it refuses to start and names the socket."""
+    """A stale socket is replaced by a new cluster after a crash. Beside a living cluster a second one refuses to start, and names
+    the socket."""
     async with cluster_process(tmp_path) as first:
         await first.kill()
         assert first.socket.exists()
@@ -219,7 +220,7 @@ async def test_a_socket_path_that_is_too_long_keeps_the_cluster_from_starting(tm
 
 
 async def test_job_directory_and_port_stay_with_the_job(tmp_path: Path) -> None:
-    """Two jobs have two directories and two ports, below the ports that connections get."""
+    """Two jobs have two directories and two ports, below the range of ephemeral ports."""
     async with local_cluster(tmp_path) as client:
         jobs = [await client.submit(job_object(name)) for name in ("a", "b")]
     directories = {job.status.directory for job in jobs}
@@ -230,7 +231,7 @@ async def test_job_directory_and_port_stay_with_the_job(tmp_path: Path) -> None:
 
 
 async def test_a_watcher_that_does_not_read_is_cut() -> None:
-    """Who is further behind than the backlog loses the watch, not the cluster its memory."""
+    """A watcher that is further behind than the backlog loses its watch, so that the cluster's memory stays bounded."""
     store = Store(lambda: None, backlog=3)
     with store.watching() as slow, store.watching() as quick:
         events = quick.events()

@@ -1,4 +1,5 @@
-"""Who else decides when the pods of a job run, by its object; what queues and autoscalers find on the pods that we make."""
+"""A job's object names other components that decide when its pods run. Pods that we create carry what queues and autoscalers look
+for."""
 
 import copy
 from typing import Any
@@ -31,12 +32,12 @@ def queue(one: Workload) -> str:
 
 @pytest.mark.parametrize("kind", [BATCH_JOB, JOB_SET, PYTORCH_JOB, TRAIN_JOB], ids=lambda kind: kind.name)
 def test_a_job_of_kueue_is_told_by_its_queue(kind: Kind) -> None:
-    """Whatever of its kinds."""
+    """The queue counts for each kind that Kueue knows."""
     assert queue(job(kind, labels={QUEUE: "gpus"})) == "Kueue, queue 'gpus'"
 
 
 def test_pods_of_kueue_are_told_by_their_queue() -> None:
-    """Without any object but them."""
+    """Pods of Kueue without a job object are recognized by their queue label."""
     mine = pod("default.loose", "one")
     mine["metadata"]["labels"][QUEUE] = "gpus"
     assert queue(bare_job("default", "default.loose", [mine])) == "Kueue, queue 'gpus'"
@@ -44,13 +45,13 @@ def test_pods_of_kueue_are_told_by_their_queue() -> None:
 
 @pytest.mark.parametrize("kind", [TRAINING_JOB, ASCEND_JOB], ids=lambda kind: kind.name)
 def test_kinds_that_kueue_does_not_know_are_restarted(kind: Kind) -> None:
-    """Its label means nothing there."""
+    """Kinds that Kueue does not know are restarted, and its label has no effect."""
     assert queue(job(kind, labels={QUEUE: "gpus"})) == ""
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_job_of_its_own_controller_is_restarted(kind: Kind) -> None:
-    """Nobody else has a word in it."""
+    """A job of its own controller is restarted, because no queue decides about it."""
     assert queue(job(kind)) == ""
 
 
@@ -69,12 +70,13 @@ MULTI = "kueue.x-k8s.io/multikueue"
     ],
 )
 def test_a_job_that_is_managed_by_somebody_else_is_told_by_that(one: Workload, words: str) -> None:
-    """Its own controller leaves it alone, and so a restart would have no pods."""
+    """A job that another controller manages is recognized by that field. Its own controller ignores it, so a restart would have
+    no pods."""
     assert queue(one) == words
 
 
 def test_a_job_whose_pods_wait_behind_a_gate_is_told_by_that() -> None:
-    """Whoever opens it decides."""
+    """The component that removes the gate decides."""
     body = copy.deepcopy(JOBS[BATCH_JOB])
     body["spec"]["template"]["spec"] |= GATED
     assert queue(Workload(BATCH_JOB, body)) == "whoever removes the scheduling gate 'example.com/quota'"
@@ -91,7 +93,8 @@ def backup(old: Object, kind: Kind = BATCH_JOB) -> Object:
 
 
 def test_a_backup_is_left_alone_by_whoever_makes_clusters_smaller() -> None:
-    """It has no controller that an autoscaler knows, and holds a rank in a moment; a standby holds nobody."""
+    """A backup is not evicted by autoscalers: it has no controller that they know, and soon holds a rank. A standby may be
+    evicted."""
     old = pod("uid-of-job", "one")
     assert backup(old)["metadata"]["annotations"].items() > {SAFE: "false", "karpenter.sh/do-not-disrupt": "true"}.items()
     made = standby_of(old, Workload(BATCH_JOB, JOBS[BATCH_JOB]), "standby", {}, ())["metadata"]["annotations"]
@@ -101,7 +104,7 @@ def test_a_backup_is_left_alone_by_whoever_makes_clusters_smaller() -> None:
 
 @pytest.mark.parametrize("mark", ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/workload", ""])
 def test_a_node_that_kueue_has_assigned_is_not_cloned(mark: str) -> None:
-    """The backup could be nowhere else; a host that the owner names himself stays."""
+    """A backup with that node could be nowhere else; a host that the owner names himself stays."""
     old = pod("uid-of-job", "one")
     old["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-0", "gpu": "a100"}
     old["metadata"]["annotations"] |= {mark: "x"} if mark else {}
@@ -110,8 +113,7 @@ def test_a_node_that_kueue_has_assigned_is_not_cloned(mark: str) -> None:
 
 
 def test_what_kueue_writes_on_a_pod_is_not_cloned() -> None:
-    """The workload is one of which the clone is no part, and Kueue would not let the clone run. What the owner asks of Kueue
-    is cloned."""
+    """The clone is no part of the Kueue workload, and Kueue would not let it run. The owner's requests to Kueue are cloned."""
     old = pod("uid-of-job", "one")
     asked = {"kueue.x-k8s.io/podset-required-topology": "rack"}
     old["metadata"]["labels"] |= {"kueue.x-k8s.io/managed": "true", "kueue.x-k8s.io/podset": "main", QUEUE: "default"}
@@ -124,7 +126,7 @@ def test_what_kueue_writes_on_a_pod_is_not_cloned() -> None:
 
 
 def test_the_gates_of_a_pod_are_read() -> None:
-    """A pod without a node that has one was never looked at by a scheduler."""
+    """A pod with a gate and without a node was never considered by a scheduler."""
     waiting = pod("uid-of-job", "one")
     waiting["spec"] |= GATED
     assert pod_of(waiting, Workload(BATCH_JOB, JOBS[BATCH_JOB]), ()).spec.gates == ("example.com/quota",)
@@ -142,7 +144,8 @@ BY_NODE_SELECTOR = {"annotations": {**EXCLUSIVE["annotations"], "alpha.jobset.si
     [({}, {}, True), (EXCLUSIVE, {}, False), ({}, EXCLUSIVE, False), (BY_NODE_SELECTOR, {}, True), (EXCLUSIVE, EXCLUSIVE, False)],
 )
 def test_a_set_whose_jobs_are_placed_exclusively_moves_no_pod(of_set: Object, of_jobs: Object, *, moves: bool) -> None:
-    """JobSet's webhook refuses clones of its pods, and says so too late; with nodes labelled beforehand it does not look."""
+    """JobSet's webhook refuses clones of its pods, and reports that too late. With nodes labelled beforehand it does not
+    check."""
     body = copy.deepcopy(JOBS[JOB_SET])
     body["metadata"] |= of_set
     body["spec"]["replicatedJobs"][0]["template"] |= {"metadata": of_jobs}

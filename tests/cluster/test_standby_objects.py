@@ -1,4 +1,4 @@
-"""Standbys as objects of Kubernetes: what becomes of one that has taken a rank, and of one that is made too late."""
+"""Standbys as objects of Kubernetes: one that has taken a rank, and one that is created too late."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def job_of_class(priority: str) -> Workload:
 
 
 def promoted(job: Workload, worker: Object) -> Object:
-    """A standby that was made after this worker and took its rank over."""
+    """Returns a standby that was created from this worker and took its rank over."""
     standby = made.standby_of(worker, job, "demo-standby-0", {}, ())
     own = standby["metadata"]
     own.update(uid="standby", resourceVersion="1")
@@ -43,8 +43,8 @@ def roles(pod: Object) -> list[Object]:
 
 @pytest.mark.parametrize("priority", ["", "high"])
 def test_a_pod_that_was_a_standby_is_cloned_as_a_worker(priority: str) -> None:
-    """Its backup waits for no rank, and has its job's priority again: nobody would give it one, and anybody would end it. So is
-    a standby that is made after it, where the class of standbys has gone meanwhile."""
+    """A pod that was a standby is cloned as a worker: its backup waits for no rank, and has its job's priority again. A later
+    standby keeps that priority, where the class of standbys is gone meanwhile."""
     job = job_of_class(priority)
     (*_, worker) = pods_of_training_job(job, "0", Places(), "gateway:8899")
     worker["metadata"]["uid"] = "worker"
@@ -58,7 +58,7 @@ def test_a_pod_that_was_a_standby_is_cloned_as_a_worker(priority: str) -> None:
 
 
 class Pods:
-    """Those of a job, as the API server and the reader have them."""
+    """Pods of a job, as the API server and the reader hold them."""
 
     def __init__(self, *pods: Object) -> None:
         self.there = list(pods)
@@ -75,7 +75,8 @@ class Pods:
 
 
 async def test_a_standby_that_is_made_while_its_job_is_stopped_holds_the_restart_up_no_longer_than_it_lives() -> None:
-    """By a worker that stood still meanwhile. Nobody else would end it before the restart has ended."""
+    """A standby that a stalled worker creates while its job is stopped delays the restart only until it is deleted. The restart
+    itself deletes it."""
     job = job_of_class("")
     (*_, worker) = pods_of_training_job(job, "0", Places(), "gateway:8899")
     late = made.standby_of(worker, job, "demo-standby-0", {}, ())

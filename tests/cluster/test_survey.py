@@ -1,4 +1,4 @@
-"""A look at a job on behalf of its workflow: the same value as the watcher tells, of the cluster as it answers now."""
+"""A survey of a job for its workflow: the same value as the watcher reports, of the cluster as it answers now."""
 
 from collections.abc import AsyncIterator
 
@@ -31,7 +31,7 @@ async def survey(cluster: LocalCluster, job_id: str, *nodes: str) -> Survey:
 
 
 async def test_a_survey_sees_what_the_watcher_sees(client: ClusterClient, cluster: LocalCluster) -> None:
-    """Holders and faults of the nodes that are named; of others it says nothing, and of nodes that are not there neither."""
+    """A survey has holders, and faults of the named nodes; it has no faults of other nodes or of nodes that do not exist."""
     job = await client.submit(job_object(pods=2, accelerators=2))
     first, second = await until_running(client, "demo-worker-0", "demo-worker-1")
     for pod in (first, second):
@@ -54,7 +54,7 @@ async def test_a_survey_sees_what_the_watcher_sees(client: ClusterClient, cluste
 async def test_a_survey_sees_that_a_node_was_deleted(
     client: ClusterClient, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the watcher shows it: its pods seem to run."""
+    """A survey reports a deleted node as the watcher does, while its pods seem to run."""
     job = await client.submit(job_object(pods=2, accelerators=2))
     first, _ = await until_running(client, "demo-worker-0", "demo-worker-1")
 
@@ -67,7 +67,7 @@ async def test_a_survey_sees_that_a_node_was_deleted(
 
 
 async def test_a_survey_says_that_a_job_is_gone_or_over(client: ClusterClient, cluster: LocalCluster) -> None:
-    """In the words in which the watcher tells its end."""
+    """A survey reports that a job is gone or over, with the watcher's text."""
     assert await survey(cluster, "no-such-job") == Survey(exists=False, ended="the job was deleted")
     job = await client.submit(job_object(command=("true",)))
     await until(client, lambda view: view.jobs["demo"].status.phase is JobPhase.SUCCEEDED)
@@ -76,14 +76,14 @@ async def test_a_survey_says_that_a_job_is_gone_or_over(client: ClusterClient, c
 
 
 async def test_a_survey_looks_at_a_hundred_nodes_at_most(client: ClusterClient, cluster: LocalCluster) -> None:
-    """Its answer says at which."""
+    """A survey looks at a hundred nodes at most, and its answer names them."""
     job = await client.submit(job_object())
     names = tuple(f"node-{number}" for number in range(MOST_NODES + 20))
     assert (await survey(cluster, job.metadata.uid, *names)).nodes == names[:MOST_NODES]
 
 
 async def test_of_a_job_that_is_gone_nothing_is_recorded_and_nothing_fails(cluster: LocalCluster) -> None:
-    """Its workflow may outlive it for a moment, and what it notes then is for nobody."""
+    """A record about a job that is gone is dropped and does not fail: its workflow may outlive it for a moment."""
     activities, event = JournalActivities(cluster), ClusterEvent(name="gone", kind="TrainingJob", reason="r", message="m")
     run = ActivityEnvironment().run
     await run(activities.record_event, EventRequest(job_id="no-such-job", event=event))

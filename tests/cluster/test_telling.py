@@ -1,4 +1,4 @@
-"""How news reach a job's workflow, on a real Temporal server; and the watcher as a process."""
+"""News reach a job's workflow on a real Temporal server, and the watcher runs as a process."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ from workers.watcher.job_workflows import JobUnknown, TemporalJobWorkflows
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NOBODY = "127.0.0.1:1"
-"""Where no Temporal server is."""
+"""An address without a Temporal server."""
 
 END = End(reason="the job was deleted")
 
@@ -43,14 +43,14 @@ def a_sighting(*problems: str) -> Sighted:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(temporal: WorkflowEnvironment) -> AsyncIterator[Client]:
-    """A server with a worker."""
+    """Yields the client of a server with a worker."""
     with temporal.with_time_skipping_disabled():
         async with scripted_jobs(temporal.client):
             yield temporal.client
 
 
 async def held(client: Client, uid: str) -> list[Registration | Sighting]:
-    """What the job's workflow took, in order."""
+    """Returns what the job's workflow accepted, in order."""
     handle = client.get_workflow_handle(job_workflow(uid))
     answer: list[Registration | Sighting] = await handle.query(HELD, result_type=list[Registration | Sighting])
     return answer
@@ -61,7 +61,7 @@ async def send(client: Client, uid: str, news: News, update_id: str = "") -> Non
 
 
 async def test_a_job_is_registered_told_and_ended(client: Client) -> None:
-    """Registration starts the job's workflow, news arrive there once however often they are told, and the end ends it."""
+    """Registration starts the job's workflow, news arrive there once however often they are sent, and the end ends it."""
     register, sighted = a_registration("told-1"), a_sighting()
     for _ in range(2):
         await send(client, "told-1", register, "first")
@@ -74,7 +74,7 @@ async def test_a_job_is_registered_told_and_ended(client: Client) -> None:
 
 
 async def test_a_job_that_lives_is_registered_again(client: Client) -> None:
-    """Another registration is another update of the same workflow; the job's name is where people look for it."""
+    """Another registration is another update of the same workflow."""
     for wishes in ({}, {"labels": {"framework": "mindspore"}}):
         await send(client, "told-2", a_registration("told-2", **wishes))
     frameworks = [one.job.framework for one in await held(client, "told-2") if isinstance(one, Registration)]
@@ -83,7 +83,7 @@ async def test_a_job_that_lives_is_registered_again(client: Client) -> None:
 
 
 async def test_a_job_that_ended_can_begin_again(client: Client) -> None:
-    """As one whose workflow was ended by mistake, or lost."""
+    """A job that ended can begin again, such as one whose workflow was ended by mistake or lost."""
     for _ in range(2):
         await send(client, "told-3", a_registration("told-3"))
         assert len(await held(client, "told-3")) == 1
@@ -91,14 +91,14 @@ async def test_a_job_that_ended_can_begin_again(client: Client) -> None:
 
 
 async def test_news_of_an_unknown_job_start_nothing(client: Client) -> None:
-    """Without a workflow a sighting and an end are JobUnknown."""
+    """A sighting and an end of a job without a workflow are JobUnknown, and start nothing."""
     for news in (a_sighting(), END):
         with pytest.raises(JobUnknown):
             await send(client, "told-never", news)
 
 
 async def test_a_refusal_has_its_reason(client: Client) -> None:
-    """In the workflow's own words."""
+    """A refusal has the workflow's own reason."""
     await send(client, "told-4", a_registration("told-4"))
     with pytest.raises(Refused, match="holders: two are too many"):
         await send(client, "told-4", a_sighting("refuse"))
@@ -106,7 +106,7 @@ async def test_a_refusal_has_its_reason(client: Client) -> None:
 
 
 async def test_nobody_answers_where_no_server_is() -> None:
-    """Without a Temporal server everything is Unavailable, and may be tried again."""
+    """A message without a Temporal server is Unavailable, and may be retried."""
     lazy = await Client.connect(NOBODY, plugins=[plugin()], lazy=True)
     for news in (a_registration("told-5"), a_sighting(), END):
         with pytest.raises(Unavailable):
@@ -114,7 +114,7 @@ async def test_nobody_answers_where_no_server_is() -> None:
 
 
 async def test_a_telling_that_blocks_can_be_cancelled(temporal: WorkflowEnvironment) -> None:
-    """Without a worker an update waits; a watcher that stops does not wait with it."""
+    """A message that waits for a worker can be cancelled, so that a watcher can stop."""
     telling = asyncio.create_task(send(temporal.client, "told-6", a_registration("told-6")))
     handle = temporal.client.get_workflow_handle(job_workflow("told-6"))
     done, _ = await asyncio.wait({telling}, timeout=0.5)
@@ -126,8 +126,8 @@ async def test_a_telling_that_blocks_can_be_cancelled(temporal: WorkflowEnvironm
 
 
 async def test_the_watcher_waits_for_everybody_and_stops_when_told(short_path: Path) -> None:
-    """Without a cluster and without Temporal the watcher is ready all the same, SIGTERM ends it with code 0, and it has written
-    nothing: what it knows follows from the world."""
+    """A watcher without a cluster and without Temporal is ready all the same. SIGTERM ends it with code 0, and it has written
+    nothing."""
     settings = {"REKINDLE_STATE_DIR": str(short_path), "TEMPORAL_ADDRESS": NOBODY}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "workers.watcher"), env={**environment(), **settings}, stdout=asyncio.subprocess.PIPE
@@ -140,7 +140,7 @@ async def test_the_watcher_waits_for_everybody_and_stops_when_told(short_path: P
 
 
 async def test_a_workflow_that_was_terminated_is_missed(client: Client) -> None:
-    """One that runs is not, however new it is; neither the list, which is late, nor the name alone decides."""
+    """A running workflow is not missed, however new it is; neither the list, which is late, nor the name alone decides."""
     for uid in ("lost-1", "lost-2"):
         await send(client, uid, a_registration(uid))
     await client.get_workflow_handle(job_workflow("lost-1")).terminate("by hand")

@@ -1,4 +1,4 @@
-"""Tenants of one cluster: what somebody writes on an object of his own changes nothing of another one's job.
+"""Tenants of one cluster: an object of one tenant changes nothing of another one's job.
 
 The API server is one that admits everything, and asks as the real one does.
 """
@@ -28,7 +28,7 @@ from tests.support.valid_objects import JOBS, pod
 
 
 async def test_who_waits_for_many_pods_sees_at_once_what_came_meanwhile(tenants: Tenants) -> None:
-    """Each look walks all of them: thousands of pods that start are not looked at thousands of times."""
+    """Each look walks all pods: thousands of pods that start are not walked thousands of times."""
     await tenants.pod("victim", "pod-0", "victim.large")
     looks, seen = 0, 1
     async with aclosing(tenants.cluster.follow("victim.large")) as states:
@@ -47,7 +47,8 @@ async def test_who_waits_for_many_pods_sees_at_once_what_came_meanwhile(tenants:
 
 
 def test_a_backup_takes_over_a_place_and_nothing_else() -> None:
-    """What it is to take over stands in an annotation, where tenants write, and is written by our account, which may do more."""
+    """A backup takes over a place and nothing else. A tenant may write the annotation that describes it, and our account, which
+    may do more, applies it."""
     asked = {
         "uid": "uid-of-another",
         "labels": {"controller-uid": "uid-of-train", "pod-security.example.com/exempt": "true"},
@@ -73,7 +74,7 @@ def test_a_backup_takes_over_a_place_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("said", ["label", "owner"])
 async def test_a_pod_of_another_namespace_is_no_pod_of_the_job(tenants: Tenants, said: str) -> None:
-    """Whoever knows a job's id can write it on a pod of his own, which would then hold a rank, or fail in its place."""
+    """A tenant who knows a job's id can write it on a pod of his own, which would then hold a rank, or fail in its place."""
     await tenants.job(BATCH_JOB, "victim", "train")
     await tenants.pod("victim", "real", "uid-of-train", owner(BATCH_JOB, "train"))
     if said == "label":
@@ -84,7 +85,7 @@ async def test_a_pod_of_another_namespace_is_no_pod_of_the_job(tenants: Tenants,
 
 
 async def test_pods_that_nobody_controls_never_replace_a_job(tenants: Tenants) -> None:
-    """Pods with the id of somebody's job and a name of their own are no job, and their end is not the job's."""
+    """Pods with the id of another tenant's job and a name of their own are no job, and their end is not the job's."""
     await tenants.job(BATCH_JOB, "victim", "train")
     await tenants.pod("attacker", "forged", "uid-of-train")
     async with aclosing(tenants.cluster.watch()) as news:
@@ -104,7 +105,8 @@ async def test_pods_that_nobody_controls_never_replace_a_job(tenants: Tenants) -
 
 
 async def test_pods_that_nobody_controls_are_a_job_of_their_namespace(tenants: Tenants) -> None:
-    """Their id begins with it: whoever guesses it writes it elsewhere in vain, and is told so."""
+    """Pods without a controller are a job of their namespace, with which their id begins. A guessed id elsewhere has no effect,
+    and an event says so."""
     await tenants.pod("attacker", "forged", "victim.guessed", made="2025-01-02T00:00:00Z")
     await tenants.pod("victim", "real", "victim.guessed")
     seen = await tenants.snapshot()
@@ -116,7 +118,7 @@ async def test_pods_that_nobody_controls_are_a_job_of_their_namespace(tenants: T
 
 
 async def test_a_pod_that_cannot_be_read_hides_no_job_of_another_namespace(tenants: Tenants) -> None:
-    """The API server admits an amount of fifty digits; whoever writes it under somebody else's id says nothing of that job."""
+    """The API server admits an amount of fifty digits. Such a pod with a foreign id says nothing about that job."""
     await tenants.pod("victim", "real", "victim.guessed")
     forged = await tenants.pod("attacker", "forged", "victim.guessed", made="2026-01-02T00:00:00Z")
     forged["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1" * 50}}
@@ -125,7 +127,7 @@ async def test_a_pod_that_cannot_be_read_hides_no_job_of_another_namespace(tenan
 
 @pytest.mark.parametrize("job_id", ["../victim.x", "victim.a,b=c", "Victim.x", "victim.", ".x", "victim.x/../y"])
 async def test_an_id_that_anybody_sends_is_no_path_and_no_selector(tenants: Tenants, job_id: str) -> None:
-    """The gateway asks for whatever a client calls its job."""
+    """The gateway looks up any text that a client gives as its job."""
     with pytest.raises(NotFound):
         await tenants.cluster.pods(job_id)
     assert not tenants.scripted.requests
@@ -133,7 +135,7 @@ async def test_an_id_that_anybody_sends_is_no_path_and_no_selector(tenants: Tena
 
 @pytest.mark.parametrize(("owners", "counts"), [((), False), (("other",), False), (("part",), True), (("other", "part"), True)])
 async def test_a_mark_and_an_owner_say_the_same(tenants: Tenants, owners: tuple[str, ...], counts: bool) -> None:
-    """A worker that was copied without its owner is nobody's pod; a backup has one, which does not control it yet."""
+    """A worker that was copied without its owner belongs to no job; a backup has an owner, which does not control it yet."""
     await tenants.job(JOB_SET, "victim", "train")
     await tenants.job(BATCH_JOB, "victim", "part", owner(JOB_SET, "train"))
     await tenants.job(BATCH_JOB, "victim", "other")
@@ -150,8 +152,8 @@ async def test_who_controls_a_pod_comes_before_what_it_says(tenants: Tenants) ->
 
 
 async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> None:
-    """A cluster may have thousands that ask for nothing: what was listed of them is known, and their pods keep nobody waiting,
-    nor are they shown to who drains their node."""
+    """A cluster may have thousands of jobs that ask for nothing: what was listed of them is known. Their pods delay no request,
+    and are not shown to the drain of their node."""
     await tenants.job(BATCH_JOB, "victim", "train")
     rank = await tenants.pod("victim", "train-0", "", owner(BATCH_JOB, "train"))
     rank["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train"
@@ -168,7 +170,8 @@ async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> 
 
 
 async def test_owners_that_are_not_there_are_asked_for_once(tenants: Tenants) -> None:
-    """A tenant makes them up, or deletes a Job and leaves its pods: each change of such a pod was a request."""
+    """A tenant invents owners, or deletes a Job and leaves its pods. Without this each change of such a pod would be a
+    request."""
     await tenants.job(BATCH_JOB, "victim", "train")
     await tenants.job(BATCH_JOB, "attacker", "named")
     tenants.scripted.refused["GET", BATCH_JOB.path("attacker", "gone")] = (404, "there is none")
@@ -190,7 +193,8 @@ async def test_owners_that_are_not_there_are_asked_for_once(tenants: Tenants) ->
 
 
 async def test_who_may_speak_for_a_job_is_read_of_pods_and_nothing_else(tenants: Tenants) -> None:
-    """What else is odd in one of them keeps nobody from speaking, and what else there is of thousands costs no time."""
+    """Permission to speak for a job is read from its pods and nothing else. An odd field in one of them refuses no caller, and
+    other fields of thousands cost no time."""
     await tenants.job(BATCH_JOB, "victim", "train")
     odd = await tenants.pod("victim", "odd", "", owner(BATCH_JOB, "train"))
     odd["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train"
@@ -201,8 +205,8 @@ async def test_who_may_speak_for_a_job_is_read_of_pods_and_nothing_else(tenants:
 
 
 async def test_nobody_is_told_that_there_is_no_job_by_a_server_that_did_not_answer(tenants: Tenants) -> None:
-    """Whoever asks at the same time shares one look at all jobs, and shares that it has failed: otherwise a job that trains is
-    taken to have ended."""
+    """Callers at the same time share one look at all jobs, and share its failure. Otherwise a job that trains would be taken to
+    have ended."""
     tenants.scripted.refused["GET", BATCH_JOB.path()] = (503, "the store is away")
     ids = [f"uid-of-{number}" for number in range(3)]
     asked = [*map(tenants.cluster.job, ids), *map(tenants.cluster.locate, ids)]
@@ -211,7 +215,7 @@ async def test_nobody_is_told_that_there_is_no_job_by_a_server_that_did_not_answ
 
 
 async def test_nobody_is_told_that_there_is_no_job_by_who_has_given_up(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An activity is cancelled in its look at all jobs, and that of another job waited for it."""
+    """One activity is cancelled in its look at all jobs, while that of another job waits for it."""
     monkeypatch.setattr(reader, "LOOK_GAP", 0.0)
     await tenants.job(BATCH_JOB, "victim", "train")
     where = ("GET", BATCH_JOB.path())
@@ -226,7 +230,8 @@ async def test_nobody_is_told_that_there_is_no_job_by_who_has_given_up(tenants: 
 
 
 async def test_strangers_make_us_list_all_jobs_a_part_of_the_time_only(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large cluster they are many megabytes: who names a job that there is not waits five times as long as a list takes."""
+    """Callers with unknown jobs make us list all jobs a part of the time only: after each list, such a call waits four times as
+    long as the list took."""
     now = [1000.0]
     pauses: list[float] = []
 
@@ -249,7 +254,7 @@ async def test_strangers_make_us_list_all_jobs_a_part_of_the_time_only(tenants: 
 
 
 async def test_what_was_listed_is_not_kept_while_it_is_watched(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of objects each has a hundred times as much as is read of it."""
+    """Listed objects are not kept while they are watched: each has a hundred times as much as is read of it."""
     await tenants.job(BATCH_JOB, "victim", "train")
     listed: list[weakref.ref[Change]] = []
     real = tenants.api.everything
@@ -271,7 +276,7 @@ async def test_what_was_listed_is_not_kept_while_it_is_watched(tenants: Tenants,
 
 
 async def test_a_forged_owner_takes_no_pods_from_a_job_set(tenants: Tenants) -> None:
-    """A pod that names its own Job, with the UID of another tenant's, says nothing of that one."""
+    """A pod that names its own Job with the UID of another tenant's Job says nothing about that one."""
     await tenants.job(JOB_SET, "attacker", "mine")
     await tenants.job(BATCH_JOB, "attacker", "forged", owner(JOB_SET, "mine"))
     await tenants.job(JOB_SET, "victim", "train")
@@ -285,8 +290,8 @@ async def test_a_forged_owner_takes_no_pods_from_a_job_set(tenants: Tenants) -> 
 
 
 async def test_a_job_whose_set_is_deleted_without_it_has_its_pods(tenants: Tenants) -> None:
-    """`kubectl delete jobset --cascade=orphan`: what its pods were a part of is not remembered for longer than it is so. The
-    job would be one without pods, and be restarted."""
+    """The job keeps its pods after `kubectl delete jobset --cascade=orphan`: the former JobSet is not remembered. Otherwise the
+    job would have no pods, and be restarted."""
     await tenants.job(JOB_SET, "victim", "set")
     await tenants.job(BATCH_JOB, "victim", "part", owner(JOB_SET, "set"))
     pod_ = await tenants.pod("victim", "worker", "", owner(BATCH_JOB, "part"))
@@ -308,7 +313,8 @@ async def test_a_job_whose_set_is_deleted_without_it_has_its_pods(tenants: Tenan
 
 
 async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenants: Tenants) -> None:
-    """Its pods are found by a label with its name, and the API server refuses to look for one of 64 characters."""
+    """A job whose name is too long for a label does not end the watch, though the API server refuses a selector with 64
+    characters. An event reports the limit."""
     name = "x" * 64
     pods = "/api/v1/namespaces/attacker/pods"
     tenants.scripted.refused["GET", pods] = (400, "unable to parse requirement: must be no more than 63 characters")
@@ -328,7 +334,7 @@ async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenant
 
 
 async def test_what_is_wrong_with_an_object_is_said_whatever_the_length_of_its_name(tenants: Tenants) -> None:
-    """The name of an event is that of its object and a little more, and no longer than the API server admits."""
+    """An event's name is that of its object and a little more, and no longer than the API server admits."""
     await tenants.job(JOB_SET, "attacker", "x" * 253)
     await tenants.snapshot()
     event = await tenants.scripted.until("/api/v1/namespaces/attacker/events", "x", "reason")
@@ -337,7 +343,7 @@ async def test_what_is_wrong_with_an_object_is_said_whatever_the_length_of_its_n
 
 
 async def test_the_name_of_an_owner_may_have_any_length(tenants: Tenants) -> None:
-    """The API server keeps owners with names of a megabyte, and answers no question about one."""
+    """The API server keeps owners with names of a megabyte, and answers no request for one."""
     await tenants.job(BATCH_JOB, "victim", "train")
     await tenants.pod("victim", "real", "uid-of-train", owner(BATCH_JOB, "train"))
     await tenants.pod("attacker", "endless", "", owner(BATCH_JOB, "x" * 1_200_000))
@@ -345,7 +351,7 @@ async def test_the_name_of_an_owner_may_have_any_length(tenants: Tenants) -> Non
 
 
 async def test_an_object_of_many_megabytes_does_not_end_the_watch(tenants: Tenants) -> None:
-    """The API server writes some characters as six, so that an event may be several times as large as its object."""
+    """The API server writes some characters as six, so an event may be several times as large as its object."""
     path = "/api/v1/namespaces/victim/pods"
     await tenants.scripted.put(path, pod("", "large"))
     async with aclosing(tenants.api.watch(path, "1")) as changes:
@@ -367,7 +373,7 @@ async def test_the_name_of_a_pod_that_was_left_behind_is_no_path(tenants: Tenant
 
 
 async def test_an_owner_of_another_group_is_no_job_of_ours_although_its_kind_has_the_same_name(tenants: Tenants) -> None:
-    """Volcano has a Job too, and SageMaker a TrainingJob: what they own is a job of its own, with its pods."""
+    """Volcano has a Job too, and SageMaker a TrainingJob: a Job that they own is a job of its own, with its pods."""
     for name, above in (("volcano", "batch.volcano.sh/v1alpha1"), ("sagemaker", "sagemaker.services.k8s.aws/v1alpha1")):
         kind = "Job" if name == "volcano" else "TrainingJob"
         other = {"apiVersion": above, "kind": kind, "name": "other", "uid": "uid-of-other", "controller": True}
@@ -382,7 +388,7 @@ async def test_an_owner_of_another_group_is_no_job_of_ours_although_its_kind_has
 
 
 async def test_a_container_has_its_owners_variables_beside_those_of_the_contract(tenants: Tenants) -> None:
-    """A Secret's key can be named there only; without the contract's own the pod would not find its job or its rank."""
+    """A Secret's key can be named there only. Without the contract's own variables the pod would not find its job or its rank."""
     body = await tenants.job(TRAINING_JOB, "victim", "train")
     key = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "safe", "key": "word"}}}
     body["spec"]["kubernetes"]["container"] = {"env": [key, {"name": keys.ENV_MASTER_PORT, "value": "1"}]}
@@ -399,7 +405,7 @@ async def test_a_container_has_its_owners_variables_beside_those_of_the_contract
 
 @pytest.mark.parametrize("kind", [TRAINING_JOB, BATCH_JOB])
 async def test_standbys_are_named_after_their_job_and_no_other(tenants: Tenants, kind: Kind) -> None:
-    """One of another kind may have its name, in the same namespace, where a pod's name is given once."""
+    """A job of another kind may have the same name in the same namespace, where a pod's name is unique."""
     await tenants.job(kind, "victim", "job", uid="1a2b3c4d-5e6f")
     await tenants.pod("victim", "worker", "1a2b3c4d-5e6f", owner(kind, "job", "1a2b3c4d-5e6f"))
     (standby,) = await tenants.cluster.ensure_standbys("1a2b3c4d-5e6f", 1, ())
@@ -407,7 +413,7 @@ async def test_standbys_are_named_after_their_job_and_no_other(tenants: Tenants,
 
 
 async def test_the_name_of_a_standby_fits_into_its_hosts(tenants: Tenants) -> None:
-    """Whatever the length of its job's."""
+    """The length of its job's name does not matter."""
     await tenants.job(TRAINING_JOB, "victim", "t" * 63)
     await tenants.pod("victim", "worker", f"uid-of-{'t' * 63}", owner(TRAINING_JOB, "t" * 63))
     (standby,) = await tenants.cluster.ensure_standbys(f"uid-of-{'t' * 63}", 1, ())
@@ -418,7 +424,7 @@ async def test_the_name_of_a_standby_fits_into_its_hosts(tenants: Tenants) -> No
     "name", ["../namespaces/victim/pods/worker", "node?watch=true", "%2e%2e/namespaces", "", "Node", "n" * 300]
 )
 async def test_the_name_of_a_node_reaches_no_other_object(tenants: Tenants, name: str) -> None:
-    """Training sides name nodes in what they report, and people who mark one: it would be a part of a path."""
+    """Training sides and administrators name nodes, and the name would be a part of a path."""
     for ask in (lambda: tenants.cluster.node(name), lambda: tenants.cluster.annotate_node(name, {keys.HEALTH: "well"})):
         with pytest.raises(NotFound):
             await ask()

@@ -1,4 +1,4 @@
-"""The table of kinds: what follows from it, and that nobody else knows a kind."""
+"""The table of kinds: what follows from it, and that no other module knows a kind."""
 
 import ast
 from pathlib import Path
@@ -19,18 +19,19 @@ from tests.support.cluster import ROOT
 SERVE_OUR_OWN = {"workers/operator.py", "simulators/kubernetes/console.py"}
 ROWS = set(kinds.__all__) - {"KINDS"}
 WORDS = {kind.name for kind in KINDS} - {"Job"}
-"""`Job` is what a job is called in our own objects, whatever its kind."""
+"""Names of all kinds but `Job`, which our own objects use for a job of any kind."""
 
 
 def code() -> list[Path]:
-    """Of everything that decides about jobs or does something with them."""
+    """Returns the files of all code that decides about jobs or acts on them."""
     folders = (ROOT / name for name in ("activities", "workflows", "workers", "rekindle/policy"))
     files = [file for folder in folders for file in folder.rglob("*.py")]
     return [file for file in files if file.parent.name != "kinds" and str(file.relative_to(ROOT)) not in SERVE_OUR_OWN]
 
 
 def test_no_kind_is_known_outside_of_its_own_file() -> None:
-    """Nobody imports a row or compares with its name: what differs between kinds is asked of the row."""
+    """No kind is known outside of its own file: no other module imports a row or compares with its name. Differences between
+    kinds are read from the row."""
     for file in code():
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("activities.clusters.kubernetes.kinds"):
@@ -45,7 +46,7 @@ def test_rights_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("account", OWN)
 def test_a_new_kind_has_its_rights_by_its_row(account: str) -> None:
-    """Each account that looks at jobs may do to it what it may do to the others, and no account more."""
+    """Each account that looks at jobs has the same rights for it as for the other kinds, and no account has more."""
     new = set(rights_of(account, (*KINDS, BARE, GANG))) - set(rights_of(account, (*KINDS, BARE)))
     wanted = {("gangs.example.com", "gangs", OF_JOBS[account])} if account in OF_JOBS else set()
     assert {(right.group, right.resource, right.verbs) for right in new} == wanted
@@ -53,12 +54,12 @@ def test_a_new_kind_has_its_rights_by_its_row(account: str) -> None:
 
 @pytest.mark.parametrize("kind", ["TrainingJob", "Pods", "pytorchjob"])
 def test_a_label_is_named_for_kinds_that_have_one(kind: str) -> None:
-    """A setting that would hold for nothing is refused with what is accepted."""
+    """A setting without effect is refused with what is accepted."""
     with pytest.raises(BadInput, match=f"REKINDLE_JOB_KEYS: kind '{kind}' is not accepted, use AscendJob, Job, JobSet"):
         Reader(None, Settings(job_keys={kind: "job-name"}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, BARE], ids=lambda kind: kind.name)
 def test_a_job_that_was_registered_before_has_the_traits_of_its_kind(kind: Kind) -> None:
-    """Histories and memories of older versions do not say them."""
+    """Histories and memories of older versions do not contain them."""
     assert set(TRAITS_BEFORE.get(kind.name, ())) == set(kind.traits)

@@ -1,4 +1,4 @@
-"""The watcher over a real cluster, with a scripted peer in the place of Temporal."""
+"""The watcher over a real cluster, with a scripted peer in place of Temporal."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
@@ -33,7 +33,7 @@ def kinds(seen: Sighting) -> list[FaultKind]:
 
 
 async def test_the_life_of_a_job_is_told(client: ClusterClient, cluster: LocalCluster) -> None:
-    """Registered when submitted, sick and healed with its node, ended when deleted."""
+    """A job is registered when submitted, unhealthy and healed with its node, and ended when deleted."""
     peer = Peer()
     async with watching(cluster, peer):
         job = await client.submit(job_object())
@@ -56,7 +56,7 @@ async def test_the_life_of_a_job_is_told(client: ClusterClient, cluster: LocalCl
 
 
 async def test_a_lost_node_and_its_pod_are_told(client: ClusterClient, cluster: LocalCluster) -> None:
-    """A node that is lost is one fault, and the pod that it took another; nobody holds its rank."""
+    """A lost node is one fault, and the pod on it another; the pod's rank has no holder."""
     peer = Peer()
     async with watching(cluster, peer):
         await client.submit(job_object())
@@ -71,7 +71,7 @@ async def test_a_lost_node_and_its_pod_are_told(client: ClusterClient, cluster: 
 
 @pytest.mark.parametrize("grace", [0, 60])
 async def test_a_pod_that_somebody_deletes_lost_its_rank(client: ClusterClient, cluster: LocalCluster, grace: int) -> None:
-    """A drain, an eviction, a preemption and a person all delete it: nobody holds its rank, from the beginning of its end on."""
+    """A drain, an eviction, a preemption and a person all delete it: its rank has no holder, from the beginning of its end on."""
     peer = Peer()
     async with watching(cluster, peer):
         job = await client.submit(job_object(command=("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")))
@@ -89,7 +89,7 @@ async def test_a_pod_that_somebody_deletes_lost_its_rank(client: ClusterClient, 
 
 
 async def test_a_pod_that_vanishes_while_no_watcher_runs_is_told(client: ClusterClient, cluster: LocalCluster) -> None:
-    """By the next one, which knows nothing of it but that nobody holds its rank."""
+    """A pod that vanishes while no watcher runs is reported by the next one, which knows only that its rank has no holder."""
     await client.submit(job_object(pods=2))
     first, second = await until_running(client, "demo-worker-0", "demo-worker-1")
     before, after = Peer(), Peer()
@@ -103,7 +103,7 @@ async def test_a_pod_that_vanishes_while_no_watcher_runs_is_told(client: Cluster
 
 
 async def test_a_job_that_vanishes_while_no_watcher_runs_ends(client: ClusterClient, cluster: LocalCluster) -> None:
-    """The workflow of such a job stayed and showed training without a pod, as after each stop and start of `rekindle dev`."""
+    """The workflow of such a job would stay and show training without a pod, as after each stop and start of `rekindle dev`."""
     living = (await client.submit(job_object())).metadata.uid
     after = Peer()
     after.registered = {living, "gone"}
@@ -114,7 +114,7 @@ async def test_a_job_that_vanishes_while_no_watcher_runs_ends(client: ClusterCli
 
 
 async def test_what_happens_while_the_watch_is_broken_is_told(client: ClusterClient) -> None:
-    """Broken watches lose nothing: the world is listed again."""
+    """A broken watch loses nothing: everything is listed again."""
     peer, cluster = Peer(), BreakableCluster(client)
     async with watching(cluster, peer):
         await client.submit(job_object(pods=2))
@@ -137,7 +137,8 @@ async def test_what_happens_while_the_watch_is_broken_is_told(client: ClusterCli
 async def test_a_watch_that_was_open_for_long_is_opened_again_at_once(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, steady: float, last: float
 ) -> None:
-    """Of earlier breaks it knows nothing; one that breaks as soon as all is listed is tried more and more rarely."""
+    """A watch that was open for long is opened again at once, whatever broke earlier. One that breaks as soon as all is listed is
+    retried more and more rarely."""
     for name, value in {"REWATCH": 0.001, "LONGEST": 1.0, "STEADY": steady}.items():
         monkeypatch.setattr(watcher, name, value)
     cluster = BreakingCluster(client.socket)
@@ -150,7 +151,7 @@ async def test_a_watch_that_was_open_for_long_is_opened_again_at_once(
 
 
 class BreakingCluster(LocalCluster):
-    """Breaks three times before it shows anything, and once behind that."""
+    """A cluster whose watch breaks three times before it shows anything, and once after that."""
 
     def __init__(self, socket: Path) -> None:
         super().__init__(socket)
@@ -176,7 +177,7 @@ class BreakableCluster(LocalCluster):
         self.reachable.set()
 
     async def break_off(self) -> None:
-        """Whoever watches sees nothing more until it is reachable again."""
+        """Ends all watches. A new watch shows nothing until the cluster is reachable again."""
         self.reachable.clear()
         await self._client_of_test.break_watches()
 
@@ -192,7 +193,7 @@ async def _vanish(client: ClusterClient, pod: Pod) -> None:
 
 
 async def test_what_healed_and_ended_while_no_watcher_ran(client: ClusterClient, cluster: LocalCluster) -> None:
-    """The next one has no memory: the sub-health is gone from what it tells. Of a job that is gone it knows nothing."""
+    """The next watcher has no memory: the sub-health is gone from its report, and it knows nothing of a job that is gone."""
     before, after = Peer(), Peer()
     async with watching(cluster, before):
         healed = await client.submit(job_object("healed"))
@@ -209,7 +210,7 @@ async def test_what_healed_and_ended_while_no_watcher_ran(client: ClusterClient,
 
 
 async def test_temporal_is_waited_for(client: ClusterClient, cluster: LocalCluster) -> None:
-    """What cannot be told is tried again under the same id, since it may have been taken, and told in the end."""
+    """An update that fails is retried under the same id, since it may have been accepted, and arrives in the end."""
     peer = Peer()
     peer.failures = [Unavailable("down"), Unavailable("down")]
     await client.submit(job_object())
@@ -222,7 +223,7 @@ async def test_temporal_is_waited_for(client: ClusterClient, cluster: LocalClust
 
 
 async def test_old_news_is_not_told(client: ClusterClient, cluster: LocalCluster) -> None:
-    """A sub-health that was over before it could be told is told to nobody; that there is none is."""
+    """A sub-health that was over before it could be sent is not reported; that there is none is."""
     peer = Peer()
     async with watching(cluster, peer):
         await client.submit(job_object())
@@ -240,7 +241,7 @@ async def test_old_news_is_not_told(client: ClusterClient, cluster: LocalCluster
 
 
 async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterClient, cluster: LocalCluster) -> None:
-    """With all that is known of it; the end of a job whose workflow is gone is well."""
+    """A job whose workflow is gone is registered again with all that is known. The end of such a job is no error."""
     peer = Peer()
     async with watching(cluster, peer):
         await client.submit(job_object())
@@ -260,7 +261,7 @@ async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterC
 async def test_a_job_whose_workflow_is_lost_is_registered_again_although_nothing_changes(
     client: ClusterClient, cluster: LocalCluster
 ) -> None:
-    """Somebody terminated it: nothing in the cluster says so."""
+    """A person terminated the workflow, and nothing in the cluster shows that."""
     peer = Peer()
     async with watching(cluster, peer):
         job = await client.submit(job_object())
@@ -273,7 +274,8 @@ async def test_a_job_whose_workflow_is_lost_is_registered_again_although_nothing
 async def test_a_job_that_ends_while_lost_workflows_are_looked_for_is_left_alone(
     client: ClusterClient, cluster: LocalCluster
 ) -> None:
-    """Its workflow has ended with it, and is not missed; the watcher goes on."""
+    """A job that ends during the search for lost workflows is left alone: its workflow has ended with it. The watcher
+    continues."""
 
     class SlowPeer(Peer):
         async def has_trained(self, _: str) -> bool:
@@ -300,7 +302,8 @@ async def test_a_job_that_ends_while_lost_workflows_are_looked_for_is_left_alone
 async def test_a_job_that_cannot_be_read_any_more_when_it_is_told_why_it_is_refused_ends_no_watcher(
     client: ClusterClient,
 ) -> None:
-    """Its owner has changed it meanwhile; other jobs are registered all the same."""
+    """A refused job that its owner changed meanwhile, so that it cannot be read, ends no watcher. Other jobs are registered all
+    the same."""
 
     class Changed(LocalCluster):
         async def record(self, job_id: str, event: ClusterEvent) -> None:
@@ -319,7 +322,8 @@ async def test_a_job_that_cannot_be_read_any_more_when_it_is_told_why_it_is_refu
 
 
 async def test_a_refused_registration_is_tried_again_when_everything_is_listed_anew(client: ClusterClient) -> None:
-    """What refused it may be another version by then; the owner hears of the same refusal once."""
+    """A refused registration is retried when everything is listed again, because another version may answer then. The owner
+    receives the same refusal once."""
     peer, cluster = Peer(), BreakableCluster(client)
     peer.refuses = lambda news: Refused("later") if isinstance(news, Register) else JobUnknown("never registered")
     async with watching(cluster, peer):
@@ -341,7 +345,7 @@ async def test_a_refused_registration_is_tried_again_when_everything_is_listed_a
 async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
     client: ClusterClient, cluster: LocalCluster
 ) -> None:
-    """A refused registration is said on the job and not repeated until the job says something else."""
+    """An event of the job reports a refused registration, which is not repeated until the job changes."""
     peer = Peer()
     peer.refuses = lambda news: Refused("no") if isinstance(news, Register) else JobUnknown("never registered")
     async with watching(cluster, peer):
@@ -356,7 +360,7 @@ async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
 
 
 async def test_a_word_that_means_nothing_costs_no_protection(client: ClusterClient, cluster: LocalCluster) -> None:
-    """The workflow learns of another policy at once. A misspelt one is said on the job, and what happens is told all the same, by
+    """The workflow learns of another policy at once. An event reports a misspelt one, and faults are reported all the same, by
     this watcher and by the next one."""
     peer, next_one = Peer(), Peer()
     async with watching(cluster, peer):
@@ -376,7 +380,7 @@ async def test_a_word_that_means_nothing_costs_no_protection(client: ClusterClie
 
 
 async def until_refused(client: ClusterClient, *words: str) -> None:
-    """Until an event of the job says so."""
+    """Waits until an event of the job contains these texts."""
     async with asyncio.timeout(20):
         while not any(all(word in message for word in words) for message in await _refusals(client)):
             pass
@@ -387,7 +391,7 @@ async def _refusals(client: ClusterClient) -> list[str]:
 
 
 async def test_a_refused_sighting_is_not_repeated(client: ClusterClient, cluster: LocalCluster) -> None:
-    """What the workflow does not want is dropped, and the next news are told."""
+    """An observation that the workflow refuses is dropped, and the next news are sent."""
     peer = Peer()
     async with watching(cluster, peer):
         await client.submit(job_object())
@@ -403,7 +407,7 @@ async def test_a_refused_sighting_is_not_repeated(client: ClusterClient, cluster
 
 
 async def test_pods_that_cannot_be_told_apart_are_told_until_they_can(client: ClusterClient, cluster: LocalCluster) -> None:
-    """All problems of the job whenever they change, and none when they are over; a fault is told beside them."""
+    """All problems of the job are reported whenever they change, and none when they are over; a fault is reported beside them."""
     peer = Peer()
     async with watching(cluster, peer):
         await client.submit(job_object(pods=2))
@@ -422,12 +426,12 @@ async def test_pods_that_cannot_be_told_apart_are_told_until_they_can(client: Cl
 
 
 async def _write_rank(client: ClusterClient, pod: Pod, rank: str) -> None:
-    """Somebody writes another rank on a pod."""
+    """Writes another rank on a pod, as a person might."""
     await client.patch_pod(pod.metadata.name, pod.metadata.uid, {}, {RANK_INDEX: rank})
 
 
 async def test_one_job_that_cannot_be_looked_at_stops_no_other(client: ClusterClient, cluster: LocalCluster) -> None:
-    """Whatever goes wrong with it that nobody thought of."""
+    """An unforeseen error of one job affects no other."""
     peer = Peer()
     broken = await client.submit(job_object("broken"))
     peer.refuses = lambda news: ValueError("unthought of") if _is_about(news, broken.metadata.uid) else None

@@ -11,7 +11,7 @@ INSTALLED = re.compile(r"""(?:pip|pipx|uv)\s+(?:install|add)\b[^\n`&]*?(?<![\w./
 
 
 def test_a_command_that_installs_names_only_what_we_publish() -> None:
-    """`rekindle` on PyPI is somebody else's program, which our error said to install."""
+    """`rekindle` on PyPI is a foreign program, which our error said to install."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     texts = [
         ROOT / name for name in listed if name.endswith((".py", ".md", ".toml", "Dockerfile")) and ROOT / name != Path(__file__)

@@ -1,4 +1,4 @@
-"""What the documentation shows is accepted as it stands, and is as it says."""
+"""Examples of the documentation are accepted as they are, and match their description."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ SCRIPTS = Path(examples.__path__[0])
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_job_is_accepted(path: Path) -> None:
-    """Each job file that is shipped can be parsed and registered."""
+    """Each job file of the repository can be parsed and registered."""
     job = parse(path.read_text())
     registered = job_of(job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "uid"})}), Limits())
     assert registered.ranks == 4
@@ -25,7 +25,7 @@ def test_an_example_job_is_accepted(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt", "ddp", "hsdp", "megatron"])
 def test_the_readme_says_in_how_many_lines_an_example_differs(name: str) -> None:
-    """Lines that are added to the plain version or replace one of it."""
+    """The number counts lines that are added to the plain version or replace one of it."""
     before, after = ((SCRIPTS / file).read_text().splitlines() for file in (f"{name}_plain.py", f"{name}.py"))
     added = [line for line in difflib.ndiff(before, after) if line.startswith("+ ") and line[2:].strip()]
     stated = re.search(rf"`examples/{name}\.py` \((\d+) lines\)", (ROOT / "training" / "README.md").read_text())

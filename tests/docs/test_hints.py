@@ -1,4 +1,4 @@
-"""Messages point at what whoever reads them has: a wheel has no pages, no README and no examples beside its packages."""
+"""Messages refer to what their reader has: a wheel has no pages, no README and no examples beside its packages."""
 
 import ast
 import re

@@ -12,7 +12,7 @@ ATTACKED, NEVER_LOST = ROOT / "docs/evidence/attacked.md", ROOT / "docs/evidence
 
 
 def rows_of(page: Path) -> list[str]:
-    """Of all its tables, without their heads."""
+    """Returns the rows of all tables of a page, without their heads."""
     lines = page.read_text().splitlines()
     heads = {index - 1 for index, line in enumerate(lines) if line.startswith("|---")}
     return [line for index, line in enumerate(lines) if line.startswith("| ") and index not in heads]
@@ -28,7 +28,7 @@ def _tests_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [ATTACKED, NEVER_LOST], ids=lambda page: page.name)
 def test_every_row_has_its_test(page: Path) -> None:
-    """A file with tests, or one test in it; or the mode that it waits for."""
+    """A row names a file with tests, one test in it, or the mode that it waits for."""
     rows = rows_of(page)
     assert len(rows) > 40
     for row in rows:
@@ -41,6 +41,6 @@ def test_every_row_has_its_test(page: Path) -> None:
 
 
 def test_every_way_to_lose_a_recovery_is_a_row() -> None:
-    """All 47, once each."""
+    """All 47 ways are there, once each."""
     numbers = [int(row.split("|")[1]) for row in rows_of(NEVER_LOST)]
     assert sorted(numbers) == list(range(1, 48))

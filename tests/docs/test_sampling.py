@@ -1,4 +1,4 @@
-"""What `make test` leaves out is one of several that are alike; `make test-all` leaves nothing out."""
+"""Cases that `make test` leaves out are like one that it runs; `make test-all` leaves nothing out."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def collected(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
 
 
 def test_every_test_of_every_case_is_left_in_one_kind_at_least(collected: tuple[str, list[str]]) -> None:
-    """Of cases that differ in the kind of job or of cluster one runs, and all of them in a run of every test."""
+    """One case runs of those that differ only in the kind of job or of cluster. A run of every test has all of them."""
     wanted, names = collected
     ranks = Counter(name.split("[")[1].split("-")[0] for name in names if "how_many_ranks" in name)
     assert set(ranks) == {"annotation", "NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "accelerators", "nothing"}

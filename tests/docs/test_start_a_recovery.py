@@ -1,4 +1,4 @@
-"""The page on starting recoveries: each of its ways is taken as it stands there, beside a real Temporal server."""
+"""The page on starting recoveries: each of its ways is run as it is written there, beside a real Temporal server."""
 
 import ast
 import asyncio
@@ -23,13 +23,13 @@ from tests.support.harness import Harness, a_job, training
 
 PAGE = (Path(__file__).parents[2] / "docs" / "start-a-recovery.md").read_text()
 ROWS = (*LADDER, *OPERATIONS)
-"""Of the page, in its order."""
+"""Rows of the page, in its order."""
 PROGRAMS = Path(sys.executable).parent
 LIMIT = 60.0
 
 
 def section(title: str) -> str:
-    """What stands below a heading."""
+    """Returns the text below a heading."""
     return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
@@ -44,13 +44,13 @@ def lines(title: str) -> list[str]:
 
 
 def rows(title: str) -> list[list[str]]:
-    """The cells of its table, without the head."""
+    """Returns the cells of the page's table, without the head."""
     table = [line for line in section(title).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
 def about(world: Harness, text: str) -> str:
-    """The page's words with this test's job, and with ids of its own."""
+    """Returns a text of the page with this test's job, and with ids of its own."""
     return text.replace("gpt", world.job.name).replace("maintenance-", f"maintenance-of-{world.job.id}-")
 
 
@@ -61,7 +61,7 @@ def environment(world: Harness) -> dict[str, str]:
 
 
 async def run(world: Harness, *command: str) -> tuple[int, str]:
-    """Exit code and output of a command."""
+    """Returns exit code and output of a command."""
     process = await asyncio.create_subprocess_exec(
         *command, env=environment(world), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -72,7 +72,7 @@ async def run(world: Harness, *command: str) -> tuple[int, str]:
 
 
 async def typed(world: Harness, line: str) -> tuple[int, str]:
-    """A line of the page, as a shell takes it."""
+    """Runs a line of the page as a shell does."""
     return await run(world, "bash", "-c", about(world, line))
 
 
@@ -128,7 +128,8 @@ async def test_the_update_is_found_sent_and_repeated(temporal: WorkflowEnvironme
 
 
 async def test_a_workflow_that_is_started_again_is_not_begun_again(temporal: WorkflowEnvironment) -> None:
-    """Under the same id one that runs is waited for, and of one that has ended the verdict is printed again."""
+    """A workflow that is started again under the same id is not begun again. A running one is waited for, and the verdict of one
+    that has ended is printed again."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         first = asyncio.create_task(typed(world, lines("With the `temporal` command")[0]))
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -142,7 +143,8 @@ async def test_a_workflow_that_is_started_again_is_not_begun_again(temporal: Wor
 
 
 async def test_an_update_is_withdrawn_by_its_id(temporal: WorkflowEnvironment) -> None:
-    """What was asked for is cancelled before training pauses, and the one who asked has that as the answer."""
+    """An update is withdrawn by its id: its recovery is cancelled before training pauses, and the update's caller receives that
+    answer."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         asking = asyncio.create_task(typed(world, lines("With the `temporal` command")[3]))
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -154,7 +156,7 @@ async def test_an_update_is_withdrawn_by_its_id(temporal: WorkflowEnvironment) -
 
 
 async def test_the_form_of_the_temporal_ui_starts_a_hot_switch(temporal: WorkflowEnvironment) -> None:
-    """The values of the form, given to the server as the form gives them."""
+    """The server receives the values of the form as the form sends them."""
     async with training(temporal, a_job()) as (world, _peer):
         form = {field: re.findall(r"`(.*?)`", value)[0] for field, value in rows("From the Temporal UI")}
         assert form["Encoding"] == "json/plain"
@@ -213,7 +215,7 @@ async def test_a_wrong_input_fails_the_update_with_its_type(
 
 
 async def test_a_request_that_is_refused_or_comes_too_much_says_so(temporal: WorkflowEnvironment) -> None:
-    """A healthy pod is not moved without force; a second request while one runs is told what runs."""
+    """A healthy pod is not moved without force; a second request during a recovery is answered with the running one."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         start, _, _, ask = lines("With the `temporal` command")
         _, output = await typed(world, ask.replace("true", "false").replace("maintenance-3", "maintenance-5"))
@@ -230,7 +232,7 @@ async def test_a_request_that_is_refused_or_comes_too_much_says_so(temporal: Wor
 
 
 async def test_the_queries_of_the_saved_views_are_understood(temporal: WorkflowEnvironment) -> None:
-    """The server takes each of them as it stands, and the story of the job is found by one."""
+    """The server accepts each query as it is written, and one of them finds the job's history."""
     async with training(temporal, a_job()) as (world, _peer):
         await typed(world, lines("With the `temporal` command")[0])
         await world.incident()
@@ -242,7 +244,7 @@ async def test_the_queries_of_the_saved_views_are_understood(temporal: WorkflowE
 
 
 def test_the_page_has_every_mode_every_refusal_and_every_search_attribute() -> None:
-    """A new mode has its row there, and what is named exists."""
+    """A new mode has its row there, and each named item exists."""
     named = [(mode, kind.strip("`"), word.strip("`")) for mode, kind, word, _ in rows("What is asked for")[: len(ROWS)]]
     assert named == [(row.mode.value, row.workflow, row.mode.value) for row in ROWS]
     assert f"The task queue is `{CONTROL_QUEUE}`" in PAGE

@@ -1,4 +1,4 @@
-"""What the page about upgrades of switches shows exists: its plan is right, its commands are understood."""
+"""The page about upgrades of switches shows a valid plan and existing commands."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ PAGE = "docs/switch-upgrade.md"
 
 
 def test_the_plan_of_the_page_is_right() -> None:
-    """Each field of it, and all of them together."""
+    """Each field of it is valid, and all of them together."""
     (written,) = re.findall(r"```yaml\n(.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)
     plan = parse(written)
     assert (plan.switch, len(plan.leaves), problems(plan)) == ("tor-7", 2, ())

@@ -1,5 +1,5 @@
-"""What tenants could write: valid objects of which something is dropped, nulled, retyped, grown or nested, and the property that
-every reader must have: it answers, or raises an error of our own tree that names the field.
+"""Objects that tenants could write: valid ones of which a part is dropped, nulled, retyped, grown or nested. Every reader must
+answer, or raise an error of our own tree that names the field.
 
 `make fuzz` runs 10,000 examples for each reader, `make test` a hundred, always the same.
 """
@@ -17,10 +17,10 @@ from rekindle.errors import BadInput, ClusterError
 
 EXAMPLES = int(os.environ.get("REKINDLE_FUZZ_EXAMPLES", "100"))
 SECONDS = 5.0
-"""Of the processor, for reading one object, under the measurement of coverage."""
+"""Processor time for reading one object, while coverage is measured."""
 
 CHARACTERS = 20_000
-"""Of an error's message: it becomes an event, a log line or a status."""
+"""Longest error message: it becomes an event, a log line or a status."""
 
 fuzzed = settings(
     max_examples=EXAMPLES,
@@ -68,7 +68,7 @@ junk = st.one_of(
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container with every key or index of it."""
+    """Returns every container with each of its keys or indexes."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(len(value)):
             yield value, key
@@ -77,7 +77,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def broken(draw: st.DrawFn, valid: Any) -> Any:
-    """A valid object of which one to four places are something else."""
+    """Draws a valid object of which one to four places are changed."""
     thing = copy.deepcopy(valid)
     for _ in range(draw(st.integers(1, 4))):
         places = list(_places(thing))
@@ -99,7 +99,7 @@ def broken(draw: st.DrawFn, valid: Any) -> Any:
 
 
 def reads(read: Callable[[], Any]) -> Any:
-    """What it answers, or None where it refuses."""
+    """Returns the answer of a reader, or None where it refuses. Checks its time and its error."""
     begun = time.thread_time()
     try:
         answer, words = read(), "answered:"

@@ -1,4 +1,4 @@
-"""An object that nobody can read is the affair of whoever wrote it: watcher and operator serve everybody else."""
+"""An object that cannot be read affects only its author: watcher and operator serve all others."""
 
 import asyncio
 import copy
@@ -40,7 +40,7 @@ def job(kind: Kind, name: str) -> Object:
 
 
 def broken_jobs() -> list[tuple[Kind, Object, str]]:
-    """A job of each sort that ended a process once, and what its owner is told."""
+    """Returns a job of each sort that once ended a process, and the message that its owner receives."""
     empty = job(JOB_SET, "broken")
     empty["spec"]["replicatedJobs"] = []
     null = job(JOB_SET, "broken")
@@ -82,7 +82,7 @@ async def test_a_job_that_cannot_be_read_is_left_out_of_the_snapshot(
 async def test_a_job_that_cannot_be_read_does_not_end_the_watch(
     served: tuple[ScriptedApi, Api], kind: Kind, broken: Object, words: str
 ) -> None:
-    """What happens behind it is still seen."""
+    """A job that cannot be read does not end the watch, and later changes are still seen."""
     scripted, api = served
     async with aclosing(cluster_of(api).watch()) as news:
         await anext(news)
@@ -99,7 +99,7 @@ async def test_a_job_that_cannot_be_read_does_not_end_the_watch(
 
 
 async def test_a_pod_and_a_node_that_cannot_be_read_are_left_out(served: tuple[ScriptedApi, Api]) -> None:
-    """A phase that Kubernetes does not have, and a condition without a type."""
+    """A phase that Kubernetes does not have, and a condition without a type, leave out their objects."""
     scripted, api = served
     await scripted.put(BATCH_JOB.path("default"), job(BATCH_JOB, "sound"))
     for name, phase in (("fine", "Running"), ("odd", "Dreaming")):
@@ -119,7 +119,7 @@ async def test_a_pod_and_a_node_that_cannot_be_read_are_left_out(served: tuple[S
 
 
 async def test_a_job_whose_last_state_cannot_be_read_is_seen_to_end(served: tuple[ScriptedApi, Api]) -> None:
-    """Nothing more than who it was is needed to end what is done for it."""
+    """The identity of the job is enough to end its recoveries."""
     scripted, api = served
     await scripted.put(BATCH_JOB.path("default"), job(BATCH_JOB, "sound"))
     async with aclosing(cluster_of(api).watch()) as news:
@@ -136,7 +136,7 @@ async def test_a_job_whose_last_state_cannot_be_read_is_seen_to_end(served: tupl
 
 
 async def test_owners_that_own_each_other_are_followed_once(served: tuple[ScriptedApi, Api]) -> None:
-    """A JobSet of a TrainJob of that JobSet is a job of nobody."""
+    """A JobSet of a TrainJob of that JobSet belongs to no job."""
     scripted, api = served
     one, other, part = job(JOB_SET, "one"), job(TRAIN_JOB, "other"), job(BATCH_JOB, "part")
     one["metadata"]["ownerReferences"] = [owner(TRAIN_JOB, "other")]
@@ -156,7 +156,7 @@ async def test_owners_that_own_each_other_are_followed_once(served: tuple[Script
 
 @pytest.mark.parametrize("name", ["../../../../../api/v1/nodes", "..", "a?b=c", ""])
 async def test_the_name_of_an_owner_is_no_path(served: tuple[ScriptedApi, Api], name: str) -> None:
-    """A tenant cannot say what is asked of the API server in our name."""
+    """A tenant cannot choose what is requested from the API server by our account."""
     scripted, api = served
     await scripted.put(BATCH_JOB.path("default"), job(BATCH_JOB, "sound"))
     strange = pod("", "strange")
@@ -204,7 +204,7 @@ async def operating(api: Api) -> AsyncIterator[asyncio.Task[None]]:
 async def test_a_training_job_that_cannot_be_read_fails_alone(
     served: tuple[ScriptedApi, Api], affinity: object, words: str
 ) -> None:
-    """Its status names the field, and the operator goes on with the next job."""
+    """A TrainingJob that cannot be read has a status that names the field, and the operator continues with the next job."""
     scripted, api = served
     broken = job(TRAINING_JOB, "broken")
     broken["spec"]["kubernetes"]["pod"] = {"affinity": affinity}
@@ -218,7 +218,7 @@ async def test_a_training_job_that_cannot_be_read_fails_alone(
 
 
 async def test_a_training_job_that_was_refused_begins_when_it_is_mended(served: tuple[ScriptedApi, Api]) -> None:
-    """Its owner changes the object: another mistake is said instead of the first one, and without any the job begins."""
+    """A refused TrainingJob begins when its owner corrects it. Another mistake replaces the message of the first one."""
     scripted, api = served
     mended = job(TRAINING_JOB, "mended")
     broken = {**mended, "spec": {**mended["spec"], "limits": {"pause": -1}}}
@@ -234,7 +234,7 @@ async def test_a_training_job_that_was_refused_begins_when_it_is_mended(served: 
 
 
 async def until_said(scripted: ScriptedApi, name: str, words: str) -> None:
-    """Until the message in the job's status has these words; none: until there is no message."""
+    """Waits until the message in the job's status has this text; empty: until there is no message."""
     async with asyncio.timeout(10):
         while True:
             said = scripted.collections[OWN][name].get("status", {}).get("message", "")
@@ -244,7 +244,7 @@ async def until_said(scripted: ScriptedApi, name: str, words: str) -> None:
 
 
 async def test_an_empty_affinity_is_none(served: tuple[ScriptedApi, Api]) -> None:
-    """As everywhere in Kubernetes, a field without a value is absent."""
+    """An empty affinity is absent, as every field without a value in Kubernetes."""
     scripted, api = served
     empty = job(TRAINING_JOB, "empty")
     empty["spec"]["kubernetes"]["pod"] = {"affinity": None}
@@ -255,7 +255,7 @@ async def test_an_empty_affinity_is_none(served: tuple[ScriptedApi, Api]) -> Non
 
 
 async def test_pods_that_the_api_server_refuses_are_their_own_jobs_affair(served: tuple[ScriptedApi, Api]) -> None:
-    """An event of the job has the server's words; the job is tried again ever more rarely, and others are served meanwhile."""
+    """An event of the job has the server's message; the job is retried ever more rarely, and others are served meanwhile."""
     scripted, api = served
     elsewhere = TRAINING_JOB.path("other")
     scripted.refused["POST", PODS] = (403, "exceeded quota: of this namespace")
@@ -276,7 +276,8 @@ async def test_pods_that_the_api_server_refuses_are_their_own_jobs_affair(served
 async def test_a_job_of_thousands_of_pods_that_nobody_admits_keeps_no_other_tenant_waiting(
     served: tuple[ScriptedApi, Api],
 ) -> None:
-    """It is not asked for thousands of times, and other namespaces are served while its requests are not answered yet."""
+    """A job whose thousands of pods are refused does not delay other tenants. It causes few requests, and other namespaces are
+    served while these are pending."""
     scripted, api = served
     elsewhere = TRAINING_JOB.path("other")
     scripted.refused["POST", PODS] = (403, "exceeded quota: of this namespace")
@@ -298,8 +299,8 @@ async def test_a_job_of_thousands_of_pods_that_nobody_admits_keeps_no_other_tena
 
 
 async def test_a_manager_that_was_deleted_comes_back(served: tuple[ScriptedApi, Api]) -> None:
-    """While workers train: in their life, and rather off the nodes that they keep off. What was cordoned when a worker was made
-    may be the only node that takes pods now."""
+    """A deleted manager is recreated while its workers train, in their generation. It prefers other nodes than those that the
+    workers avoid. A node that was cordoned when a worker was created may be the only free one now."""
     scripted, api = served
     kept_off = {"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [kept_off]}]}}
@@ -319,7 +320,7 @@ async def test_a_manager_that_was_deleted_comes_back(served: tuple[ScriptedApi, 
 
 
 async def test_a_service_that_was_deleted_comes_back_with_the_next_restart(served: tuple[ScriptedApi, Api]) -> None:
-    """Under its name the ranks of the new pods look for their manager."""
+    """A deleted Service is recreated with the next restart: the ranks of the new pods find their manager by its name."""
     scripted, api = served
     await trained(scripted)
     pods = [pod for name, pod in scripted.collections[PODS].items() if "worker" in name]
@@ -331,7 +332,8 @@ async def test_a_service_that_was_deleted_comes_back_with_the_next_restart(serve
 
 
 async def test_an_operator_that_died_before_it_made_the_manager_makes_it(served: tuple[ScriptedApi, Api]) -> None:
-    """It remembers nothing: workers that train without a manager are enough."""
+    """An operator that died before it created the manager creates it after its restart, because workers train without one. It
+    needs no memory."""
     scripted, api = served
     await trained(scripted)
     await scripted.remove(PODS, "sound-manager-0")
@@ -340,7 +342,8 @@ async def test_an_operator_that_died_before_it_made_the_manager_makes_it(served:
 
 
 async def test_a_manager_that_fails_again_and_again_is_left(served: tuple[ScriptedApi, Api]) -> None:
-    """How often is told by the pod itself, also to an operator that has just started."""
+    """A manager that fails again and again is left. Its pod has the number of restarts, so an operator that has just started
+    knows it."""
     scripted, api = served
     await trained(scripted)
     manager = scripted.collections[PODS]["sound-manager-0"]
@@ -358,7 +361,7 @@ async def test_a_manager_that_fails_again_and_again_is_left(served: tuple[Script
 
 
 async def test_a_job_that_is_being_stopped_gets_no_manager(served: tuple[ScriptedApi, Api]) -> None:
-    """Its workers were told to end before its manager was."""
+    """A job that is being stopped receives no manager: its workers were deleted before its manager."""
     scripted, api = served
     await trained(scripted)
     async with operating(api):
@@ -371,7 +374,7 @@ async def test_a_job_that_is_being_stopped_gets_no_manager(served: tuple[Scripte
 
 
 async def test_a_job_that_says_that_it_has_no_manager_gets_none(served: tuple[ScriptedApi, Api]) -> None:
-    """`manager: null` is not the absence of the field, which means our own manager."""
+    """`manager: null` differs from an absent field, which means our own manager."""
     scripted, api = served
     body = job(TRAINING_JOB, "alone")
     body["spec"]["manager"] = None
@@ -382,7 +385,7 @@ async def test_a_job_that_says_that_it_has_no_manager_gets_none(served: tuple[Sc
 
 
 async def trained(scripted: ScriptedApi, affinity: Object | None = None, generation: str = "0") -> None:
-    """A job that trains, with its manager and two workers."""
+    """Creates a job that trains, with its manager and two workers."""
     body = job(TRAINING_JOB, "sound")
     body["status"] = {"phase": "Running", "message": ""}
     await scripted.put(OWN, body)

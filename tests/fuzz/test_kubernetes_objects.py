@@ -56,7 +56,7 @@ words = st.dictionaries(st.sampled_from(CONTRACT), text, max_size=6)
 
 
 def read_job(kind: Kind, raw: Object) -> JobObject:
-    """As the watcher, the drivers and our own controller do."""
+    """Reads a job as the watcher, the drivers and our own controller do."""
     job = Workload(kind, raw).checked()
     is_managed(job)
     failure_of(job)
@@ -70,7 +70,7 @@ def read_job(kind: Kind, raw: Object) -> JobObject:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_valid_job_is_read(kind: Kind) -> None:
-    """What is broken below means something as it is."""
+    """A valid job is read, so the examples below start from valid objects."""
     assert read_job(kind, JOBS[kind]).metadata.name == "job"
 
 
@@ -78,13 +78,13 @@ def test_a_valid_job_is_read(kind: Kind) -> None:
 @given(data=st.data())
 @fuzzed
 def test_a_broken_job_is_refused_by_its_field(kind: Kind, data: st.DataObject) -> None:
-    """Whatever is wrong with it, wherever."""
+    """Errors of any sort in any field are refused."""
     raw = data.draw(broken(JOBS[kind]))
     reads(lambda: read_job(kind, raw))
 
 
 def test_what_a_container_says_of_its_resources_stays_beside_the_accelerators() -> None:
-    """Claims of devices are a list, as Kubernetes has them; limits add up."""
+    """Claims of devices are a list, as in Kubernetes; limits add up."""
     own = JOBS[TRAINING_JOB]
     resources = {"claims": [{"name": "gpu"}], "limits": {"cpu": "1"}}
     spec = {**own["spec"], "accelerators": 2, "kubernetes": {"image": "training", "container": {"resources": resources}}}
@@ -95,7 +95,7 @@ def test_what_a_container_says_of_its_resources_stays_beside_the_accelerators() 
 
 
 def test_the_templates_of_a_job_are_walked_once_and_not_for_each_of_its_pods() -> None:
-    """Ten thousand fit into an object: each pod's rank would cost 15 ms in which nobody else is served."""
+    """Ten thousand templates fit into an object: each pod's rank would take 15 ms in which no other request is served."""
     walked: list[Object] = []
 
     def templates(spec: Object) -> list[Template]:
@@ -112,7 +112,8 @@ def test_the_templates_of_a_job_are_walked_once_and_not_for_each_of_its_pods() -
 
 
 def test_thousands_of_pods_share_what_their_object_says_of_each() -> None:
-    """It may have a megabyte, and its controller has less memory than five hundred of them."""
+    """Thousands of pods share one spec, because their object may have a megabyte. Their controller has less memory than five
+    hundred of them would take."""
     own = JOBS[TRAINING_JOB]
     job = Workload(TRAINING_JOB, {**own, "spec": {**own["spec"], "pods": 3}}).checked()
     _, *workers = pods_of_training_job(job, "0", Places(), "gateway:8899")
@@ -123,7 +124,7 @@ def test_thousands_of_pods_share_what_their_object_says_of_each() -> None:
 @pytest.mark.parametrize("words", ["x" * 200_000, ",".join(["x"] * 100_000)], ids=["a long word", "many words"])
 @pytest.mark.parametrize("key", [keys.SUB_HEALTHY_STRATEGY, keys.FRAMEWORK, keys.CAPABILITIES])
 def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -> None:
-    """Annotations of 256 KiB are accepted by the API server; what is said of them becomes an event."""
+    """Annotations of 256 KiB are accepted by the API server; a message about them becomes an event."""
     own = JOBS[TRAINING_JOB]
     raw = {**own, "metadata": {**own["metadata"], "labels": {key: words}, "annotations": {key: words}}}
     assert reads(lambda: read_job(TRAINING_JOB, raw)) is None
@@ -132,7 +133,7 @@ def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", [BOMB, MERGES, "[" * 200_000], ids=["references", "merges", "deep"])
 def test_limits_that_say_more_than_any_memory_holds_are_refused(text: str) -> None:
-    """One tenant's annotation of a few lines would keep the watcher, and with it everybody, for hours."""
+    """One tenant's annotation of a few lines would block the watcher, and with it all jobs, for hours."""
     own = JOBS[BATCH_JOB]
     raw = {**own, "metadata": {**own["metadata"], "annotations": {keys.LIMITS: text}}}
     with pytest.raises(BadInput, match=keys.LIMITS):
@@ -143,7 +144,7 @@ def test_limits_that_say_more_than_any_memory_holds_are_refused(text: str) -> No
 @pytest.mark.parametrize("names", [["pause" * 200_000], [f"paus{n}" for n in range(50_000)]], ids=["a long name", "many names"])
 @pytest.mark.parametrize("where", ["limits", "annotations"])
 def test_what_was_meant_is_looked_for_of_few_names(where: str, names: list[str]) -> None:
-    """One tenant's object of a megabyte would keep the watcher, and with it everybody, for seconds at each of its changes."""
+    """One tenant's object of a megabyte would block the watcher, and with it all jobs, for seconds at each of its changes."""
     own = copy.deepcopy(JOBS[TRAINING_JOB])
     (own["spec"] if where == "limits" else own["metadata"])[where] = dict.fromkeys(names, "1")
     began = time.process_time()
@@ -152,7 +153,7 @@ def test_what_was_meant_is_looked_for_of_few_names(where: str, names: list[str])
 
 
 def read_pod(raw: Object, job: Workload) -> Pod:
-    """As the watcher, the drivers and our own controller do."""
+    """Reads a pod as the watcher, the drivers and our own controller do."""
     found = pod_of(raw, job, RANK_KEYS)
     checked = schemas.checked(schemas.Pod, raw)
     affinity = placed(checked["spec"].get("affinity", {}), ["node-1"])
@@ -168,14 +169,14 @@ def read_pod(raw: Object, job: Workload) -> Pod:
 @given(raw=broken(pod("uid-of-job", "pod")))
 @fuzzed
 def test_a_broken_pod_is_refused_by_its_field(kind: Kind, raw: Object) -> None:
-    """Whatever the kind of its job."""
+    """The pod may belong to a job of any kind."""
     reads(lambda: read_pod(raw, Workload(kind, JOBS[kind])))
 
 
 @given(raw=broken([pod("loose", "one"), pod("loose", "two")]))
 @fuzzed
 def test_broken_pods_that_nobody_controls_are_refused_by_their_field(raw: list[Any]) -> None:
-    """Together they are a job."""
+    """Pods without a controller are a job together."""
 
     def read() -> JobObject | None:
         pods = [schemas.checked(schemas.Pod, one) for one in raw if isinstance(one, dict)]
@@ -188,7 +189,7 @@ def test_broken_pods_that_nobody_controls_are_refused_by_their_field(raw: list[A
 @given(raw=broken(remembered(pod("loose", "one")) | {"metadata": pod("loose", "one")["metadata"]}))
 @fuzzed
 def test_broken_templates_of_such_pods_are_refused_by_their_field(raw: Object) -> None:
-    """A restart leaves them, and anybody in the namespace may change them."""
+    """A restart leaves them, and every user of the namespace may change them."""
 
     def read() -> JobObject:
         job = bare_job("default", "loose", [schemas.checked(schemas.PodTemplate, raw)])
@@ -201,7 +202,7 @@ def test_broken_templates_of_such_pods_are_refused_by_their_field(raw: Object) -
 @given(raw=broken(node("node-0")))
 @fuzzed
 def test_a_broken_node_is_refused_by_its_field(raw: Object) -> None:
-    """Its conditions come from programs of others."""
+    """A broken node is refused by its field: its conditions come from foreign programs."""
     reads(lambda: node_of(raw))
 
 
@@ -218,7 +219,8 @@ def test_a_broken_namespace_is_refused_by_its_field(raw: Object) -> None:
 def test_the_contracts_labels_and_annotations_may_say_anything(
     kind: Kind, labels: dict[str, str], annotations: dict[str, str]
 ) -> None:
-    """On a job and on its pods: what means nothing is refused by its name, or told as a problem of the job."""
+    """A label or annotation of the contract, on a job or its pods, may have any value. An invalid one is refused by its name, or
+    reported as a problem of the job."""
     own, its = JOBS[kind], pod("uid-of-job", "pod")
     raw = {**own, "metadata": {**own["metadata"], "labels": labels, "annotations": annotations}}
     of_it = {**its, "metadata": {**its["metadata"], "labels": labels, "annotations": annotations}}

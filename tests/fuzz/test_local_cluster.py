@@ -1,4 +1,5 @@
-"""Bodies of the local cluster's HTTP API: read as they arrive, and carried out where no nodes are, which starts nothing."""
+"""Bodies of the local cluster's HTTP API are read as they arrive, and applied in a cluster without nodes, where nothing
+starts."""
 
 import json
 from pathlib import Path
@@ -60,7 +61,7 @@ BODIES: dict[type[BaseModel], dict[str, Any]] = {
 
 
 class Cluster:
-    """Nobody runs it, and it has no nodes."""
+    """A cluster that does not run and has no nodes."""
 
     def __init__(self, directory: Path) -> None:
         self.options = Options(directory / "socket", directory, 0, 0, "127.0.0.1", 8899)
@@ -90,7 +91,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 @given(data=st.data())
 @fuzzed
 def test_a_broken_body_is_refused_by_its_fields(kind: type[BaseModel], data: st.DataObject) -> None:
-    """Whatever is wrong with it, wherever."""
+    """Errors of any sort in any field are refused."""
     content = json.dumps(data.draw(broken(BODIES[kind]))).encode()
     reads(lambda: read(content, kind))
 
@@ -99,14 +100,15 @@ def test_a_broken_body_is_refused_by_its_fields(kind: type[BaseModel], data: st.
 @given(content=st.binary(max_size=100))
 @fuzzed
 def test_a_body_of_any_bytes_is_refused(kind: type[BaseModel], content: bytes) -> None:
-    """It is hardly JSON."""
+    """A body of any bytes, which is hardly JSON, is refused."""
     reads(lambda: read(content, kind))
 
 
 @given(body=broken(JOB))
 @fuzzed
 def test_a_broken_job_is_not_begun(cluster: Cluster, body: Any) -> None:
-    """What is submitted writes into the cluster's own directory only, and makes no more pods than a job may have."""
+    """A submitted job writes only into the cluster's own directory, and has no more pods than a job may have. A broken one does
+    not begin."""
 
     def submit() -> JobObject:
         job = cluster.submit(body)
@@ -125,7 +127,7 @@ def test_a_broken_job_is_not_begun(cluster: Cluster, body: Any) -> None:
 @given(body=broken(POD))
 @fuzzed
 def test_a_broken_pod_is_not_created(cluster: Cluster, body: Any) -> None:
-    """What is created can be scheduled, started and deleted like any other."""
+    """A broken pod is refused. A created one can be scheduled, started and deleted like any other."""
     job = cluster.submit({**JOB, "metadata": {"name": "holder"}})
     if isinstance(body, dict) and isinstance(metadata := body.get("metadata"), dict) and "ownerUid" in metadata:
         metadata["ownerUid"] = job.metadata.uid

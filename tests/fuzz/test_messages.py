@@ -15,7 +15,7 @@ from workers.gateway import messages
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LARGEST = 256 * 1024
-"""Bytes that what was read may take in a payload."""
+"""Highest size of a read message in a payload, in bytes."""
 
 READERS: dict[type[Message], Callable[[Any], Any]] = {
     wire.StopCompleteRequest: messages.stop_complete,
@@ -49,7 +49,7 @@ CONTENTS: dict[type[Message], st.SearchStrategy[Any]] = {
 
 
 def read(message: Message) -> Any:
-    """As the gateway does."""
+    """Reads a message as the gateway does."""
     messages.job_id(message.jobId)  # type: ignore[attr-defined]
     return READERS[type(message)](message)
 
@@ -63,7 +63,7 @@ def checked(message: Message) -> None:
 @given(data=st.data())
 @fuzzed
 def test_a_message_of_any_content_is_read_or_refused_by_its_field(kind: type[Message], data: st.DataObject) -> None:
-    """What is read is small enough to be stored."""
+    """A message of any content that is read is small enough to be stored."""
     checked(data.draw(CONTENTS[kind]))
 
 
@@ -71,7 +71,7 @@ def test_a_message_of_any_content_is_read_or_refused_by_its_field(kind: type[Mes
 @given(content=st.binary(max_size=300))
 @fuzzed
 def test_a_message_of_any_bytes_is_read_or_refused_by_its_field(kind: type[Message], content: bytes) -> None:
-    """What gRPC itself does not refuse."""
+    """A message of any bytes that gRPC itself accepts is read or refused by its field."""
     try:
         message = kind.FromString(content)
     except DecodeError:
@@ -82,6 +82,6 @@ def test_a_message_of_any_bytes_is_read_or_refused_by_its_field(kind: type[Messa
 @given(job=text)
 @fuzzed
 def test_a_job_id_can_be_a_part_of_a_workflow_id(job: str) -> None:
-    """Or it is refused."""
+    """A job id can be a part of a workflow id, or is refused."""
     found = reads(lambda: messages.job_id(job))
     assert found is None or ("/" not in found and found.isprintable())

@@ -1,4 +1,4 @@
-"""The annotation that an earlier workflow of a job left on its object: a person may have written over it. A job is registered
+"""The annotation that an earlier workflow of a job wrote on its object may have been overwritten by a person. A job is registered
 with what can be read of it rather than not at all."""
 
 import json
@@ -49,7 +49,7 @@ def remembered(written: str) -> Remembered:
 @given(kept=broken(KEPT))
 @fuzzed
 def test_what_is_broken_is_read_or_is_nothing(kept: Any) -> None:
-    """It crosses Temporal as it was read, and the job's workflow takes it."""
+    """Broken content is read or ignored. The value that is read survives Temporal, and the job's workflow accepts it."""
     found = remembered(json.dumps(kept))
     assert Remembered.model_validate_json(found.model_dump_json()) == found
 
@@ -57,7 +57,7 @@ def test_what_is_broken_is_read_or_is_nothing(kept: Any) -> None:
 @given(st.one_of(text, st.text(max_size=200), st.integers(0, 100).map(lambda length: json.dumps(KEPT)[:length])))
 @fuzzed
 def test_any_text_is_read_or_is_nothing(written: str) -> None:
-    """Also one that was cut off."""
+    """Text that was cut off counts as well."""
     remembered(written)
 
 
@@ -67,7 +67,7 @@ def test_any_text_is_read_or_is_nothing(written: str) -> None:
     ids=["a time without a zone", "a number below 0", "a number beyond all bounds"],
 )
 def test_a_field_that_no_workflow_wrote_is_left_out(field: str, written: Any) -> None:
-    """The job's workflow would stumble over it; what else was remembered holds."""
+    """The job's workflow would fail on it; the other remembered fields are kept."""
     without = {name: value for name, value in KEPT.items() if name != field}
     assert remembered(json.dumps({**KEPT, field: written})) == remembered(json.dumps(without)) != Remembered()
 
@@ -78,5 +78,5 @@ def test_what_is_remembered_of_another_job_is_nothing() -> None:
 
 
 def test_a_text_that_is_too_long_is_cut() -> None:
-    """It would travel with the job's state for ever."""
+    """A text that is too long is cut, because it would travel with the job's state for ever."""
     assert len(remembered(json.dumps({**KEPT, "downgrade": "x" * 100_000})).downgrade) == LONGEST_TEXT

@@ -1,5 +1,6 @@
-"""Objects of each kind, broken wherever, through the whole watcher and the whole operator: none ends, and what is sound behind
-them is served. Names, namespaces and UIDs are as the API server admits them, and so are the types of labels and annotations."""
+"""Objects of each kind, broken anywhere, pass through the whole watcher and the whole operator: neither ends, and valid objects
+after them are served. Names, namespaces and UIDs are as the API server admits them, and so are the types of labels and
+annotations."""
 
 import asyncio
 import copy
@@ -36,7 +37,7 @@ WITHIN = 20.0
 
 
 class Served:
-    """An API server in memory: what is listed at first, what changes behind it, and what was made."""
+    """An API server in memory: its first list, its later changes, and the objects that were created."""
 
     def __init__(self) -> None:
         self.listed: dict[str, list[Object]] = {}
@@ -83,7 +84,7 @@ class Served:
 
 
 def _one(path: str, selectors: dict[str, str]) -> str:
-    """The path of one object, where it is selected by its name."""
+    """Returns the path of one object, where it is selected by its name."""
     field, _, name = selectors.get("fieldSelector", "").partition("=")
     return f"{path}/{name}" if field == "metadata.name" else path
 
@@ -108,7 +109,7 @@ words = st.dictionaries(
 
 @st.composite
 def hostile(draw: st.DrawFn, thing: Object) -> Object:
-    """With broken insides, and labels and annotations of any words."""
+    """Draws an object with broken content, and with labels and annotations of any text."""
     found = copy.deepcopy(thing)
     inside = draw(broken({key: found[key] for key in ("spec", "status") if key in found}))
     metadata = found["metadata"]
@@ -118,7 +119,7 @@ def hostile(draw: st.DrawFn, thing: Object) -> Object:
 
 
 async def seen_behind(served: Served, wanted: str) -> None:
-    """What the watch says, until the sound object behind the hostile one is seen."""
+    """Reads the watch until the valid object after the hostile one is seen."""
     cluster = KubernetesCluster(cast(Any, served), Settings(cluster="kubernetes"))
     async with asyncio.timeout(WITHIN), aclosing(cluster.watch()) as news:
         first = await anext(news)
@@ -137,7 +138,7 @@ async def seen_behind(served: Served, wanted: str) -> None:
 @given(data=st.data())
 @fuzzed
 def test_no_job_ends_the_watch(kind: Kind, data: st.DataObject) -> None:
-    """Neither in the first list nor behind it."""
+    """A hostile job may be in the first list or come after it."""
 
     async def run() -> None:
         served, sound, odd = Served(), JOBS[kind], data.draw(hostile(named(JOBS[kind], "odd")))
@@ -151,7 +152,7 @@ def test_no_job_ends_the_watch(kind: Kind, data: st.DataObject) -> None:
 @given(data=st.data())
 @fuzzed
 def test_no_pod_ends_the_watch(data: st.DataObject) -> None:
-    """Of a job that is sound; what is behind it is told as before."""
+    """A hostile pod of a valid job does not end the watch, and later objects are reported as before."""
 
     async def run() -> None:
         served, odd = Served(), data.draw(hostile(of("sound", BATCH_JOB, "odd")))
@@ -166,7 +167,7 @@ def test_no_pod_ends_the_watch(data: st.DataObject) -> None:
 @given(data=st.data())
 @fuzzed
 def test_no_node_ends_the_watch(data: st.DataObject) -> None:
-    """Its conditions come from programs of others."""
+    """A hostile node does not end the watch: its conditions come from foreign programs."""
 
     async def run() -> None:
         served, odd = Served(), data.draw(hostile(named(node("odd"), "odd")))
@@ -224,14 +225,14 @@ SAID: dict[str, tuple[str, str, Object, str]] = {
         "node-0",
     ),
 }
-"""What is said of nodes: by which rules it is read, where it lies, one that is sound, and what of its data is JSON."""
+"""Reports about nodes: the rules that read them, their path, a valid one, and the part of its data that is JSON."""
 
 
 @pytest.mark.parametrize("name", SAID)
 @given(data=st.data())
 @fuzzed
 def test_nothing_that_is_said_of_a_node_ends_the_watch(name: str, data: st.DataObject) -> None:
-    """And what is seen of it can be told."""
+    """A hostile report about a node does not end the watch, and the resulting observation can be sent."""
     rules, path, sound, key = SAID[name]
     odd = named(sound, "odd")
     if key:
@@ -260,7 +261,7 @@ def test_nothing_that_is_said_of_a_node_ends_the_watch(name: str, data: st.DataO
 
 
 async def begun_behind(served: Served) -> None:
-    """The operator runs until the pods of the sound job behind the hostile one are made."""
+    """Runs the operator until the pods of the valid job after the hostile one are created."""
     running = asyncio.create_task(Operator(cast(Any, served), Settings(cluster="kubernetes")).run())
     try:
         async with asyncio.timeout(WITHIN):
@@ -278,7 +279,7 @@ async def begun_behind(served: Served) -> None:
 @given(data=st.data())
 @fuzzed
 def test_no_job_and_no_pod_ends_the_operator(data: st.DataObject) -> None:
-    """One after the other is looked at, whatever the first one says."""
+    """Objects are processed one after the other, whatever the first one contains."""
 
     async def run() -> None:
         served = Served()

@@ -1,4 +1,4 @@
-"""What the proxies see of one recovery: each call that moves it on, numbered, and the one at which somebody is killed."""
+"""The proxies observe one recovery: each call that moves it on, numbered, and the call at which a process is killed."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ ENDS = {
 
 
 class Side(StrEnum):
-    """When the caller or its peer dies."""
+    """The moment at which the caller or its peer dies."""
 
     BEFORE = "before the server took it"
     AFTER = "before its answer arrived"
@@ -66,11 +66,11 @@ class Point:
 
 @dataclass
 class Noted:
-    """One call as it was seen."""
+    """A call as it was observed."""
 
     call: Call
     words: str
-    """What it is about: an order, an activity, commands, an update."""
+    """Subject of the call: an order, an activity, commands, or an update."""
     started: int = 0
     """Event id of the start of the workflow task that it hands out or completes."""
     activity: str = ""
@@ -84,21 +84,21 @@ class Noted:
 
 @dataclass
 class Trap:
-    """Kills at one point, once."""
+    """Kills at one call, once."""
 
     point: Point
     victims: tuple[str, ...]
     kill: Callable[[tuple[str, ...]], Awaitable[None]]
     words: str = ""
-    """What the call was about."""
+    """Subject of the call that sprang the trap."""
     fired: asyncio.Event = field(default_factory=asyncio.Event)
     back: dict[str, float] = field(default_factory=dict)
-    """Seconds from the kill until a victim asked for work again."""
+    """Seconds from the kill until a victim requested work again."""
     _killed_at: float = 0.0
     _killing: asyncio.Task[None] | None = None
 
     async def spring(self, noted: Noted, changed: asyncio.Condition) -> None:
-        """Goes to its end even if the caller is among the victims and takes its call along."""
+        """Runs to its end even if the caller is among the victims and its call is cancelled."""
         self.words = noted.words
         self._killing = asyncio.ensure_future(self._kill(changed))
         await asyncio.shield(self._killing)
@@ -135,7 +135,7 @@ class Journal:
         self._summaries: dict[tuple[str, str], str] = {}
 
     def begin(self, job_id: str, name: str, trap: Trap | None) -> None:
-        """From here on this job's calls are counted."""
+        """Begins to count the calls of this job."""
         self._job, self._name, self._trap = job_id, name, trap
         self.calls = []
         self._numbers.clear()
@@ -150,7 +150,7 @@ class Journal:
             await self.changed.wait_for(condition)
 
     def is_settled(self, activity: str) -> bool:
-        """The end of this activity is in the history and was looked at, or somebody was killed."""
+        """Returns whether the end of this activity is in the history and was processed, or a process was killed."""
         if self._trap and self._trap.fired.is_set():
             return True
         ended = [i for i, noted in enumerate(self.calls) if noted.call.method == DONE and noted.words == activity]
@@ -269,7 +269,7 @@ class Journal:
             self._tasks[answer.workflow_task.task_token] = _Task(noted.call.workflow, started=noted.inline)
 
     def _roles(self, words: str) -> str:
-        """Without the names of this very job."""
+        """Returns the text with roles in place of the names of this job."""
         old = f"{self._name}-worker-1"
         told = words.replace(f"{old}-hot-0001", "the backup pod").replace(old, "the old pod")
         return told.replace(self._job, "the job")

@@ -25,7 +25,7 @@ class Place:
     point: Point
     words: str
     events: tuple[Happened, ...]
-    """Those that the call wrote, or hands out; none: the kill is between events."""
+    """Events that the call wrote, or hands out; none: the kill is between events."""
 
     earlier: int
     """The last event before it."""
@@ -57,7 +57,7 @@ def places(workflow: str, history: Sequence[HistoryEvent], calls: Sequence[Noted
 
 
 def _causes(history: Sequence[HistoryEvent], calls: Sequence[Noted]) -> dict[int, Noted]:
-    """The call that wrote each event, or with which it first left the server."""
+    """Returns the call that wrote each event, or with which it first left the server."""
     handed = {n.started: n for n in calls if n.call.method == POLL_WORKFLOW}
     handed |= {n.inline: n for n in calls if n.inline}
     decided = {n.started: n for n in calls if n.call.method == DECIDED}
@@ -96,7 +96,7 @@ BY_THE_SERVER = (
     "child_workflow_execution_completed_event_attributes",
     "timer_fired_event_attributes",
 )
-"""Nobody's call wrote them: a kill meets them when the workflow task that tells of them is handed out."""
+"""Events that no call wrote: a kill meets them when the workflow task that delivers them is handed out."""
 
 
 def _starts(event: HistoryEvent) -> bool:

@@ -1,4 +1,4 @@
-"""One maintenance of links, failed over and switched back, during which something is killed; and what it left behind."""
+"""One maintenance of links, failed over and switched back, during which a process is killed; and its result."""
 
 import asyncio
 import json
@@ -23,24 +23,24 @@ from tests.kills.modes import LINK_FAILOVER
 from tests.kills.trial import Kill, Trial, Trials
 
 SWITCHES = (True, False)
-"""To the backup link, and back."""
+"""Targets of the two switches: the backup link, and the first link again."""
 
 
 @dataclass
 class Maintained:
-    """What a maintenance left behind."""
+    """State after a maintenance."""
 
     known: Maintenance
-    """Its result."""
+    """The result of the maintenance."""
     seconds: float
-    """From its start to its end."""
+    """Duration from its start to its end."""
     refused: bool
-    """The first request was, and was made again."""
+    """True if the first request was refused, and was repeated."""
     history: list[HistoryEvent]
-    """Of what was asked for first."""
+    """History of the maintenance that was requested first."""
     calls: list[Noted]
     met: str
-    """What the call was about at which something was killed."""
+    """Subject of the call at which a process was killed."""
     start: float
     """Seconds that the slowest victim took to be back; 0 where nothing waited for it."""
     peer: Manager
@@ -48,7 +48,7 @@ class Maintained:
 
 
 async def maintain(trials: Trials, kill: Kill | None) -> Maintained:
-    """Ends when the devices of pod rank 1 have been on their backup link and are back."""
+    """Runs a maintenance that moves the devices of pod rank 1 to their backup link and back."""
     async with trials.training(LINK_FAILOVER, kill) as at:
         links = (NodeLinks(node=at.struck.spec.node_name, devices=at.struck.status.devices, backup=True),)
         maintenance = ids.failover_workflow(at.job, links)
@@ -75,7 +75,7 @@ async def maintain(trials: Trials, kill: Kill | None) -> Maintained:
 
 
 async def _start(trials: Trials, at: Trial, maintenance: str, links: tuple[NodeLinks, ...]) -> WorkflowHandle[Any, Maintenance]:
-    """As a client does: again until it is taken, under one id."""
+    """Starts a maintenance as a client does: it repeats the request under one id until it is accepted."""
     while True:
         try:
             return await trials.client.start_workflow(
@@ -92,7 +92,7 @@ async def _start(trials: Trials, at: Trial, maintenance: str, links: tuple[NodeL
 
 
 async def _on_backup(handle: WorkflowHandle[Any, Maintenance]) -> bool:
-    """Waits until its history says so; False: it was refused."""
+    """Waits until its history has the switch to the backup link; False: it was refused."""
     while True:
         try:
             async for event in handle.fetch_history_events(wait_new_event=True):
@@ -106,7 +106,7 @@ async def _on_backup(handle: WorkflowHandle[Any, Maintenance]) -> bool:
 
 
 async def _switch_back(handle: WorkflowHandle[Any, Maintenance]) -> None:
-    """As a client does: again until it is taken, under one id."""
+    """Requests the switch back as a client does: it repeats the request under one id until it is accepted."""
     request = str(uuid.uuid4())
     while True:
         try:
@@ -120,7 +120,7 @@ async def _switch_back(handle: WorkflowHandle[Any, Maintenance]) -> None:
 
 
 async def _end(handle: WorkflowHandle[Any, Maintenance]) -> float:
-    """When it ended."""
+    """Returns the time at which the maintenance ended."""
     while True:
         try:
             events = [event async for event in handle.fetch_history_events(wait_new_event=True)]
@@ -130,7 +130,7 @@ async def _end(handle: WorkflowHandle[Any, Maintenance]) -> float:
 
 
 async def _job(at: Trial) -> JobState:
-    """The job's, when it has noted both switches."""
+    """Returns the job's state, once its history has both switches."""
     while True:
         try:
             found: JobStatus = await at.entity.query(ids.Queries.STATUS, result_type=JobStatus)

@@ -1,6 +1,6 @@
 """The training sides of the kills: ours, whose manager may die as well, and MindIO, which gives a report up.
 
-A report waits until the control plane has looked at what comes before it, so that undisturbed histories are one history.
+A report waits until the control plane has processed what comes before it, so that undisturbed histories are one history.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from tests.fakes.peer import Call, MindioPeer, ScriptedPeer
 from tests.kills.calls import Journal
 
 MANAGER = "manager"
-"""A victim, as the processes of the control plane are."""
+"""A victim, like the processes of the control plane."""
 
 GIVEN_UP = 60.0
 """Seconds for which a report is repeated."""
 
 
 class Manager(ScriptedPeer):
-    """One that can be struck."""
+    """A manager whose ranks can fail."""
 
     tireless = False
 
@@ -39,7 +39,7 @@ class Manager(ScriptedPeer):
         return self
 
     def strike(self, ranks: tuple[int, ...], kind: str) -> None:
-        """Faults of the training side, which its manager reports."""
+        """Causes faults of the training side, which its manager reports."""
         self._spawn(self._tell(ranks, kind))
 
     async def _tell(self, ranks: tuple[int, ...], kind: str) -> None:
@@ -55,8 +55,8 @@ class Manager(ScriptedPeer):
 
 
 class OurManager(Manager):
-    """As `rekindle_training.manager` behaves: it says a report again until there is an answer, carries orders out one after the
-    other, whatever it did before, and its successor meets the ranks first and tells of what is still broken."""
+    """Behaves like `rekindle_training.manager`. It repeats a report until there is an answer, and carries orders out one after
+    the other, whatever it did before. Its successor first connects to the ranks, and reports what is still broken."""
 
     tireless = True
 
@@ -69,7 +69,7 @@ class OurManager(Manager):
         return super().attend(journal, report_behind)
 
     async def die(self) -> None:
-        """As the process does: with its stream, its reports, and all that it knew. The ranks stay as they are."""
+        """Ends like the process, with its stream, its reports, and all of its state. The ranks stay as they are."""
         await self.cut()
         self._calm()
         work, self._work = self._work, set()
@@ -104,16 +104,17 @@ class OurManager(Manager):
         self._decided.clear()
 
     def _check_pace(self, gap: float, order: str) -> None:
-        """It reads every order."""
+        """Accepts orders at any pace."""
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
-        """What comes behind the strategy of its attempt is told again."""
+        """Returns whether a signal repeats an earlier one, as every signal after the strategy of its attempt does."""
         if signal.changeStrategy:
             self._decided.add(signal.uuid)
         return super()._is_repetition(signal) or (not signal.changeStrategy and signal.uuid in self._decided)
 
     async def _switch(self, ranks: wire.SwitchRankList) -> None:
-        """What a paused rank uses already is answered at once; the pause is told first, since the streams are two."""
+        """Switches links. A link that a paused rank uses already is answered at once; the pause is reported first, since there
+        are two streams."""
         await self._is_paused()
         await super()._switch(ranks)
 
@@ -127,7 +128,7 @@ class OurManager(Manager):
         await self.until(lambda: bool(self.paused_by))
 
     async def continue_training(self) -> None:
-        """The one before may have gone on, and told nobody."""
+        """Continues training. Its predecessor may have done so without a report."""
         if self.paused_by:
             await super().continue_training()
         else:
@@ -156,7 +157,7 @@ class OurManager(Manager):
             await super()._backup_registers()
 
     async def _migrate(self) -> None:
-        """The one before may have done it, and told nobody."""
+        """Migrates ranks. Its predecessor may have done so without a report."""
         if not self._trains_on_the_backup:
             await super()._migrate()
         else:
@@ -167,7 +168,7 @@ class OurManager(Manager):
         await super().resume(status)
 
     async def _report(self, kind: str, call: Call) -> int:
-        """None is sent before the one before it was answered."""
+        """Sends a report after the previous one was answered."""
         async with self._in_turn:
             return await super()._report(kind, call)
 
@@ -185,4 +186,4 @@ class OurManager(Manager):
 
 
 class MindioManager(Manager, MindioPeer):
-    """Gives a report up."""
+    """Gives a report up after some time."""

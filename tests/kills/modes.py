@@ -1,4 +1,4 @@
-"""The modes, one row each: what strikes the job, what its training side is ordered, and which pods change."""
+"""The modes, one row each: the fault of the job, the orders to its training side, and the pods that change."""
 
 from dataclasses import dataclass
 
@@ -12,41 +12,41 @@ OPENING_PHASES = 3
 ALL = "retry,recover-in-place,recover"
 REPORTS = ("stop complete", "strategies", "status")
 OPERATIONS = {Mode.LINK_SWITCH: ("links", "order switch links"), Mode.STRESS_TEST: ("stress test", "order stress test")}
-"""The report of what is done in the pause, and the order that it answers."""
+"""The report of the work in the pause, and the order that it answers."""
 
 
 @dataclass(frozen=True)
 class Struck:
-    """One mode."""
+    """One mode and the fault that leads to it."""
 
     mode: Mode
     strikes: str
-    """What strikes the job, in words."""
+    """Description of the fault."""
 
     carries_out: tuple[str, ...]
-    """Orders behind the opening."""
+    """Orders after the opening."""
 
     own_phases: int
-    """Of its procedure, without those of the opening."""
+    """Number of phases of its procedure, without those of the opening."""
 
     faulty: tuple[int, ...] = ()
-    """Ranks that the training side reports; none: the cluster tells of a sub-health."""
+    """Ranks that the training side reports; none: the cluster reports a sub-health."""
 
     type: FaultType = FaultType.OTHER
     loses_pod: bool = False
-    """Pod rank 1 is gone before anything is told."""
+    """True if pod rank 1 is gone before anything is reported."""
 
     moves: bool = False
     """Another pod takes over pod rank 1, and the old one is deleted."""
 
     asks_ours: bool = True
-    """Our training side is stopped and asked, too."""
+    """True if our training side is stopped and asked, too."""
 
     allowed: str = ""
-    """What the owner of a job of ours allows; empty: the owner says nothing, and all is allowed."""
+    """Modes that the owner of our job allows; empty: the owner sets nothing, and all are allowed."""
 
     name: str = ""
-    """Of a section of the table; empty: the mode's."""
+    """Title of a section of the table; empty: the mode's."""
 
     @property
     def title(self) -> str:
@@ -54,14 +54,14 @@ class Struck:
 
     @property
     def word(self) -> str:
-        """As it is asked for: `in-place`."""
+        """Returns the name under which a mode is requested, such as `in-place`."""
         return self.title.removesuffix(" recovery").replace(" ", "-")
 
     def is_opened(self, side: TrainingSide) -> bool:
         return bool(self.faulty) and (self.asks_ours or side is TrainingSide.MINDIO)
 
     def orders(self, side: TrainingSide) -> tuple[str, ...]:
-        """All of them, in turn."""
+        """Returns all orders, in sequence."""
         told = [order for order in self.carries_out if side is TrainingSide.REKINDLE or order != "new pod running"]
         return (*OPENING, *told) if self.is_opened(side) else tuple(told)
 
@@ -76,12 +76,12 @@ class Struck:
         return REPORTS[-1:] if self.faulty else REPORTS[1:]
 
     def of(self, side: TrainingSide) -> dict[str, str]:
-        """The job's annotations."""
+        """Returns the job's annotations."""
         allowed = self.allowed if side is TrainingSide.REKINDLE else ALL
         return {RECOVER_STRATEGY: allowed} if allowed else {}
 
     def report_behind(self, side: TrainingSide) -> dict[str, str]:
-        """By kind of report: the activity that comes before it in every undisturbed run."""
+        """Returns, by kind of report, the activity that comes before it in every undisturbed run."""
         if self.mode in OPERATIONS:
             done, order = OPERATIONS[self.mode]
             return {"stop complete": "order pause_train", done: order, "status": "order continue"}
@@ -145,6 +145,6 @@ in the history of the maintenance, which asks the job for two link switches""",
     own_phases=4,
     name="link failover",
 )
-"""A maintenance, whose own workflow is killed at: the job's and the switches' are those of `LINK_SWITCH`."""
+"""A maintenance whose own workflow is met by kills. Those of the job and of the switches are in `LINK_SWITCH`."""
 
 SECTIONS = (*MODES, LINK_FAILOVER)

@@ -64,7 +64,7 @@ DOES = {
 
 @dataclass(frozen=True)
 class Row:
-    """What one kill came to."""
+    """Result of one kill."""
 
     struck: Struck
     side: TrainingSide
@@ -72,9 +72,9 @@ class Row:
     victims: tuple[str, ...]
     outcome: str
     added: float
-    """Seconds that it took longer than an undisturbed run."""
+    """Additional seconds compared with an undisturbed run."""
     start: float
-    """Of these, seconds until the slowest of the killed processes asked for work again; 0: nothing waited for it."""
+    """Part of the additional seconds until the slowest killed process requested work again; 0: nothing waited for it."""
     undisturbed: float
     """Seconds of an undisturbed run."""
 
@@ -87,7 +87,7 @@ class Table:
 
 
 def write(table: Table) -> None:
-    """The sections of modes that were not run stay as they are."""
+    """Writes the page. The sections of modes that were not run stay as they are."""
     sections = _sections(PAGE.read_text()) | {
         _title(mode): _section(mode, [row for row in table.rows if row.struck is mode])
         for mode in SECTIONS
@@ -98,7 +98,7 @@ def write(table: Table) -> None:
 
 
 def _sections(page: str) -> dict[str, str]:
-    """By title."""
+    """Returns the sections of the page by title."""
     found = (f"## {section}".strip() for section in page.split("\n## ")[1:])
     return {section.splitlines()[0]: section for section in found}
 
@@ -154,7 +154,7 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def where(place: Place) -> str:
-    """The events that a kill meets, or those between which it falls."""
+    """Returns the events that a kill meets, or those between which it falls."""
     workflow = place.point.call.workflow
     if not place.events:
         return f"{workflow}, after {place.earlier}"

@@ -37,13 +37,13 @@ CHOSEN = [struck for struck in MODES if ASKED in ("", "all") or struck.word in A
 MAINTAINED = ASKED in ("", "all") or LINK_FAILOVER.word in ASKED.split(",")
 assert CHOSEN or MAINTAINED, f"REKINDLE_KILLS={ASKED}: it is `all`, or some of {', '.join(one.word for one in SECTIONS)}"
 SAMPLE = 2
-"""Kills of each mode."""
+"""Number of kills of each mode."""
 
 BOUND = 3.0 if ALL else 15.0
 """Seconds that a kill may add, on a machine on which a process starts in `START`."""
 
 START = 2.0
-"""A machine that does other work besides is given what a process took longer to start."""
+"""Seconds of a normal process start. A busy machine receives as much more time as a process took longer to start."""
 
 UNDISTURBED = 3 if ALL else 2
 WRITTEN_LATER = ("ActivityTaskStarted", "WorkflowTaskScheduled", "WorkflowTaskStarted")
@@ -58,7 +58,7 @@ each_mode = pytest.mark.parametrize("struck", CHOSEN, ids=[struck.word for struc
 
 @dataclass
 class Reference:
-    """Runs of one mode that nobody disturbed."""
+    """Runs of one mode without a kill."""
 
     struck: Struck
     side: TrainingSide
@@ -74,14 +74,14 @@ class Reference:
 
     @property
     def places(self) -> list[Place]:
-        """Every point at which a kill is tried."""
+        """Returns every point at which a kill is tried."""
         result = self.results[-1]
         of_the_job = places("job", result.job, result.calls, result.first)
         return [*of_the_job, *places("recovery", result.recovery, result.calls)]
 
 
 class References:
-    """Each is made when it is first asked for."""
+    """Creates each reference when it is first requested."""
 
     def __init__(self, trials: Trials) -> None:
         self._trials = trials
@@ -133,7 +133,8 @@ async def test_undisturbed_recoveries_have_one_history_and_a_kill_for_each_of_it
 async def test_a_killed_process_neither_loses_a_recovery_nor_repeats_it(
     trials: Trials, references: References, table: Table, struck: Struck, subtests: pytest.Subtests
 ) -> None:
-    """Control worker, gateway, Temporal server or manager, killed at any point: recovered, nothing done twice, and soon."""
+    """The control worker, gateway, Temporal server or manager is killed at any point: the job recovers, nothing is done twice,
+    and the delay is bounded."""
     ours = await references.of(struck)
     for place, victims in _chosen(_kills(ours), struck):
         with subtests.test(f"{' and '.join(victims)} at {where(place)}: {does(place)}"):
@@ -169,7 +170,8 @@ async def test_an_order_follows_the_stream_to_the_next_gateway_without_an_error_
 async def test_a_report_that_is_given_up_ends_in_its_rules_fallback(
     trials: Trials, references: References, table: Table, struck: Struck, subtests: pytest.Subtests
 ) -> None:
-    """A training side that never repeats a report, and a killed gateway: recovered, or the fallback of the rule; never stuck."""
+    """A training side never repeats a report, and a gateway is killed: the job recovers, or the fallback of the rule applies; it
+    is never stuck."""
     mindio = await references.of(struck, MINDIO)
     assert [len(result.incident.ladder) for result in mindio.results] == [1] * UNDISTURBED, "undisturbed there is no fallback"
     kills = [place for place in mindio.places if place.point.call.caller == GATEWAY and place.point.call.workflow == "recovery"]
@@ -192,7 +194,7 @@ async def test_a_report_that_is_given_up_ends_in_its_rules_fallback(
 async def test_a_killed_process_neither_loses_a_maintenance_nor_repeats_what_it_does(
     trials: Trials, table: Table, subtests: pytest.Subtests
 ) -> None:
-    """The same at every event of a maintenance, which moves devices to their backup link and back."""
+    """The same holds at every event of a maintenance, which moves devices to their backup link and back."""
     undisturbed = [await maintain(trials, None) for _ in range(UNDISTURBED)]
     events = [happened("maintenance", one.history) for one in undisturbed]
     assert all(one == events[-1] for one in events)
@@ -220,7 +222,7 @@ async def test_a_killed_process_neither_loses_a_maintenance_nor_repeats_what_it_
 
 
 def _kills(reference: Reference) -> list[tuple[Place, Victims]]:
-    """What dies where; a place that only one of them could notice is not tried with the others."""
+    """Returns the places with their victims. A place that only one victim could notice is not tried with the others."""
     return [(place, victims) for place in reference.places for victims in _victims_at(place)]
 
 
@@ -247,7 +249,7 @@ def _chosen(kills: Sequence[tuple[Place, Victims]], struck: Struck) -> Sequence[
 
 
 def _met(result: Result, place: Place, reference: Reference) -> None:
-    """It was killed where it should be: the history up to there is that of an undisturbed run."""
+    """Checks that the kill happened at its place: the history up to there is that of an undisturbed run."""
     assert result.met == place.words
     workflow = place.point.call.workflow
     _same_until(
@@ -263,7 +265,8 @@ def _same_until(place: Place, events: Sequence[Happened], reference: Sequence[Ha
 
 
 def _once(result: Result, reference: Reference, victims: Victims = ()) -> None:
-    """Recovered by this mode alone; every order carried out once, every report consumed once, and nothing left behind."""
+    """Checks that the job recovered by this mode alone: every order carried out once, every report consumed once, and nothing
+    left behind."""
     struck = reference.struck
     (verdict,) = result.incident.ladder
     assert (verdict.mode, verdict.outcome) == (struck.mode, Outcome.RECOVERED), verdict.reason
@@ -279,7 +282,8 @@ def _once(result: Result, reference: Reference, victims: Victims = ()) -> None:
 
 
 def _asked(result: Result, reference: Reference) -> None:
-    """A status was lost, and training, which was asked, has repeated a step: each order once, and no process ended for it."""
+    """Checks that a lost status led to a question to the training side, which repeated a step: each order once, and no process
+    ended for it."""
     (verdict,) = result.incident.ladder
     assert (verdict.mode, verdict.outcome) == (reference.struck.mode, Outcome.RECOVERED), verdict.reason
     assert (result.incidents, result.standing) == (1, ())
@@ -290,7 +294,7 @@ def _asked(result: Result, reference: Reference) -> None:
 
 
 def _ordered_once(result: Result, reference: Reference, victims: Victims) -> None:
-    """By each manager; only one that died may leave an order to the next."""
+    """Checks that each manager carried out an order once. Only a manager that died may leave an order to the next."""
     assert len(result.peer.lives) == 1 + victims.count(MANAGER)
     for life in result.peer.lives:
         assert len(life) == len(set(life)), result.peer.lives
@@ -310,12 +314,13 @@ def _pods_once(result: Result, struck: Struck) -> None:
 
 
 def _soon(result: Result, reference: Reference) -> None:
-    """The delay is within its bound."""
+    """Checks that the delay is within its bound."""
     assert result.seconds - reference.seconds - max(0.0, result.start - START) < BOUND
 
 
 def _moved_once(result: Maintained, victims: Victims) -> None:
-    """To the backup link and back, each by one switch of links; every order carried out once, and nothing left behind."""
+    """Checks that the devices moved to the backup link and back, each by one switch of links. Every order was carried out once,
+    and nothing is left behind."""
     assert (result.known.stage, result.known.on_backup) == (Stage.OVER, ())
     assert [move.outcome for move in result.known.moves if move.outcome] == [Outcome.RECOVERED for _ in SWITCHES]
     ladders = [[(verdict.mode, verdict.outcome) for verdict in incident.ladder] for incident in result.job.history]
@@ -330,7 +335,8 @@ def _moved_once(result: Maintained, victims: Victims) -> None:
 
 
 def _fallen_back(result: Result, struck: Struck) -> None:
-    """A report was lost, and its rule led further down: to the next mode, or to a restart of the job, all of its pods once."""
+    """Checks that a lost report led to the fallback of its rule: to the next mode, or to a restart of the job, all of its pods
+    once."""
     first, last = result.incident.ladder[0], result.incident.ladder[-1]
     assert (first.mode, first.outcome) == (struck.mode, Outcome.ESCALATE)
     if struck is HOT_SWITCH:
@@ -345,7 +351,7 @@ def _fallen_back(result: Result, struck: Struck) -> None:
 
 
 def _events(result: Result) -> list[Happened]:
-    """After the fault, counted from there."""
+    """Returns the events after the fault, counted from there."""
     return [*happened("job", result.job, result.first), *happened("recovery", result.recovery)]
 
 

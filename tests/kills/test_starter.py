@@ -1,4 +1,4 @@
-"""Whoever starts the processes of a stack may be killed as well."""
+"""A process that starts the processes of a stack may be killed as well."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kills
 
 
 async def test_a_process_of_the_stack_does_not_outlive_its_killed_starter() -> None:
-    """SIGKILL to the starter ends what it started."""
+    """SIGKILL to the starter ends the processes that it started."""
     starter = await asyncio.create_subprocess_exec(sys.executable, "-c", STARTER, stdout=asyncio.subprocess.PIPE)
     assert starter.stdout is not None
     child = os.pidfd_open(int(await starter.stdout.readline()))
@@ -35,7 +35,7 @@ async def test_a_process_of_the_stack_does_not_outlive_its_killed_starter() -> N
 
 
 async def test_a_process_whose_starter_is_gone_already_does_not_begin() -> None:
-    """Between the start and the request to die with the starter, the starter may have died."""
+    """A process whose starter died before the request to die with it does not run."""
     command = dying_with_parent([sys.executable, "-c", "print('runs')"])
     command[command.index(str(os.getpid()))] = "1"
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

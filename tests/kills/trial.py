@@ -1,4 +1,4 @@
-"""One recovery of one job, during which something is killed; and what it left behind."""
+"""One recovery of one job, during which a process is killed; and its result."""
 
 import asyncio
 import itertools
@@ -59,14 +59,14 @@ MINDIO_LIMITS: dict[str, float | str] = {
     "retry": 6,
     "repair": 6,
 }
-"""Seconds. Its rules are the same with these, and nobody waits for minutes."""
+"""Limits in seconds. The rules of MindIO are the same with these, and no test waits for minutes."""
 
 _numbers = itertools.count(1)
 
 
 @dataclass
 class Kill:
-    """Whom to kill, and when."""
+    """Victims, and the call at which they are killed."""
 
     point: Point
     victims: tuple[str, ...]
@@ -74,18 +74,18 @@ class Kill:
 
 @dataclass
 class Result:
-    """What a run left behind."""
+    """State after a run."""
 
     incident: Incident
     seconds: float
-    """From the fault to the verdict in the job's history."""
+    """Duration from the fault to the verdict in the job's history."""
     job: list[HistoryEvent]
     recovery: list[HistoryEvent]
     first: int
     """The last event of the job's history before the fault."""
     calls: list[Noted]
     met: str
-    """What the call was about at which something was killed."""
+    """Subject of the call at which a process was killed."""
     start: float
     """Seconds that the slowest victim took to be back; 0 where the verdict did not wait for it."""
     peer: "Manager"
@@ -96,7 +96,7 @@ class Result:
     left: list[Pod]
     incidents: int
     standing: tuple[Fault, ...]
-    """What is still held to be wrong with the job."""
+    """Faults that the job still has."""
 
     accepted: Counter[str] = field(default_factory=Counter)
     """Reports in the recovery's history, by kind."""
@@ -115,7 +115,7 @@ class Trial:
 
     @property
     def met(self) -> str:
-        """What the call was about at which something was killed."""
+        """Subject of the call at which a process was killed."""
         return self.trap.words if self.trap else ""
 
     @property
@@ -133,7 +133,7 @@ class Trials:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Notes every pod that comes and goes."""
+        """Records every event of the cluster until the block ends."""
 
         async def follow() -> None:
             async for event in self._world.cluster.watch():
@@ -147,11 +147,11 @@ class Trials:
             await asyncio.gather(task, return_exceptions=True)
 
     def log(self, process: str) -> str:
-        """All that this process and its predecessors logged."""
+        """Returns all log lines of this process and its predecessors."""
         return self._world.stack.members[process].log.read_text()
 
     async def run(self, struck: Struck, kill: Kill | None, side: TrainingSide = TrainingSide.REKINDLE) -> Result:
-        """One job that is struck once, at most one kill; ends when the verdict is in the job's history."""
+        """Runs one job with one fault and at most one kill; ends when the verdict is in the job's history."""
         async with self.training(struck, kill, side) as at:
             return await self._recover(struck, at)
 
@@ -159,7 +159,7 @@ class Trials:
     async def training(
         self, struck: Struck, kill: Kill | None, side: TrainingSide = TrainingSide.REKINDLE
     ) -> AsyncIterator[Trial]:
-        """A job that trains, until the block ends; what is to be killed waits for `counting`."""
+        """Yields a job that trains, until the block ends; the kill waits for `counting`."""
         job = await self._submit(struck, side)
         await register(self.client, job)
         peer = self._manager(struck, job)
@@ -186,7 +186,7 @@ class Trials:
 
     @asynccontextmanager
     async def counting(self, at: Trial) -> AsyncIterator[None]:
-        """The block ends when the one who is to be killed was."""
+        """Waits at the end of the block until the victim was killed."""
         self._journal.begin(at.job.id, at.job.name, at.trap)
         try:
             async with asyncio.timeout(HANG):
@@ -197,7 +197,7 @@ class Trials:
 
     @property
     def client(self) -> Client:
-        """That no proxy watches."""
+        """Returns a client that no proxy watches."""
         return self._world.client
 
     @property
@@ -218,7 +218,7 @@ class Trials:
                 return
 
     async def _end(self, job: Job) -> None:
-        """Leaves nothing that could disturb the next run, also when this one hung."""
+        """Deletes the job and ends its workflows so that nothing disturbs the next run, also when this run hung."""
         await self._world.cluster.delete_job(job.name, grace=0)
         for workflow in (ids.job_workflow(job.id), *(ids.recovery_workflow(job, 1, mode) for mode in Mode)):
             try:
@@ -262,7 +262,7 @@ class Trials:
                     return
 
     async def _succeed(self, job: Job, peer: Manager) -> None:
-        """The training side ends with the job's pods, and comes back with the new ones."""
+        """Ends the training side with the job's pods, and starts it again with the new ones."""
         await self._running(job, {pod.metadata.uid for pod in await self._world.cluster.pods(job.id)})
         await peer.cut()
         async with ScriptedPeer(self._world.gateway, job.id):
@@ -279,7 +279,7 @@ class Trials:
         await Jobs(self.client).ask(job.id, ids.Updates.REPORT_FAULTS, report)
 
     async def _ask(self, mode: Mode, job: Job, pod: Pod) -> None:
-        """As a client does: again until it is taken, under one id."""
+        """Requests a mode as a client does: it repeats the request under one id until it is accepted."""
         asked = ModeRequest(mode=mode, stress=StressRequest(nodes={pod.spec.node_name: (Op.COMPUTE,)}))
         if mode is Mode.LINK_SWITCH:
             links = (NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True),)
@@ -338,7 +338,7 @@ class Trials:
         )
 
     async def _verdict(self, job_id: str, run_id: str) -> tuple[float, JobState]:
-        """The entity continues as new after each incident, and carries its history along."""
+        """Returns the verdict. The entity continues as new after each incident, and keeps its history."""
         handle = self.client.get_workflow_handle(ids.job_workflow(job_id), run_id=run_id)
         closed = WorkflowHistoryEventFilterType.CLOSE_EVENT
         while True:
@@ -368,7 +368,7 @@ class Trials:
 
 
 def _child(history: list[HistoryEvent]) -> str:
-    """Run id of the first recovery that the job's workflow started."""
+    """Returns the run id of the first recovery that the job's workflow started."""
     return next(
         event.child_workflow_execution_started_event_attributes.workflow_execution.run_id
         for event in history

@@ -29,7 +29,8 @@ HEAD = {"apiVersion": "gangs.example.com/v1", "kind": "Gang"}
 
 
 class Gangs(JobController):
-    """Counts what it controls by a label, fills an empty place, ends the younger of two, and all while the gang is paused."""
+    """Counts the pods that it controls by a label, fills an empty place and ends the younger of two pods. Does nothing while the
+    gang is paused."""
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(namespace, f"/apis/gangs.example.com/v1/namespaces/{namespace.name}/gangs", namespace.path("pods"))
@@ -47,7 +48,7 @@ class Gangs(JobController):
 
 
 def _born(pod: Object) -> tuple[str, bool]:
-    """Of two of the same second the one that fills a place is the younger."""
+    """Sorts pods by age. Of two pods created in the same second, the one that fills an empty place is the younger."""
     return str(pod["metadata"]["creationTimestamp"]), "generateName" in pod["metadata"]
 
 
@@ -61,7 +62,8 @@ def _member(job: Object, member: int) -> Object:
 
 @pytest.fixture
 async def setting(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> AsyncIterator[Setting]:
-    """Served by the account of the control worker, with the rights of the manifests and those of the one row more."""
+    """The account of the control worker serves the namespace. It has the rights of the manifests and those of the additional
+    row."""
     await apply_crds(namespace.api)
     await install(namespace.api, endpoint_of(kubeconfig), tmp_path)
     await grant(namespace, [right for right in rights_of("control", [GANG]) if right not in OWN["control"]])
@@ -75,7 +77,7 @@ async def setting(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> Asy
 
 
 async def grant(namespace: Namespace, rights: Sequence[Right]) -> None:
-    """To the control worker, in this namespace; the authorizer has heard of it then."""
+    """Grants rights to the control worker in this namespace, and returns when the authorizer knows them."""
     rules = [{"apiGroups": [one.group], "resources": [one.resource], "verbs": list(one.verbs)} for one in rights]
     await namespace.api.create(namespace.path("roles"), {"metadata": {"name": "gangs"}, "rules": rules})
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "gangs"}
@@ -90,14 +92,14 @@ async def grant(namespace: Namespace, rights: Sequence[Right]) -> None:
 
 
 async def a_gang(setting: Setting) -> str:
-    """UID of one whose three pods run."""
+    """Returns the UID of a gang whose three pods run."""
     metadata = {"name": "demo", "labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
     body = {**HEAD, "metadata": metadata, "spec": {"size": 3, "template": pod_template()}}
     return await setting.running(await setting.namespace.api.create(GANG.path(setting.namespace.name), body), pods=3)
 
 
 async def test_a_new_kind_is_watched_like_any_other(setting: Setting, kubeconfig: Path) -> None:
-    """Beside all others, with one pod a rank."""
+    """A job of a new kind is watched together with all other kinds, with one pod per rank."""
     uid = await a_gang(setting)
     settings = Settings(cluster="kubernetes", namespaces=(setting.namespace.name,))
     watching = Setting(setting.namespace, KubernetesCluster(Api(kubeconfig), settings, (*KINDS, GANG)), setting.peers)
@@ -108,7 +110,7 @@ async def test_a_new_kind_is_watched_like_any_other(setting: Setting, kubeconfig
 
 
 async def test_a_job_of_a_new_kind_is_switched_and_restarted(setting: Setting) -> None:
-    """Its controller counts the backup in the old pod's place, and makes all pods anew off the node that is to be avoided."""
+    """The job's controller counts the backup in place of the old pod. A restart recreates all pods, and avoids the given node."""
     uid = await a_gang(setting)
     backup = await setting.hot_switch(uid, "2", "spare")
     await setting.settled(backup)

@@ -1,4 +1,5 @@
-"""The API server's answers as our errors, on a real one; what a real one cannot be brought to say comes from a scripted one."""
+"""The API server's answers become our errors. A real server gives most of them; a scripted one gives those that a real one cannot
+be made to give."""
 
 import asyncio
 import json
@@ -42,7 +43,7 @@ async def test_an_object_is_created_read_changed_and_deleted(namespace: Namespac
 
 
 async def test_a_deletion_names_the_very_object(namespace: Namespace) -> None:
-    """Under the UID of another object the deletion is a Conflict, and nothing is deleted."""
+    """A deletion with the UID of another object is a Conflict, and deletes nothing."""
     await namespace.api.create(namespace.path("configmaps"), MAP)
     with pytest.raises(Conflict, match="UID"):
         await namespace.api.delete(namespace.path("configmaps", "map"), "of-another-life")
@@ -51,7 +52,7 @@ async def test_a_deletion_names_the_very_object(namespace: Namespace) -> None:
 
 @pytest.mark.parametrize("kind", ["configmaps", "pods"])
 async def test_a_change_names_the_very_object(namespace: Namespace, kind: str) -> None:
-    """Under the UID of another object it is a Conflict, which may be over when the caller looks again, and nothing is changed."""
+    """A change with the UID of another object is a Conflict, which a caller may retry, and changes nothing."""
     body = MAP if kind == "configmaps" else {"metadata": {"name": "map"}, "spec": pod_spec(FOREVER, 0)}
     created = await namespace.api.create(namespace.path(kind), body)
     change = {"labels": {"changed": "yes"}}
@@ -63,7 +64,7 @@ async def test_a_change_names_the_very_object(namespace: Namespace, kind: str) -
 
 
 async def test_an_object_that_the_server_refuses_names_its_field(namespace: Namespace) -> None:
-    """Invalid carries the server's own words."""
+    """Invalid carries the server's own message."""
     with pytest.raises(Invalid, match=r"spec\.containers: Required value"):
         await namespace.api.create(namespace.path("pods"), {"metadata": {"name": "pod"}, "spec": {"containers": []}})
 
@@ -139,7 +140,7 @@ async def _as_soon_as_it_answers(namespace: Namespace) -> kube.Object:
 
 @asynccontextmanager
 async def scripted(handler: Handler, directory: Path, token: str = "first") -> AsyncIterator[Api]:
-    """The API against a server that says what the test wants."""
+    """Serves the API by a server that answers as the test says."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
@@ -184,7 +185,8 @@ async def test_a_server_that_is_overloaded_says_when_to_come_back(tmp_path: Path
 
 @pytest.mark.parametrize(("ready", "error"), [(200, Forbidden), (500, ClusterUnavailable)])
 async def test_a_server_that_starts_is_asked_again(tmp_path: Path, ready: int, error: type[Exception]) -> None:
-    """It refuses what it will allow, until it knows all rights; behind that a refusal is a refusal."""
+    """A refusal of a server that is still starting is retried, because it does not know all rights yet. A refusal of a ready
+    server is final."""
 
     async def starting(request: web.Request) -> web.Response:
         return web.json_response({"message": "forbidden"}, status=ready if request.path == "/readyz" else 403)
@@ -195,7 +197,7 @@ async def test_a_server_that_starts_is_asked_again(tmp_path: Path, ready: int, e
 
 
 async def test_a_watch_that_expired_says_so(tmp_path: Path) -> None:
-    """Behind a change, in the middle of the stream, as the server says it when its memory is too short."""
+    """A watch raises WatchExpired after a change in the middle of its stream, when the server's history is too short."""
     pod = {"type": "ADDED", "object": {"metadata": {"name": "pod", "resourceVersion": "7"}}}
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version: 7 (9)"}}
 
@@ -210,7 +212,7 @@ async def test_a_watch_that_expired_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_watch_that_the_server_ends_goes_on_behind_the_last_change(tmp_path: Path) -> None:
-    """It is opened again with the version of the last event; bookmarks count."""
+    """A watch that the server ended continues from the version of the last event. Bookmarks count as events."""
     asked: list[str] = []
 
     async def one_at_a_time(request: web.Request) -> web.Response:
@@ -226,7 +228,8 @@ async def test_a_watch_that_the_server_ends_goes_on_behind_the_last_change(tmp_p
 
 
 async def test_a_watch_that_is_silent_for_long_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what never changes some servers send no bookmarks: that is no reason to list everything again."""
+    """A watch without events continues from the same version. A silent watch is no reason to list everything again, because some
+    servers send no bookmarks."""
     monkeypatch.setattr(kube, "SILENCE_LIMIT", 0.05)
     asked: list[str] = []
 
@@ -248,7 +251,8 @@ async def test_a_watch_that_is_silent_for_long_goes_on_where_it_was(tmp_path: Pa
 @pytest.mark.parametrize("thing", [{}, {"object": None}, {"object": {"kind": "Pod"}}, {"object": {"metadata": None}}])
 @pytest.mark.parametrize("kind", ["BOOKMARK", "ADDED"])
 async def test_an_event_without_an_object_ends_no_process(tmp_path: Path, kind: str, thing: dict[str, object]) -> None:
-    """A bookmark that says nothing is passed over; of anything else nobody knows what was to be said, and all is listed anew."""
+    """A bookmark without an object is ignored. Any other event without an object causes a new list, because its content is
+    unknown."""
     change = {"type": "MODIFIED", "object": {"metadata": {"resourceVersion": "6"}}}
 
     async def odd(_: web.Request) -> web.Response:
@@ -283,7 +287,7 @@ async def test_a_watch_that_is_ended_again_and_again_is_not_asked_for_without_a_
 
 @pytest.mark.parametrize("answer", [{}, [], {"items": []}, {"items": [], "metadata": {}}, None])
 async def test_an_answer_that_is_no_list_is_no_answer(tmp_path: Path, answer: object) -> None:
-    """Somebody else answers in the server's place: that passes."""
+    """An answer that is no list is a temporary error: another program answers in the server's place."""
 
     async def odd(_: web.Request) -> web.Response:
         return web.json_response(answer)
@@ -310,7 +314,7 @@ async def test_credentials_that_ran_out_are_read_again(tmp_path: Path) -> None:
 
 
 async def test_credentials_that_ran_out_break_nothing_that_is_under_way(tmp_path: Path) -> None:
-    """All that meet the 401 at once ask again, and a watch that was open before stays open."""
+    """All requests that receive 401 at once are retried, and a watch that was open before stays open."""
     accepted, opened, changed = ["Bearer first"], asyncio.Event(), asyncio.Event()
 
     async def renewing(request: web.Request) -> web.StreamResponse:
@@ -340,7 +344,8 @@ async def test_credentials_that_ran_out_break_nothing_that_is_under_way(tmp_path
 
 @pytest.mark.parametrize(("ready", "error"), [(200, Forbidden), (401, Forbidden), (500, ClusterUnavailable)])
 async def test_a_server_whose_store_is_away_is_asked_again(tmp_path: Path, ready: int, error: type[Exception]) -> None:
-    """It does not know us then, though our credentials are right; a stranger hears from it whether it is ready."""
+    """A server without its store does not recognize our credentials, though they are right. An anonymous request then asks it
+    whether it is ready."""
 
     async def forgetful(request: web.Request) -> web.Response:
         asks_as_stranger = request.path == "/readyz" and "Authorization" not in request.headers
@@ -374,7 +379,7 @@ async def test_hundreds_of_waits_leave_room_for_a_request(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("minor", "fits"), [("29", False), ("30+", True), ("36", True)])
 async def test_a_server_that_is_too_old_is_refused(tmp_path: Path, minor: str, *, fits: bool) -> None:
-    """With its version, and the oldest that is accepted."""
+    """The error names the version of the server and the oldest accepted version."""
 
     async def version(_: web.Request) -> web.Response:
         return web.json_response({"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"})

@@ -1,6 +1,6 @@
-"""What one tenant tries costs another one's job nothing: a table of attempts, on the real control plane.
+"""Attempts of one tenant to affect another tenant's job have no effect: a table of attempts, on the real control plane.
 
-Each is made twice: by a tenant who may do everything in his namespace, and by somebody whom no policy holds back.
+Each attempt is made twice: by a tenant who may do everything in his namespace, and by a user whom no policy restricts.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from workers.watcher.watcher import Watcher
 pytestmark = pytest.mark.timeout(280)
 WITHIN = 40.0
 SAMPLE = 8
-"""Attempts by each of the two who make them, of those that there are."""
+"""Attempts of each of the two attackers, chosen from all attempts."""
 
 
 class Workflows:
-    """Takes whatever it is told of any job."""
+    """Accepts every report about any job."""
 
     def __init__(self) -> None:
         self.told: dict[str, list[News]] = {}
@@ -60,7 +60,7 @@ class Workflows:
         return set()
 
     async def until_complete(self, job_id: str, *, manager: bool) -> None:
-        """Until it knows that each rank has its pod."""
+        """Waits until the workflow knows that each rank has its pod."""
         async with asyncio.timeout(WITHIN):
             while not (seen := self._seen(job_id)) or not all(seen.holders) or bool(seen.manager) is not manager:
                 self.news.clear()
@@ -95,11 +95,12 @@ class Arena:
 
     @property
     def jobs(self) -> dict[str, str]:
-        """The victim's, by the UID."""
+        """Returns the victim's jobs by UID."""
         return {**{self.objects[name]["metadata"]["uid"]: name for name in ("job", "set", "own")}, self.loose: "loose"}
 
     async def seen(self) -> dict[str, Any]:
-        """All that matters of the victim's jobs: as a watcher sees them that has just started, and as activities and gateways."""
+        """Returns all that matters about the victim's jobs: as a watcher that has just started sees them, and as activities and
+        gateways do."""
         fresh = KubernetesCluster(self.victim.api, Settings(cluster="kubernetes"))
         async with aclosing(fresh.watch()) as news:
             first = await anext(news)
@@ -116,7 +117,7 @@ class Arena:
 
 
 async def submit(arena: Arena) -> None:
-    """The victim's jobs: one of each way in which a pod is told to be of its job."""
+    """Submits the victim's jobs: one for each way in which a pod names its job."""
     api, victim = arena.victim.api, arena.victim
     template = {"spec": pod_spec(FOREVER, 0)}
     spec: Object = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 9, "template": template}
@@ -179,7 +180,7 @@ async def an_arena(kubeconfig: Path, directory: Path) -> AsyncIterator[Arena]:
 
 
 async def tenant_of(namespace: Namespace, kubeconfig: Path, directory: Path) -> Api:
-    """Who may do everything in the namespace, and nothing elsewhere."""
+    """Creates an account that may do everything in the namespace and nothing elsewhere, and returns its API."""
     config = await namespace.kubeconfig_of("tenant", kubeconfig, directory)
     rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
     await namespace.api.create(f"{RBAC}/namespaces/{namespace.name}/roles", {"metadata": {"name": "all"}, "rules": rules})
@@ -195,8 +196,8 @@ async def tenant_of(namespace: Namespace, kubeconfig: Path, directory: Path) -> 
 async def test_no_attempt_of_a_tenant_has_an_effect_on_another_ones_jobs(
     kubeconfig: Path, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    """Neither on what is seen of them, nor on what their workflows are told, nor on who may speak for them; and in the end
-    watcher and operator serve them as before. `make test` tries a sample."""
+    """No attempt changes what is seen of the jobs, what their workflows receive, or who may speak for them. In the end watcher
+    and operator serve them as before. `make test` tries a sample."""
     attempts = list(ATTEMPTS.items()) if ALL else random.Random(commit()).sample(list(ATTEMPTS.items()), SAMPLE)
     async with an_arena(kubeconfig, tmp_path) as arena:
         before = await arena.seen()
@@ -221,7 +222,7 @@ async def test_no_attempt_of_a_tenant_has_an_effect_on_another_ones_jobs(
 
 
 async def is_held_back(attempt: Attempt, by: Attacker) -> bool:
-    """Whether the API server admits no such thing, for the sake of its marks."""
+    """Returns whether the API server refuses the attempt because of its marks."""
     try:
         await attempt(by)
     except Forbidden as error:
@@ -232,7 +233,8 @@ async def is_held_back(attempt: Attempt, by: Attacker) -> bool:
 
 
 async def still_served(arena: Arena, told: dict[str, int]) -> None:
-    """The victim's jobs were told nothing, and are told of what does happen to them; our own kind gets its manager anew."""
+    """The victim's jobs have received no report so far, and receive one when something happens to them. A manager of our own kind
+    is recreated."""
     marker = {"metadata": {"name": "last", "labels": MANAGED}, "spec": {"template": {"spec": pod_spec(FOREVER, 0)}}}
     last = await arena.attacker.api.create(BATCH_JOB.path(arena.attacker.name), marker)
     await arena.workflows.until_told(last["metadata"]["uid"], 1)

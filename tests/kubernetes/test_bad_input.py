@@ -1,4 +1,5 @@
-"""What is wrong with a job, a node or an account on Kubernetes is said where somebody looks, and nothing is retried for ever."""
+"""Errors in a job, a node or an account on Kubernetes are reported where an administrator looks, and nothing is retried for
+ever."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -30,7 +31,7 @@ from workers.watcher.watcher import Watcher
 
 
 class Workflows:
-    """Takes whatever it is told."""
+    """Accepts every report."""
 
     def __init__(self) -> None:
         self.news: asyncio.Queue[News] = asyncio.Queue()
@@ -48,7 +49,7 @@ class Workflows:
         return set()
 
     async def until_seen(self) -> Sighting:
-        """The next sighting. Nothing has ended until then."""
+        """Returns the next observation. Nothing has ended until then."""
         news = await self.news.get()
         assert not isinstance(news, End)
         seen = news.registration.sighting if isinstance(news, Register) else news.sighting
@@ -67,7 +68,7 @@ async def cluster(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Kuber
 async def create_job(
     namespace: Namespace, annotations: Mapping[str, str] | None = None, command: Sequence[str] = FOREVER
 ) -> Object:
-    """An indexed Job of one pod, which may not fail."""
+    """Creates an indexed Job of one pod, which may not fail."""
     metadata = {"name": "demo", "labels": {keys.MANAGED: "true"}, "annotations": dict(annotations or {})}
     template = {"spec": pod_spec(command, 0)}
     spec = {"completions": 1, "parallelism": 1, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
@@ -75,7 +76,7 @@ async def create_job(
 
 
 async def refusal(namespace: Namespace, cluster: KubernetesCluster) -> str:
-    """What the event JobRefused says, once the watcher has seen the job."""
+    """Returns the message of the event JobRefused, once the watcher has seen the job."""
     watching = asyncio.create_task(Watcher(cluster, Workflows(), Limits()).run())
     try:
         event = await namespace.until_event("JobRefused")
@@ -107,7 +108,7 @@ async def test_a_job_that_means_nothing_says_so(
 
 
 async def test_a_job_of_a_queue_is_told_at_its_registration_what_works(namespace: Namespace, cluster: KubernetesCluster) -> None:
-    """It is registered all the same; a restart would be undone by whoever lets it run."""
+    """A job of a queue is registered, and an event says that a hot switch works. A restart would be undone by the queue."""
     job = await create_job(namespace)
     workflows = Workflows()
     watching = asyncio.create_task(Watcher(cluster, workflows, Limits()).run())
@@ -125,7 +126,7 @@ async def test_a_job_of_a_queue_is_told_at_its_registration_what_works(namespace
 
 
 async def test_a_word_that_means_nothing_ends_no_job(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> None:
-    """Also when everything is listed again: the job is there, and what it said before holds."""
+    """An invalid value ends no job, also when everything is listed again: the job is there, and its earlier values hold."""
     job = await create_job(namespace)
     workflows = Workflows()
     async with api_proxy(kubeconfig, tmp_path) as proxy:
@@ -151,7 +152,7 @@ async def test_a_word_that_means_nothing_ends_no_job(kubeconfig: Path, namespace
 
 
 async def test_pods_without_a_number_are_refused(namespace: Namespace, cluster: KubernetesCluster) -> None:
-    """How many pods they are together cannot be guessed while they come one by one."""
+    """Pods without an annotation of their number are refused: that number cannot be guessed while they appear one by one."""
     labels = {keys.JOB_ID: f"{namespace.name}.loose", keys.BARE_JOB_NAME: "loose", keys.MANAGED: "true"}
     metadata = {"name": "loose-0", "labels": labels, "annotations": {keys.RANK_INDEX: "0"}}
     await namespace.api.create(namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(FOREVER, 0)})
@@ -159,7 +160,7 @@ async def test_pods_without_a_number_are_refused(namespace: Namespace, cluster: 
 
 
 async def test_a_pod_without_a_rank_and_two_with_one_are_problems(namespace: Namespace, cluster: KubernetesCluster) -> None:
-    """Each is named with its pod; the job is found all the same."""
+    """Each problem names its pod; the job is found all the same."""
     job_id = f"{namespace.name}.mixed"
     labels = {keys.JOB_ID: job_id, keys.BARE_JOB_NAME: "mixed"}
     for name, rank in (("a", {keys.RANK_INDEX: "0"}), ("b", {keys.RANK_INDEX: "0"}), ("c", {})):
@@ -173,7 +174,7 @@ async def test_a_pod_without_a_rank_and_two_with_one_are_problems(namespace: Nam
 
 
 async def test_a_missing_right_is_named(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> None:
-    """Whoever may look and not touch is told verb, resource and namespace at the first touch."""
+    """An account that may read and not write receives verb, resource and namespace at its first write."""
     job = await create_job(namespace)
     rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
     await namespace.api.create(f"{RBAC}/namespaces/{namespace.name}/roles", {"metadata": {"name": "looks"}, "rules": rules})
@@ -195,7 +196,7 @@ async def test_a_missing_right_is_named(kubeconfig: Path, namespace: Namespace, 
 
 
 async def test_a_job_that_failed_for_good_is_not_waited_for(namespace: Namespace, cluster: KubernetesCluster) -> None:
-    """Its controller makes no pods any more: the restart says why, at once."""
+    """The controller of a failed job creates no more pods: the restart reports the reason at once."""
     job = await create_job(namespace, command=("false",))
 
     def failed(job: Object) -> bool:
@@ -207,7 +208,7 @@ async def test_a_job_that_failed_for_good_is_not_waited_for(namespace: Namespace
 
 
 async def test_an_unknown_node_is_not_found(kubeconfig: Path, tmp_path: Path) -> None:
-    """`rekindle fault inject` on a node that does not exist gets a sentence that names it."""
+    """`rekindle fault inject` on a node that does not exist prints an error that names the node."""
     async with Api(kubeconfig) as api, TestClient(TestServer(application(api, tmp_path, tmp_path))) as client:
         answer = await client.patch("/nodes/node-99", json={"conditions": [{"type": "SubHealthy", "status": "True"}]})
         said: dict[str, Any] = await answer.json()
@@ -216,7 +217,7 @@ async def test_an_unknown_node_is_not_found(kubeconfig: Path, tmp_path: Path) ->
 
 
 async def test_a_node_is_released_on_the_local_kubernetes(kubeconfig: Path, tmp_path: Path) -> None:
-    """As the stress test that isolated it advises: by a look at it, and two annotations."""
+    """A node is released as the stress test that isolated it advises: by a request for the node and two annotations."""
     async with Api(kubeconfig) as api, TestClient(TestServer(application(api, tmp_path, tmp_path))) as client:
         for value in ("a card computes wrongly", None):
             await client.patch("/nodes/node-2", json={"annotations": {keys.ISOLATED: value}})
@@ -225,6 +226,6 @@ async def test_a_node_is_released_on_the_local_kubernetes(kubeconfig: Path, tmp_
 
 
 async def test_an_unknown_job_is_not_found(cluster: KubernetesCluster) -> None:
-    """And its name is in the error."""
+    """The error contains the UID of the unknown job."""
     with pytest.raises(NotFound, match="no job has the UID nobody"):
         await cluster.pods("nobody")

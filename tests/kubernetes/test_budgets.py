@@ -24,7 +24,7 @@ async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path
 
 
 async def evicted(world: KubernetesWorld, pod: Pod) -> bool:
-    """Whether the server takes it, as it would of `kubectl drain`."""
+    """Returns whether the server accepts an eviction, as `kubectl drain` requests it."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod.metadata.name}}
     try:
         await world.namespace.api.create(world.namespace.path("pods", f"{pod.metadata.name}/eviction"), body)
@@ -40,7 +40,8 @@ async def budgets(world: KubernetesWorld | Setting) -> list[Object]:
 
 
 async def counted(world: KubernetesWorld | Setting) -> Object:
-    """What the server says of the only budget as soon as it has looked at it; before that `kubectl drain` is told nothing."""
+    """Returns the status of the only budget as soon as the server has computed it. Until then the status does not concern the
+    budget's newest generation."""
     async with asyncio.timeout(30):
         while True:
             (budget,) = await budgets(world)
@@ -58,7 +59,7 @@ async def running(world: KubernetesWorld, job: str, wanted: Callable[[Pod], bool
 
 
 async def test_a_rank_is_not_evicted_while_its_job_holds_the_drain(world: KubernetesWorld) -> None:
-    """Written twice it is one, and ends with the job; without it the rank is evicted."""
+    """A budget that is written twice is one, and ends with the job; without it the rank is evicted."""
     job = await world.job(2)
     rank = await running(world, job, lambda pod: RANK_INDEX in pod.metadata.annotations or not world.shows_managers)
     for _ in range(2):
@@ -80,7 +81,8 @@ async def test_a_rank_is_not_evicted_while_its_job_holds_the_drain(world: Kubern
 
 
 async def test_the_server_can_count_what_a_budget_holds(kubeconfig: Path, tmp_path: Path) -> None:
-    """Made beside pods that run, of a kind that says no number of pods; a backup that loads beside them lets no rank go."""
+    """A budget is counted for running pods of a kind that states no number of pods. A backup that loads beside them allows no
+    eviction of a rank."""
     async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
         job = await world.job(2)
         rank = await running(world, job, lambda pod: RANK_INDEX in pod.metadata.annotations)
@@ -92,7 +94,7 @@ async def test_the_server_can_count_what_a_budget_holds(kubeconfig: Path, tmp_pa
 
 
 async def test_a_pod_without_a_rank_lets_no_rank_go(setting: Setting) -> None:
-    """Of a TrainJob whose runtime has more pods than those of its nodes."""
+    """A pod without a rank allows no eviction of a rank: here a TrainJob whose runtime has more pods than those of its nodes."""
     spec = train_spec({"numNodes": 2, "resourcesPerNode": {}}, initializer={"dataset": {}})
     job = await setting.running(await submit(train_jobs_path, setting.namespace, {}, spec), pods=3)
     await setting.cluster.ensure_budget(job, holds=True)
@@ -101,7 +103,7 @@ async def test_a_pod_without_a_rank_lets_no_rank_go(setting: Setting) -> None:
 
 
 async def test_the_ranks_of_a_marked_trainer_are_held(setting: Setting) -> None:
-    """The runtime of a TrainJob may call the Job with the ranks what it likes."""
+    """The ranks are held whatever name the runtime of a TrainJob gives to the Job with the ranks."""
     spec = train_spec({"numNodes": 2, "resourcesPerNode": {}}, initializer={"dataset": {}}, runtimeRef={"name": "marked"})
     job = await setting.running(await submit(train_jobs_path, setting.namespace, {}, spec), pods=3)
     await setting.cluster.ensure_budget(job, holds=True)
@@ -110,7 +112,7 @@ async def test_the_ranks_of_a_marked_trainer_are_held(setting: Setting) -> None:
 
 
 async def test_a_budget_for_other_pods_is_made_anew(setting: Setting) -> None:
-    """A budget that an earlier version has left holds no pod."""
+    """A budget that an earlier version has left matches no pod, and is recreated."""
     spec = train_spec({"numNodes": 2, "resourcesPerNode": {}}, runtimeRef={"name": "marked"})
     job = await setting.running(await submit(train_jobs_path, setting.namespace, {}, spec), pods=2)
     await setting.cluster.ensure_budget(job, holds=True)
@@ -124,7 +126,7 @@ async def test_a_budget_for_other_pods_is_made_anew(setting: Setting) -> None:
 
 
 async def test_a_budget_follows_a_job_that_grows(kubeconfig: Path, tmp_path: Path) -> None:
-    """As many ranks as it had before would be too few."""
+    """A budget requires as many pods as the job has ranks now, also after the job has grown."""
     async with WORLDS["direct, Job"](kubeconfig, tmp_path) as world:
         job = await world.job(1)
         await world.cluster.ensure_budget(job, holds=True)
@@ -135,7 +137,8 @@ async def test_a_budget_follows_a_job_that_grows(kubeconfig: Path, tmp_path: Pat
 
 
 async def test_no_budget_outlives_its_job(kubeconfig: Path, tmp_path: Path) -> None:
-    """`kubectl delete --cascade=orphan` leaves the pods behind, and what else the job owned: nobody would move them."""
+    """`kubectl delete --cascade=orphan` leaves the pods and other objects that the job owned. Their budget ends, so that the pods
+    can be evicted."""
     async with WORLDS["direct, Job"](kubeconfig, tmp_path) as world:
         api, job = world.namespace.api, await world.job(1)
         await world.cluster.ensure_budget(job, holds=True)
@@ -149,7 +152,7 @@ async def test_no_budget_outlives_its_job(kubeconfig: Path, tmp_path: Path) -> N
 
 
 async def test_a_manager_holds_no_drain(kubeconfig: Path, tmp_path: Path) -> None:
-    """It has no rank, and is made anew elsewhere."""
+    """A manager has no rank and is recreated elsewhere, so the budget does not hold its eviction back."""
     async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
         job = await world.job(1, manager=("sleep", "1000"))
         await world.cluster.ensure_budget(job, holds=True)
@@ -157,7 +160,7 @@ async def test_a_manager_holds_no_drain(kubeconfig: Path, tmp_path: Path) -> Non
 
 
 async def test_the_budget_of_another_is_left_alone(kubeconfig: Path, tmp_path: Path) -> None:
-    """Also if it has the name that ours would have."""
+    """A foreign budget is left alone also if it has the name that ours would have."""
     async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
         job = await world.job(1)
         await world.cluster.ensure_budget(job, holds=True)

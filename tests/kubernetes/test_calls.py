@@ -1,4 +1,4 @@
-"""What recoveries ask of the API server: no polling where a watch serves, and nothing that grows with the job but what must."""
+"""Recoveries do not poll the API server where a watch serves. The number of requests grows with the job only where it must."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,8 @@ async def test_a_hot_switch_asks_no_more_for_a_larger_job(kubeconfig: Path, tmp_
 
 
 async def test_many_who_look_at_all_nodes_at_once_share_two_looks(kubeconfig: Path, tmp_path: Path) -> None:
-    """One that was on its way when they asked, and one behind it: nobody is told what was before the question."""
+    """Callers who ask for all nodes at once share two lists: one that was under way, and one after it. No caller receives a state
+    from before its request."""
     async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
         world.proxy.requests.clear()
         seen = await asyncio.gather(*(world.cluster.nodes() for _ in range(20)))
@@ -39,7 +40,7 @@ async def test_many_who_look_at_all_nodes_at_once_share_two_looks(kubeconfig: Pa
 
 
 async def test_a_wait_is_one_list_and_one_watch(kubeconfig: Path, tmp_path: Path) -> None:
-    """However long it takes, and however many changes it sees."""
+    """A wait is one list and one watch, however long it takes and however many changes it sees."""
     async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
         job = await world.job(2)
         world.proxy.requests.clear()

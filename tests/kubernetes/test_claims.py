@@ -121,7 +121,8 @@ async def test_the_jobs_of_an_installation_that_is_gone_are_taken_over(
 
 
 async def test_an_installation_lives_as_long_as_its_lease_is_renewed(namespace: Namespace) -> None:
-    """A claim is over when no renewal is seen for long enough, by the clock of who looks; what names no Lease is nobody."""
+    """A claim is over when no renewal is seen for long enough, by the observer's clock. A claim that names no Lease counts as
+    none."""
     first, patient, hasty = (claims_of(namespace, name, lasts) for name, lasts in (("a", 60), ("b", 60), ("c", 0)))
     one = await first.own()
     assert await patient.over({one, "../secrets", "somebody"}) == {one, "../secrets", "somebody"}

@@ -1,4 +1,4 @@
-"""What every driver of the port `Cluster` does alike. A driver is a row of `WORLDS`; API server and scheduler are real."""
+"""Behaviour that every driver of the port `Cluster` shares. A driver is a row of `WORLDS`; API server and scheduler are real."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -17,7 +17,7 @@ from tests.support.cluster import FOREVER
 
 
 def stubborn(directory: Path) -> tuple[str, ...]:
-    """A command that ignores SIGTERM, and leaves a file for each process that does."""
+    """Returns a command that ignores SIGTERM, and writes a file for each process that does."""
     return ("sh", "-c", f"trap '' TERM; touch {directory}/$$.deaf; while :; do sleep 0.05; done")
 
 
@@ -44,7 +44,7 @@ STANDING = pytest.mark.parametrize(
     ],
     indirect=True,
 )
-"""Where pods without a rank may be made of a job."""
+"""Drivers that may create pods without a rank."""
 
 
 @pytest.mark.same_path("a job is found by its UID, on every kind of cluster")
@@ -69,7 +69,7 @@ async def test_pods_carry_their_rank_and_fit_on_their_nodes(world: World) -> Non
 
 @pytest.mark.same_path("a node is cordoned, on every kind of cluster")
 async def test_a_node_is_cordoned_and_shows_the_pods_of_jobs(world: World) -> None:
-    """Cordoned again it is the same; what runs there stays, and is told with its rank."""
+    """A node that is cordoned twice stays the same. Its running pods stay, and are listed with their ranks."""
     job = await world.job(2)
     pod = await world.holder(job, 0)
     node = pod.spec.node_name
@@ -96,7 +96,7 @@ async def test_a_pod_of_another_uid_is_another_pod(world: World) -> None:
 
 @pytest.mark.same_path("a node is found by its name, on every kind of cluster")
 async def test_a_node_is_found_by_its_name(world: World) -> None:
-    """With its conditions; one that is not there is NotFound."""
+    """A node is returned with its conditions; an unknown name is NotFound."""
     node = await world.cluster.node(NODES[0])
     assert node.metadata.name == NODES[0]
     assert node.metadata.uid
@@ -122,7 +122,7 @@ async def test_a_backup_is_created_once_beside_the_old_pod(world: World) -> None
 
 
 async def test_a_backup_without_a_node_says_why(world: World) -> None:
-    """The scheduler's condition is Unschedulable, with its own words."""
+    """The scheduler's condition is Unschedulable, with the scheduler's own message."""
     job = await world.job(3, accelerators=2)
     backup = await world.cluster.ensure_backup(await world.holder(job, 1), "spare", ())
 
@@ -159,7 +159,7 @@ async def test_a_backup_takes_over(world: World) -> None:
 
 @pytest.mark.same_path("a pod that took over can be replaced again, on every kind of cluster")
 async def test_a_pod_that_took_over_can_be_replaced_again(world: World) -> None:
-    """What a hot switch leaves behind is a pod like any other."""
+    """A pod that took over in a hot switch can be replaced by another hot switch."""
     job = await world.job()
     backups = []
     for name in ("first", "second"):
@@ -208,7 +208,8 @@ async def test_only_backups_that_were_not_promoted_are_swept(world: World) -> No
 
 
 async def test_standbys_are_made_once_and_end_when_they_are_too_many(world: World) -> None:
-    """Off the nodes of the job, without a rank, and not as one of its pods; who does not make the pods refuses."""
+    """Standbys are off the nodes of the job, have no rank and are not counted as pods of the job. A driver that does not create
+    the pods refuses."""
     job = await world.job(2)
     if not world.has_standbys:
         with pytest.raises(Invalid, match="cannot have standbys"):
@@ -233,7 +234,8 @@ async def test_standbys_are_made_once_and_end_when_they_are_too_many(world: Worl
 
 @STANDING
 async def test_a_standby_that_runs_is_the_backup_of_a_rank(world: World) -> None:
-    """Of a rank that lives or is lost; a repeated call finds it, and from then on it is a backup pod like any other."""
+    """A standby becomes the backup of a rank that is alive or lost. A repeated call finds it, and from then on it is an ordinary
+    backup pod."""
     job = await world.job(2)
     for rank, name in ((1, "demo-1-hot-0001"), (1, "demo-1-hot-0002"), (0, "demo-0-hot-0003")):
         (standby,) = await world.cluster.ensure_standbys(job, 1, ())
@@ -259,7 +261,8 @@ async def test_a_standby_that_runs_is_the_backup_of_a_rank(world: World) -> None
 
 @STANDING
 async def test_a_standby_that_was_taken_is_given_up_with_the_backups(world: World) -> None:
-    """It is deleted and not put back; one that is not acceptable is not taken, and stays. A restart ends all of them."""
+    """A standby that was taken is deleted with the backups, and not put back. An unacceptable standby is not taken, and stays. A
+    restart ends all standbys."""
     job = await world.job()
     old = await world.holder(job, 0)
     (standby,) = await world.cluster.ensure_standbys(job, 1, ())
@@ -301,7 +304,8 @@ async def test_a_restarted_job_has_new_pods_of_one_generation(world: World, tmp_
 
 
 async def test_pods_of_a_lost_node_get_no_grace(world: World, tmp_path: Path) -> None:
-    """Nobody there would report their end. The others have the time that they were given to tidy up."""
+    """Pods of a lost node get no grace period, because their kubelet would not report their end. Other pods keep the grace period
+    of the request."""
     job = await world.job(2, command=stubborn(tmp_path), accelerators=2)
     await until_deaf(tmp_path, 2)
     lost, other = [await world.holder(job, rank) for rank in (0, 1)]

@@ -1,4 +1,4 @@
-"""The manifests of `deploy`: what must hold whoever changes them."""
+"""Properties that the manifests of `deploy` must keep."""
 
 import importlib.util
 import re
@@ -45,7 +45,8 @@ pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubec
 
 @every_overlay
 def test_no_container_is_root_or_writes_to_its_image(overlay: str, manifests: dict[str, list[Object]]) -> None:
-    """Another user than root, no way to become it, no capability, the default system calls; only volumes can be written to."""
+    """Containers run as a user other than root, cannot become root, have no capability and the default system calls. Only volumes
+    are writable."""
     for one in workloads(manifests[overlay]):
         pod, main = template(one)["spec"]["securityContext"], container(one)["securityContext"]
         assert pod["runAsNonRoot"] is True
@@ -57,7 +58,7 @@ def test_no_container_is_root_or_writes_to_its_image(overlay: str, manifests: di
 
 @every_overlay
 def test_every_process_is_probed(overlay: str, manifests: dict[str, list[Object]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started, alive and ready are asked at ports of the container; a gateway is ready when its own gRPC service says so."""
+    """Startup, liveness and readiness probes use ports of the container. A gateway is ready when its own gRPC service says so."""
     for one in workloads(manifests[overlay]):
         main = container(one)
         ports = {port["name"]: port["containerPort"] for port in main["ports"]}
@@ -80,7 +81,7 @@ def test_every_process_gets_what_it_needs_and_no_more(overlay: str, manifests: d
 
 @every_overlay
 def test_every_setting_is_known(overlay: str, manifests: dict[str, list[Object]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that nobody reads is a mistake in writing; what is written is read without error."""
+    """A setting that no process reads is a spelling error. All other settings are read without error."""
     known = {f"REKINDLE_{name.upper()}" for name in Settings.model_fields}
     for one in workloads(manifests[overlay]):
         written = {name for name in environment(manifests[overlay], one) if name.startswith("REKINDLE_")}
@@ -101,7 +102,8 @@ spec:
 def test_rules_of_one_s_own_reach_every_process(
     program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """By a component; the file is what `rekindle check` accepts, where the setting says, and a change replaces the pods."""
+    """A component mounts the rules of an administrator where the setting says, and `rekindle check` accepts the file. A change of
+    it replaces the pods."""
     overlay, components = deploy / "own-rules", [f"../components/{name}" for name in ("rules-nvidia", "rules-own")]
     own = {"name": "rekindle-rules", "namespace": NAMESPACE, "files": ["rules.yaml"]}
     overlay.mkdir()
@@ -125,7 +127,8 @@ def test_rules_of_one_s_own_reach_every_process(
 
 
 def test_any_namespace_is_named_once(program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One setting and a component are enough: nothing of ours stays behind, and roles in other namespaces stay there."""
+    """One setting and one component are enough: no object of ours stays in the old namespace, and roles in other namespaces stay
+    there."""
     overlay, components = (
         deploy / "elsewhere",
         [f"../components/{name}" for name in ("rules-ascend", "rules-nvidia", "namespace")],
@@ -148,7 +151,8 @@ def test_any_namespace_is_named_once(program: str, deploy: Path, monkeypatch: py
 
 
 def test_a_process_refuses_to_run_in_another_namespace_than_its_settings_say(tmp_path: Path) -> None:
-    """The rights and the address of its gateway would be of that one; outside of a pod nobody can tell."""
+    """Rights and gateway address would belong to the other namespace. Outside of a pod the namespace is unknown, and nothing is
+    refused."""
     of_pod = tmp_path / "namespace"
     refuse_another_namespace(Settings(cluster="kubernetes"), of_pod)
     of_pod.write_text("elsewhere")
@@ -160,13 +164,13 @@ def test_a_process_refuses_to_run_in_another_namespace_than_its_settings_say(tmp
 
 @every_overlay
 def test_no_service_becomes_a_setting(overlay: str, manifests: dict[str, list[Object]]) -> None:
-    """Kubernetes would tell of a Service `rekindle-gateway` by REKINDLE_GATEWAY_PORT=tcp://..., if it were not told not to."""
+    """Kubernetes would set REKINDLE_GATEWAY_PORT=tcp://... for a Service `rekindle-gateway`, if the pods did not disable that."""
     assert all(template(one)["spec"]["enableServiceLinks"] is False for one in workloads(manifests[overlay]))
 
 
 @every_overlay
 def test_every_command_names_a_module(overlay: str, manifests: dict[str, list[Object]]) -> None:
-    """Each process is one of `workers`, of this version's image."""
+    """Each process is a module of `workers`, in this version's image."""
     for one in workloads(manifests[overlay]):
         *python, module = container(one)["command"]
         assert python == ["python", "-P", "-m"]
@@ -193,7 +197,7 @@ def test_gateways_keep_their_names(manifests: dict[str, list[Object]], monkeypat
 def test_training_sides_find_us_where_clusterd_was(
     overlay: str, manifests: dict[str, list[Object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Name, namespace and port are the contract's; behind them are the gateways, and jobs are told the same address."""
+    """Name, namespace and port are those of the contract. The gateways are reached by them, and jobs receive the same address."""
     objects = manifests[overlay]
     (service,) = of_kind(objects, "Service")
     assert (service["metadata"]["name"], service["metadata"]["namespace"]) == (SERVICE, NAMESPACE)
@@ -208,7 +212,8 @@ def test_training_sides_find_us_where_clusterd_was(
 
 @every_overlay
 def test_everything_is_labelled(overlay: str, manifests: dict[str, list[Object]]) -> None:
-    """All objects and pods are part of rekindle: that is how our Service is told from ClusterD's, and how all is removed."""
+    """All objects and pods are part of rekindle: by that label our Service differs from ClusterD's, and everything can be
+    removed."""
     for one in manifests[overlay]:
         assert one["metadata"]["labels"].items() >= OURS.items(), one["metadata"]["name"]
     for one in workloads(manifests[overlay]):
@@ -217,7 +222,7 @@ def test_everything_is_labelled(overlay: str, manifests: dict[str, list[Object]]
 
 @every_overlay
 def test_policies_and_budgets_choose_our_pods_only(overlay: str, manifests: dict[str, list[Object]]) -> None:
-    """Others live in the namespace; who is not named is not admitted, and each of ours has a policy."""
+    """Other pods live in the namespace. A peer that is not named is not admitted, and each of our pods has a policy."""
     objects = manifests[overlay]
     policies = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "NetworkPolicy")}
     budgets = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "PodDisruptionBudget")}
@@ -232,12 +237,12 @@ def test_policies_and_budgets_choose_our_pods_only(overlay: str, manifests: dict
 
 
 TEMPORAL_PORTS = {7233, 7234, 7235, 7239, 8233}
-"""Of its services and its page."""
+"""Ports of Temporal's services and of its web page."""
 
 
 @every_overlay
 def test_no_overlay_opens_temporal(overlay: str, manifests: dict[str, list[Object]]) -> None:
-    """Whoever reaches it has pods deleted by our account: none is installed here that others than we could call."""
+    """No overlay installs a Temporal that others can call: a caller of Temporal can delete pods by our account."""
     objects = manifests[overlay]
     served = {port["port"] for one in of_kind(objects, "Service") for port in one["spec"]["ports"]}
     listened = {port["containerPort"] for one in workloads(objects) for port in container(one)["ports"]}
@@ -251,7 +256,8 @@ def test_no_overlay_opens_temporal(overlay: str, manifests: dict[str, list[Objec
 def test_beside_mindcluster_the_namespace_stays_as_it_is(
     overlay: str, manifests: dict[str, list[Object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own components live there and need more than `restricted` gives. Who observes leaves the Service alone as well."""
+    """The namespace is not written, because components of MindCluster live there and need more than `restricted` allows. An
+    observing installation also leaves the Service alone."""
     objects = manifests[overlay]
     assert not of_kind(objects, "Namespace")
     assert len(of_kind(objects, "Service")) == (overlay == "take-over")
@@ -260,7 +266,8 @@ def test_beside_mindcluster_the_namespace_stays_as_it_is(
 
 
 def test_temporal_is_reached_as_the_overlay_says(manifests: dict[str, list[Object]], tmp_path: Path) -> None:
-    """By address and namespace only, by a key, or by certificates from mounted files; the SDK itself reads the environment."""
+    """Temporal is reached by address and namespace only, by a key, or by certificates from mounted files. The SDK itself reads
+    the environment."""
 
     def config(overlay: str) -> dict[str, object]:
         objects = manifests[overlay]
@@ -298,7 +305,7 @@ def test_rules_are_narrow(manifests: dict[str, list[Object]]) -> None:
 
 
 def test_the_page_names_every_overlay() -> None:
-    """docs/kubernetes.md tells of each overlay that is there, and of no other."""
+    """docs/kubernetes.md names each overlay that exists, and no other."""
     assert set(re.findall(r"deploy/overlays/([a-z-]+)", PAGE.read_text())) == set(OVERLAYS)
 
 
@@ -313,7 +320,8 @@ async def test_the_job_of_the_page_is_a_job(kubeconfig: Path) -> None:
 
 
 def test_the_overlay_of_the_page_says_what_the_page_says(program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its image, its namespaces, only looking on, nothing of MindCluster touched, and a Secret that is there already."""
+    """The overlay has the image and namespaces of the page, observes only, writes no object of MindCluster, and uses an existing
+    Secret."""
     written = on_the_page("Kustomization")
     (deploy.parent / "mine").mkdir()
     (deploy.parent / "mine" / "kustomization.yaml").write_text(written)

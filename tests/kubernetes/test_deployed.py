@@ -1,4 +1,4 @@
-"""What a real API server says of the manifests of `deploy`."""
+"""A real API server accepts the manifests of `deploy`."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ FLOW = ("PriorityLevelConfiguration", "FlowSchema")
 
 
 def test_the_policy_of_the_page_closes_temporal(cluster: "Kubectl") -> None:
-    """From other namespaces only our own pods come in, and only to its one port; the API server takes the object."""
+    """Only our own pods reach Temporal from other namespaces, and only its one port. The API server accepts the policy."""
     policy = yaml.safe_load(on_the_page("NetworkPolicy"))
     own, ours = policy["spec"]["ingress"]
     assert policy["spec"]["podSelector"] == {}
@@ -36,13 +36,13 @@ def test_the_policy_of_the_page_closes_temporal(cluster: "Kubectl") -> None:
 
 
 class Kubectl:
-    """As an administrator of the test's API server."""
+    """Runs kubectl as an administrator of the test's API server."""
 
     def __init__(self, program: str, kubeconfig: Path) -> None:
         self._command = [program, f"--kubeconfig={kubeconfig}"]
 
     def __call__(self, *arguments: str, objects: list[Object] | None = None) -> str:
-        """Its output. `objects` are given to `-f -`."""
+        """Returns the output of a command. `objects` are given to `-f -`."""
         done = self.attempt(*arguments, objects=objects)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -54,7 +54,7 @@ class Kubectl:
 
 @pytest.fixture(scope="module")
 def cluster(program: str, kubeconfig: Path, manifests: dict[str, list[Object]]) -> Iterator[Kubectl]:
-    """What must be there before pods can be judged: the namespace, which stays, and the priority and the rules of access."""
+    """Applies what must exist before pods can be judged: the namespace, which stays, the priority and the rules of access."""
     run, objects = Kubectl(program, kubeconfig), manifests["standalone"]
     first = of_kind(objects, "Namespace")
     rest = of_kind(objects, "PriorityClass", *ACCESS)
@@ -92,7 +92,7 @@ def bare_pod(one: Object) -> Object:
 def test_the_server_hears_us_apart_from_all_other_accounts(
     process: str, cluster: Kubectl, manifests: dict[str, list[Object]]
 ) -> None:
-    """What each of our processes asks has a flow and a priority of its own."""
+    """Requests of each of our processes have a flow and a priority of their own."""
     objects = of_kind(manifests["standalone"], *FLOW)
     cluster("apply", "--server-side", "--force-conflicts", "-f", "-", objects=objects)
     flow = json.loads(cluster("get", "flowschema", "rekindle", "-o", "json"))["metadata"]["uid"]
@@ -125,7 +125,7 @@ MAY = (
 async def test_accounts_may_do_their_work_and_no_more(
     account: str, verb: str, group: str, resource: str, allowed: bool, cluster: Kubectl, kubeconfig: Path
 ) -> None:
-    """In any namespace, as the server's own authorizer says."""
+    """Rights of an account in any namespace are those that the server's own authorizer states."""
     assert (
         await may(kubeconfig, account, {"verb": verb, "group": group, "resource": resource, "namespace": "training"}) is allowed
     )
@@ -149,7 +149,8 @@ async def may(kubeconfig: Path, account: str, question: Object) -> bool:
 
 
 def test_taking_over_keeps_the_address_of_the_service(cluster: Kubectl, manifests: dict[str, list[Object]]) -> None:
-    """Jobs that run know it as a number. However ClusterD's Service was made, ours has none of its selector; and back again."""
+    """Running jobs know the Service by its IP address, which stays. However ClusterD's Service was created, ours has none of its
+    selector, and the way back works too."""
     metadata = {"name": SERVICE, "namespace": NAMESPACE, "labels": {"app": "clusterd"}}
     spec = {"selector": {"app": "clusterd"}, "ports": [{"port": 8899, "targetPort": 8899}]}
     theirs: Object = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}

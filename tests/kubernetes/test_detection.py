@@ -1,4 +1,4 @@
-"""What a real API server shows becomes the right fault, and is over when it shows it no more."""
+"""State that a real API server shows becomes the right fault, and the fault is over when that state is gone."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ WAIT_LIMIT = 20.0
 
 @pytest.fixture
 async def node(namespace: Namespace) -> AsyncIterator[Namespace]:
-    """A node that no kubelet looks after."""
+    """Creates a node without a kubelet."""
     made = await namespace.api.create("/api/v1/nodes", {"metadata": {"name": NODE}})
     yield namespace
     await namespace.api.delete(f"/api/v1/nodes/{NODE}", made["metadata"]["uid"])
@@ -56,12 +56,12 @@ class Shown:
                             self._changed.notify_all()
 
     async def until_found(self, *rules: str) -> None:
-        """Until these rules decide about it, to whoever watches and to whoever asks."""
+        """Waits until these rules decide about the node, both in the watch and in a direct request."""
         await self.until_shown(*rules)
         assert self._deciding(await self.cluster.node(NODE)) == list(rules)
 
     async def until_shown(self, *rules: str) -> None:
-        """The same to whoever watches."""
+        """Waits until these rules decide about the node in the watch."""
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
             await self._changed.wait_for(lambda: self._node and self._deciding(self._node) == list(rules))
 
@@ -71,7 +71,7 @@ class Shown:
 
 @asynccontextmanager
 async def shown(kubeconfig: Path, rules: str, name: str = "", *, streams: bool = True) -> AsyncIterator[Shown]:
-    """With `streams` false of an API server that streams no lists, as older ones do not."""
+    """Yields the node as the watch shows it. With `streams` false the API server streams no lists, like older servers."""
     settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig, namespaces=(name or "default",), rules=rules)
     api = Api(kubeconfig)
     if not streams:
@@ -101,7 +101,8 @@ async def ensure_namespace(api: Api, name: str) -> None:
 
 
 async def test_conditions_taints_cordons_and_marks_of_a_node(kubeconfig: Path, node: Namespace) -> None:
-    """By `kubectl cordon`, `taint` and `annotate`, and by who writes conditions; each is over when it is taken back."""
+    """A node is affected by `kubectl cordon`, `taint` and `annotate`, and by written conditions. Each fault is over when its
+    cause is taken back."""
     path = f"/api/v1/nodes/{NODE}"
 
     async def condition(kind: str, status: str) -> None:
@@ -130,7 +131,8 @@ async def test_conditions_taints_cordons_and_marks_of_a_node(kubeconfig: Path, n
 
 
 async def test_mindcluster_s_config_maps(kubeconfig: Path, node: Namespace) -> None:
-    """The device plugin's, NodeD's, and public faults; a tenant's own ConfigMap with the same label says nothing."""
+    """ConfigMaps of the device plugin, of NodeD and of public faults are read; a tenant's own ConfigMap with the same label is
+    ignored."""
     api, labels = node.api, {"mx-consumer-cim": "true"}
     await ensure_namespace(api, "mindx-dl")
     await ensure_namespace(api, "cluster-system")
@@ -168,7 +170,7 @@ async def gone(api: Api, path: str) -> None:
 
 
 async def test_an_event_is_over_after_its_time(kubeconfig: Path, node: Namespace, tmp_path: Path) -> None:
-    """Nobody takes it back, and the cluster keeps it for an hour; a node's own clock does not matter."""
+    """An event counts until its time has passed, though the cluster keeps it for an hour. A node's own clock does not matter."""
     (tmp_path / "rules.yaml").write_text(
         "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  use: []\n  rules:\n"
         "    - {name: hot, report: {source: event, code: Gpu*}, then: sub-health, expires: 2}\n"
@@ -184,7 +186,7 @@ async def test_an_event_is_over_after_its_time(kubeconfig: Path, node: Namespace
 
 
 async def test_events_of_nodes(kubeconfig: Path, node: Namespace) -> None:
-    """Until they are over, or gone."""
+    """An event of a node counts until it is over or deleted."""
     path = "/api/v1/namespaces/default/events"
     told = event(involvedObject={"kind": "Node", "name": NODE})
     told["metadata"] = {"name": "throttled", "namespace": "default"}
@@ -198,7 +200,7 @@ async def test_events_of_nodes(kubeconfig: Path, node: Namespace) -> None:
 
 @asynccontextmanager
 async def installed(namespace: Namespace, component: str, accounts: Mapping[str, Object]) -> AsyncIterator[None]:
-    """The rights of a component, given to these accounts instead of ours."""
+    """Applies the rights of a component for these accounts instead of ours."""
     things: Sequence[Any] = list(yaml.safe_load_all((DEPLOY / "components" / component / "rbac.yaml").read_text()))
     rbac, paths = "/apis/rbac.authorization.k8s.io/v1", []
     for thing in things:
@@ -215,7 +217,7 @@ async def installed(namespace: Namespace, component: str, accounts: Mapping[str,
 
 
 def granted(component: str, account: str) -> set[tuple[str, str]]:
-    """What the roles of an account allow, by namespace and verb; each has one rule."""
+    """Returns what the roles of an account allow, by namespace and verb. Each role has one rule."""
     things = yaml.safe_load_all((DEPLOY / "components" / component / "rbac.yaml").read_text())
     roles = [one for one in things if one["kind"] == "Role" and one["metadata"]["name"].startswith(f"{account}-")]
     return {(one["metadata"]["namespace"], verb) for one in roles for rule in one["rules"] for verb in rule["verbs"]}
@@ -236,7 +238,8 @@ def asked(proxy: ApiProxy) -> set[tuple[str, str]]:
 async def test_the_rights_that_rules_need_come_with_them(
     kubeconfig: Path, node: Namespace, tmp_path: Path, rules: str, component: str
 ) -> None:
-    """They are enough for the watch, also where the server streams no lists, and for looks at nodes; and no verb more."""
+    """A component grants enough rights for the watch and for requests for nodes, also where the server streams no lists. It
+    grants no other verb."""
     base = yaml.safe_load_all((DEPLOY / "base" / "rbac.yaml").read_text())
     (role,) = (one for one in base if one["kind"] == "ClusterRole" and one["metadata"]["name"] == "rekindle-watcher")
     also = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}  # the control worker's

@@ -1,4 +1,4 @@
-"""Which devices a pod was given is read from what the Ascend Device Plugin writes on it, and copied to no other pod."""
+"""Devices of a pod are read from what the Ascend Device Plugin writes on it, and are copied to no other pod."""
 
 import json
 
@@ -44,12 +44,12 @@ JOB = Workload(BARE, {"metadata": {"name": "gpt", "namespace": "default", "uid":
     ],
 )
 def test_devices_are_read_as_far_as_they_make_sense(annotations: dict[str, str], found: tuple[str, ...]) -> None:
-    """The configuration before the list of what is mounted; what nobody can read is as if it were not there."""
+    """The configuration has precedence over the list of mounted devices. A value that cannot be parsed is ignored."""
     assert devices_of(annotations) == found
 
 
 def test_a_pods_devices_are_part_of_its_status() -> None:
-    """As the local cluster has them."""
+    """Devices are part of a pod's status, as in the local cluster."""
     assert pod_of(POD, JOB, ()).status.devices == ("4", "2")
 
 
@@ -81,7 +81,7 @@ HEALTH = [{"allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": 
 def test_uuids_of_gpus_are_read_from_nvsentinel_s_annotation_and_the_kubelet(
     annotation: str, statuses: list[dict[str, object]], found: tuple[str, ...]
 ) -> None:
-    """A part of a GPU is no GPU, and what nobody can read is as if it were not there."""
+    """A part of a GPU is no GPU, and a value that cannot be parsed is ignored."""
     assert uuids_of({OF_NVSENTINEL: annotation}, statuses) == found
     status = {"containerStatuses": [{"name": "main", **one} for one in statuses]}
     metadata = {**POD["metadata"], "annotations": {OF_NVSENTINEL: annotation}}  # type: ignore[dict-item]

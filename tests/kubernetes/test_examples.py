@@ -49,7 +49,7 @@ def test_the_played_training_operator_is_as_strict(change: dict[str, object], pr
 
 
 def test_the_played_trainer_is_as_strict() -> None:
-    """The variables that it writes itself are nobody else's."""
+    """The variables that it writes itself may not be set by others."""
     assert refused_train_job(documents("TrainJob")[-1]) == ""
     said = {"env": [{"name": "PET_MASTER_ADDR", "value": "gpt-manager"}]}
     assert "must not have reserved envs" in refused_train_job({"spec": {"trainer": said}})

@@ -1,4 +1,4 @@
-"""The labels that tell a job's pods and their ranks are the installation's to name."""
+"""An installation chooses the labels that name a job's pods and their ranks."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -52,7 +52,7 @@ async def cluster(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Kuber
 
 
 async def test_pods_are_found_by_the_installations_labels(cluster: KubernetesCluster, job: Workload) -> None:
-    """By a list, by the watch, and while they are followed; each with the rank that it carries."""
+    """Pods are found by a list, by the watch and by `follow`, each with the rank that its label carries."""
     names = {"0": "of-rank-0", "1": "of-rank-1"}
     assert {rank_of(pod): pod.metadata.name for pod in await cluster.pods(job.uid)} == names
     async with aclosing(cluster.watch()) as news:
@@ -66,7 +66,7 @@ async def test_pods_are_found_by_the_installations_labels(cluster: KubernetesClu
 
 
 async def test_a_backup_pod_takes_the_rank_that_the_old_pod_carries(cluster: KubernetesCluster, job: Workload) -> None:
-    """It is one of the job's pods, by the same label."""
+    """A backup pod belongs to the job by the same label as the old pod."""
     old = next(pod for pod in await cluster.pods(job.uid) if rank_of(pod) == "1")
     backup = await cluster.ensure_backup(old, "backup", ())
     assert rank_of(backup) == "1"

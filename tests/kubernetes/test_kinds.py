@@ -1,5 +1,5 @@
-"""Jobs of other people's kinds under the direct driver: JobSets, PyTorchJobs and TrainJobs, whose controllers are played, and
-Jobs, whose controller is the real one, as are API server, scheduler and garbage collector."""
+"""Jobs of foreign kinds under the direct driver. The controllers of JobSets, PyTorchJobs and TrainJobs are simulated. The
+controller of Jobs, API server, scheduler and garbage collector are real."""
 
 import asyncio
 import itertools
@@ -42,7 +42,7 @@ WITHHELD = {
     "PyTorchJob": {"training.kubeflow.org/operator-name"},
     "TrainJob": {"batch.kubernetes.io/controller-uid", "controller-uid"},
 }
-"""Labels by which the kind's controller counts."""
+"""Labels by which the controller of each kind counts pods."""
 
 _numbers = itertools.count(1)
 
@@ -65,14 +65,14 @@ async def test_a_job_is_found_with_the_pods_of_its_ranks(setting: Setting, kind:
 
 
 async def test_the_master_is_rank_zero(setting: Setting) -> None:
-    """Workers of a PyTorchJob are counted behind the Master."""
+    """Workers of a PyTorchJob are counted after the Master."""
     uid = await setting.running(await submit_pytorch_job(setting.namespace, ASKS))
     ranks = {pod.metadata.name: rank_of(pod) for pod in await setting.cluster.pods(uid)}
     assert ranks == {"demo-master-0": "0", "demo-worker-0": "1", "demo-worker-1": "2", "demo-worker-2": "3"}
 
 
 async def test_jobs_of_a_set_are_counted_one_behind_the_other(setting: Setting) -> None:
-    """The rank of a JobSet's pod follows from the place of its Job and from its own in that."""
+    """The rank of a JobSet's pod follows from the place of its Job and from its own index in that Job."""
     uid = await setting.running(await submit_job_set(setting.namespace, ASKS))
     places = sorted((rank_of(pod), pod.metadata.name.rsplit("-", 1)[0]) for pod in await setting.cluster.pods(uid))
     assert places == [("0", "demo-workers-0-0"), ("1", "demo-workers-0-1"), ("2", "demo-workers-1-0"), ("3", "demo-workers-1-1")]
@@ -93,7 +93,7 @@ async def test_a_sets_groups_of_jobs_are_counted_one_behind_the_other(setting: S
 
 
 async def test_a_manager_in_a_set_has_no_rank(setting: Setting) -> None:
-    """Its pods are pods of the job, and those of the workers are counted without it."""
+    """A manager's pods are pods of the job without a rank, and the ranks of the workers are counted without it."""
     manager = replicated_job("manager", pod_template(labels={keys.REPLICA_TYPE: "manager"}))
     jobs = [manager, replicated_job("workers", pod_template(), replicas=2, pods=2)]
     uid = await setting.running(await submit(job_sets_path, setting.namespace, ASKS, {"replicatedJobs": jobs}), pods=5)
@@ -104,7 +104,8 @@ async def test_a_manager_in_a_set_has_no_rank(setting: Setting) -> None:
 
 
 async def test_what_prepares_a_train_job_has_no_rank(setting: Setting) -> None:
-    """Its runtime may have more jobs than the one of its nodes; their pods are pods of the job."""
+    """Other jobs of a TrainJob's runtime have no rank: their pods are pods of the job, and only those of its nodes are
+    counted."""
     spec = train_spec({"numNodes": 4, "resourcesPerNode": {}}, initializer={"dataset": {}})
     await setting.running(await submit(train_jobs_path, setting.namespace, ASKS, spec), pods=5)
     found = await setting.snapshot()
@@ -114,8 +115,8 @@ async def test_what_prepares_a_train_job_has_no_rank(setting: Setting) -> None:
 
 @pytest.mark.parametrize("are_jobs_watched", [True, False])
 async def test_the_trainer_of_a_train_job_is_known_by_its_mark(setting: Setting, *, are_jobs_watched: bool) -> None:
-    """The runtime may call it what it likes, and marks the Job; the pod that takes a rank over has the mark too. Of a Job that
-    was not seen before its pods it is asked."""
+    """The runtime may give the Job any name, and marks it; the pod that takes a rank over has the mark too. A Job that was not
+    seen before its pods is read from the API server."""
     spec = train_spec({"numNodes": 4, "resourcesPerNode": {}}, initializer={"dataset": {}}, runtimeRef={"name": "marked"})
     uid = await setting.running(await submit(train_jobs_path, setting.namespace, ASKS, spec), pods=5)
     if are_jobs_watched:
@@ -142,7 +143,7 @@ async def test_the_trainer_of_a_train_job_is_known_by_its_mark(setting: Setting,
 async def test_a_job_says_how_many_ranks_a_pod_has(
     setting: Setting, kind: str, annotations: dict[str, str], container: Object, ranks: int
 ) -> None:
-    """An annotation comes before the environment, that before the accelerators; without any of them it is one."""
+    """An annotation precedes the environment, and that precedes the accelerators; without any of them a pod has one rank."""
     await SUBMIT[kind](setting.namespace, {**ASKS, "annotations": annotations}, container)
     (job,) = (await setting.snapshot()).jobs
     assert job.spec.ranks_per_pod == ranks
@@ -150,7 +151,7 @@ async def test_a_job_says_how_many_ranks_a_pod_has(
 
 @every_kind
 async def test_parts_of_a_job_are_not_jobs_of_their_own(setting: Setting, kind: str) -> None:
-    """A JobSet's Jobs, and a TrainJob's JobSet, are not registered although they ask for it."""
+    """A JobSet's Jobs, and a TrainJob's JobSet, are not registered although their labels request it."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     api, name = setting.namespace.api, setting.namespace.name
     parts = [*(await api.list(setting.namespace.path("jobs"))).items, *(await api.list(job_sets_path(name))).items]
@@ -163,7 +164,7 @@ async def test_parts_of_a_job_are_not_jobs_of_their_own(setting: Setting, kind: 
 
 @every_kind
 async def test_a_job_appears_with_its_pods_when_it_asks_for_it(setting: Setting, kind: str) -> None:
-    """One without any of the contract's labels is not seen, until it gets ours."""
+    """A job without any of the contract's labels is not seen until it gets ours."""
     created = await SUBMIT[kind](setting.namespace, {})
     uid = await setting.running(created)
     async with asyncio.timeout(WAIT_LIMIT), aclosing(setting.cluster.watch()) as news:
@@ -178,7 +179,7 @@ async def test_a_job_appears_with_its_pods_when_it_asks_for_it(setting: Setting,
 
 
 async def next_about(news: AsyncIterator[object], kind: str, uid: str) -> WatchEvent:
-    """The next event of a kind about a job or a pod of it."""
+    """Waits for the next event of a type about a job or one of its pods."""
     async for event in news:
         if isinstance(event, WatchEvent) and event.kind == kind:
             about = event.object.metadata.owner_uid if isinstance(event.object, Pod) else event.object.metadata.uid
@@ -189,7 +190,7 @@ async def next_about(news: AsyncIterator[object], kind: str, uid: str) -> WatchE
 
 @every_kind
 async def test_a_job_that_is_written_wrongly_is_told_so(setting: Setting, kind: str) -> None:
-    """Limits that are no mapping: the job is not registered, and an event on it says why."""
+    """A job whose limits are no mapping is not registered, and an event on it gives the reason."""
     created = await SUBMIT[kind](setting.namespace, {**ASKS, "annotations": {keys.LIMITS: "- pause"}})
     events = setting.namespace.path("events")
     since = (await setting.namespace.api.list(events)).resource_version
@@ -202,7 +203,7 @@ async def test_a_job_that_is_written_wrongly_is_told_so(setting: Setting, kind: 
 
 
 async def test_a_set_whose_pods_cannot_be_moved_is_told_so_at_its_registration(setting: Setting) -> None:
-    """The job is registered all the same: it can be restarted, and its processes be mended."""
+    """The job is registered all the same: it can be restarted, and its processes can be recovered."""
     exclusive = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "kubernetes.io/hostname"}}
     await submit_job_set(setting.namespace, {**ASKS, **exclusive})
     (job,) = (await setting.snapshot()).jobs
@@ -223,7 +224,7 @@ async def first(news: AsyncIterator[Change], wanted: Callable[[Change], bool]) -
 
 @every_kind
 async def test_a_hot_switch_leaves_one_pod_for_each_rank(setting: Setting, kind: str) -> None:
-    """The backup counts for the job's controller in the old pod's place, which neither ends it nor makes another."""
+    """The job's controller counts the backup in the old pod's place, neither ends it nor creates another pod."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     before = await setting.raw(await setting.holder(uid, "3"))
     backup = await setting.hot_switch(uid, "3", "spare")
@@ -244,7 +245,7 @@ async def test_a_hot_switch_leaves_one_pod_for_each_rank(setting: Setting, kind:
 
 @every_kind
 async def test_a_rank_can_be_switched_again_and_again(setting: Setting, kind: str) -> None:
-    """The names that controllers would give to new pods are free by then, and still they make none that stays."""
+    """The names that controllers would give to new pods are free by then, and still no additional pod stays."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     for name in ("first", "second"):
         await setting.hot_switch(uid, "3", name)
@@ -261,7 +262,7 @@ def any_of(pods: Sequence[Pod], pod: Pod) -> bool:
 
 @every_kind
 async def test_a_pod_that_is_gone_is_replaced(setting: Setting, kind: str) -> None:
-    """Its rank is the backup's alone, whatever its controller made in its place. Its Jobs tolerate that."""
+    """A pod that was deleted is replaced: the backup alone holds its rank, whatever the controller created in its place."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     api, jobs = setting.namespace.api, setting.namespace.path("jobs")
     for part in (await api.list(jobs)).items:
@@ -279,7 +280,7 @@ async def test_a_pod_that_is_gone_is_replaced(setting: Setting, kind: str) -> No
 
 
 class Lossy(Api):
-    """An API server that is away when something is to take over, once."""
+    """An API server that is unavailable once, when a backup is to take over."""
 
     lost = False
 
@@ -292,7 +293,7 @@ class Lossy(Api):
 
 
 async def test_a_pod_that_the_controller_made_meanwhile_does_not_share_the_rank(kubeconfig: Path, namespace: Namespace) -> None:
-    """A Job's controller fills the index between two writes of a hand-over; a backup that is promoted has the rank alone."""
+    """A Job's controller fills the index between two writes of a hand-over. A backup that is promoted holds the rank alone."""
     async with a_setting(Lossy(kubeconfig), namespace) as setting:
         jobs = [replicated_job("workers", pod_template({"resources": accelerators(1)}), pods=5)]
         uid = await setting.running(await submit(job_sets_path, namespace, ASKS, {"replicatedJobs": jobs}), pods=5)
@@ -319,7 +320,7 @@ def with_rank(rank: str | None, pods: Sequence[Pod]) -> list[Pod]:
 
 @every_kind
 async def test_a_backup_is_not_counted_before_it_takes_over(setting: Setting, kind: str) -> None:
-    """It has neither a controller nor the labels by which pods are counted, and is a pod of the job all the same."""
+    """A backup has neither a controller nor the labels by which pods are counted, and is a pod of the job all the same."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     backup = await setting.cluster.ensure_backup(await setting.holder(uid, "2"), "spare", ())
     raw = await setting.raw(backup)
@@ -330,7 +331,8 @@ async def test_a_backup_is_not_counted_before_it_takes_over(setting: Setting, ki
 
 @every_kind
 async def test_a_standby_has_no_rank_and_is_not_counted(setting: Setting, kind: str) -> None:
-    """Its job's controller leaves it alone, and the ranks have the pods that they had. The watcher sees it as a standby."""
+    """A standby has no rank, and the watcher sees it as a standby. The job's controller leaves it alone, and the ranks keep their
+    pods."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     (standby,) = await setting.cluster.ensure_standbys(uid, 1, ())
     await setting.settled(await setting.holder(uid, "3"))
@@ -344,8 +346,8 @@ async def test_a_standby_has_no_rank_and_is_not_counted(setting: Setting, kind: 
 
 
 async def test_what_others_have_written_on_a_pod_is_not_cloned(setting: Setting) -> None:
-    """A backup, a standby and the replacement of a lost pod are what the owner said: a network plugin has written an address on
-    the pod since, and that is the pod's own."""
+    """A backup, a standby and the replacement of a lost pod are what the owner wrote. The address that a network plugin wrote on
+    the old pod is not copied."""
     workers = replicated_job("workers", pod_template(labels={"team": "blue"}), pods=4)
     uid = await setting.running(await submit(job_sets_path, setting.namespace, ASKS, {"replicatedJobs": [workers]}))
     old = await setting.holder(uid, "3")
@@ -365,7 +367,7 @@ async def test_what_others_have_written_on_a_pod_is_not_cloned(setting: Setting)
 
 @every_kind
 async def test_a_backup_is_deleted_with_its_job(setting: Setting, kind: str) -> None:
-    """One that was not promoted is no orphan: the garbage collector takes it."""
+    """A backup that was not promoted is no orphan: the garbage collector deletes it."""
     created = await SUBMIT[kind](setting.namespace, ASKS)
     uid = await setting.running(created)
     backup = await setting.cluster.ensure_backup(await setting.holder(uid, "2"), "spare", ())
@@ -376,7 +378,7 @@ async def test_a_backup_is_deleted_with_its_job(setting: Setting, kind: str) -> 
 
 @pytest.fixture
 async def rack(kubeconfig: Path) -> AsyncIterator[str]:
-    """The key of a label of nodes, which are shared by all tests."""
+    """Returns a label key for nodes. It is unique because all tests share the nodes."""
     label = f"test.rekindle.io/rack-{next(_numbers)}"
     yield label
     async with Api(kubeconfig) as api:
@@ -386,7 +388,7 @@ async def rack(kubeconfig: Path) -> AsyncIterator[str]:
 
 @every_kind
 async def test_a_backup_stays_in_the_domain_of_the_old_pod(setting: Setting, kind: str, rack: str) -> None:
-    """Its node shares the value of the label that the job names with the old pod's."""
+    """A backup's node has the same value as the old pod's node, for the label that the job names."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, {**ASKS, "annotations": {keys.TOPOLOGY: rack}}))
     old = await setting.holder(uid, "1")
     here = old.spec.node_name
@@ -399,7 +401,7 @@ async def test_a_backup_stays_in_the_domain_of_the_old_pod(setting: Setting, kin
 
 @every_kind
 async def test_a_node_outside_of_every_domain_is_named(setting: Setting, kind: str, rack: str) -> None:
-    """Where the old pod's node has no such label nobody can tell its domain, and the error says so."""
+    """An old pod's node without the label has no known domain, and the error names that node."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, {**ASKS, "annotations": {keys.TOPOLOGY: rack}}))
     old = await setting.holder(uid, "1")
     with pytest.raises(Invalid, match=f"node {old.spec.node_name} has no label {rack}"):

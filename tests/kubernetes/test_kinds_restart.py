@@ -1,4 +1,4 @@
-"""Whole jobs of other people's kinds that stop and start again, and what a Job's real controller counts meanwhile."""
+"""Whole jobs of foreign kinds stop and start again, while a Job's real controller counts."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +29,7 @@ every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.ma
 
 @every_kind
 async def test_a_restarted_job_has_new_pods_off_the_bad_node(setting: Setting, kind: str) -> None:
-    """All pods are new, of one generation and off the node; nothing failed in the eyes of the job's controller."""
+    """All pods are new, of one generation and off the node. The job's controller counts no failure."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     pods = await restarted(setting, uid, "second", ("node-0",))
     assert sorted(rank_of(pod) or "" for pod in pods) == RANKS
@@ -41,7 +41,7 @@ async def test_a_restarted_job_has_new_pods_off_the_bad_node(setting: Setting, k
 
 
 async def restarted(setting: Setting, uid: str, generation: str, avoid: Sequence[str]) -> list[Pod]:
-    """What a restart asks of the port; a Conflict is asked again, as Temporal does."""
+    """Restarts a job by the port as a recovery does, and returns its new pods. A Conflict is retried, as Temporal does."""
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     await setting.until_gone(uid, *stopped)
     pods = await tried(lambda: setting.cluster.ensure_pods(uid, generation, avoid))
@@ -53,7 +53,7 @@ async def restarted(setting: Setting, uid: str, generation: str, avoid: Sequence
 @every_kind
 @pytest.mark.same_path("a node is avoided by one restart only, with every kind of job")
 async def test_a_node_is_avoided_by_one_restart_only(setting: Setting, kind: str) -> None:
-    """The next restart says anew where pods must not go."""
+    """The next restart states again which nodes to avoid."""
     container = {"resources": accelerators(1)}
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS, container))
     await restarted(setting, uid, "second", ("node-0",))
@@ -62,7 +62,8 @@ async def test_a_node_is_avoided_by_one_restart_only(setting: Setting, kind: str
 
 
 async def test_a_restart_changes_of_a_set_what_its_webhook_lets_change(setting: Setting) -> None:
-    """Of a JobSet's templates that are labels, annotations, node selectors, tolerations and scheduling gates."""
+    """A restart changes only those parts of a JobSet that its webhook allows: labels, annotations, node selectors, tolerations
+    and scheduling gates of templates."""
     created = await submit_job_set(setting.namespace, ASKS)
     await restarted(setting, await setting.running(created), "second", ("node-0",))
     after = await setting.namespace.api.get(job_sets_path(setting.namespace.name, "demo"))
@@ -70,7 +71,7 @@ async def test_a_restart_changes_of_a_set_what_its_webhook_lets_change(setting: 
 
 
 def frozen(replicated: Object) -> Object:
-    """What may not change in a replicated job."""
+    """Returns the parts of a replicated job that may not change."""
     copy: Object = json.loads(json.dumps(replicated))
     template = copy["template"]["spec"]["template"]
     for key in ("labels", "annotations"):
@@ -82,7 +83,7 @@ def frozen(replicated: Object) -> Object:
 
 @every_kind
 async def test_a_job_that_somebody_else_suspended_is_not_resumed(setting: Setting, kind: str) -> None:
-    """Its owner wants no pods, or a queue has given its place away: it is over until they resume it."""
+    """A job that its owner or a queue suspended is over until it is resumed, and no restart resumes it."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     assert not end_of(await setting.cluster.job(uid))
     await suspend(setting, kind)
@@ -97,7 +98,8 @@ async def test_a_job_that_somebody_else_suspended_is_not_resumed(setting: Settin
 @every_kind
 @pytest.mark.same_path("a job that a restart has stopped is not over, with every kind of job")
 async def test_a_job_that_a_restart_has_stopped_is_not_over(setting: Setting, kind: str) -> None:
-    """It has no pods for a moment, and what its owner says behind the restart counts again."""
+    """A job that a restart has stopped is not over while it has no pods. A suspension by its owner after the restart counts
+    again."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     assert not end_of(await setting.cluster.job(uid))
@@ -109,8 +111,8 @@ async def test_a_job_that_a_restart_has_stopped_is_not_over(setting: Setting, ki
 
 @every_kind
 async def test_a_job_that_somebody_else_resumes_in_a_restart_has_its_pods(setting: Setting, kind: str) -> None:
-    """A queue, or who keeps objects as they were written, does so within a moment: the pods that its controller makes are the
-    new ones, and what is suspended later is not ours."""
+    """A queue, or a tool that restores objects as written, resumes the job within a moment. The pods that its controller creates
+    are the new ones, and a later suspension is not ours."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     await setting.until_gone(uid, *stopped)
@@ -124,7 +126,7 @@ async def test_a_job_that_somebody_else_resumes_in_a_restart_has_its_pods(settin
 
 @every_kind
 async def test_a_stop_that_was_overtaken_suspends_nothing(setting: Setting, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker stands still between its look at the job and the request; another one stops the job and starts it meanwhile."""
+    """A worker stalls between its look at the job and its request. Another worker meanwhile stops the job and starts it."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     overtaken = False
     patch = Api.patch
@@ -144,7 +146,7 @@ async def test_a_stop_that_was_overtaken_suspends_nothing(setting: Setting, kind
 
 
 async def test_a_pod_that_has_ended_and_that_a_finalizer_keeps_holds_no_restart_back(setting: Setting) -> None:
-    """New pods have other names: the job trains again, whatever becomes of the object."""
+    """New pods have other names: the job trains again, whatever happens to the old object."""
     uid = await setting.running(await submit_job_set(setting.namespace, ASKS))
     kept = next(iter(await setting.cluster.pods(uid)))
     path = setting.namespace.path("pods", kept.metadata.name)
@@ -159,14 +161,14 @@ async def test_a_pod_that_has_ended_and_that_a_finalizer_keeps_holds_no_restart_
 
 
 async def suspend(setting: Setting, kind: str, *, suspended: bool = True) -> None:
-    """As the job's owner does, or Kueue."""
+    """Suspends a job as its owner or Kueue does."""
     spec = {"runPolicy": {"suspend": suspended}} if kind == "PyTorchJob" else {"suspend": suspended}
     await setting.namespace.api.patch(PATHS[kind](setting.namespace.name, "demo"), {"spec": spec})
 
 
 @every_kind
 async def test_a_job_that_failed_for_good_is_over_and_left_as_it_is(setting: Setting, kind: str) -> None:
-    """The controller makes no pods any more: none is stopped, its object is not suspended, and it is looked after no longer."""
+    """The controller creates no more pods: none is stopped, the job is not suspended, and it is no longer watched."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     await fail(setting, kind)
     with pytest.raises(Invalid, match=f"{kind} demo has failed for good: pods failed too often"):
@@ -179,7 +181,7 @@ async def test_a_job_that_failed_for_good_is_over_and_left_as_it_is(setting: Set
 @every_kind
 @pytest.mark.same_path("a job that fails while it is stopped, with every kind of job")
 async def test_a_job_that_fails_while_a_restart_has_stopped_it_is_not_left_suspended(setting: Setting, kind: str) -> None:
-    """The restart takes back what it has done to the object, and says why it goes no further."""
+    """The restart takes back its change of the object, and reports why it goes no further."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     await setting.until_gone(uid, *stopped)
@@ -190,7 +192,7 @@ async def test_a_job_that_fails_while_a_restart_has_stopped_it_is_not_left_suspe
 
 
 async def fail(setting: Setting, kind: str) -> None:
-    """The controller fails it as it would without us."""
+    """Writes the condition Failed, as the job's controller would without us."""
     failed = {"type": "Failed", "status": "True", "reason": "TooMany", "message": "pods failed too often"}
     path = f"{PATHS[kind](setting.namespace.name, 'demo')}/status"
     await setting.namespace.api.patch(path, {"status": {"conditions": [failed]}})
@@ -218,12 +220,12 @@ async def test_metadata_of_a_job_is_merged(setting: Setting, kind: str) -> None:
 
 
 def until_told(directory: Path) -> list[str]:
-    """A command that ends well when the file is there."""
+    """Returns a command that succeeds when the file exists."""
     return ["sh", "-c", f"until [ -e {directory}/end ]; do sleep 0.05; done"]
 
 
 async def submit_job(setting: Setting, command: list[str], **spec: Any) -> Object:
-    """Three indexes; a pod that fails fails the Job."""
+    """Submits a Job of three indexes; a pod that fails fails the Job."""
     job = {"completions": 3, "parallelism": 3, "completionMode": "Indexed", "backoffLimit": 0, **spec}
     body = {"metadata": {"name": "demo", **ASKS}, "spec": {**job, "template": pod_template({"command": command})}}
     return await setting.namespace.api.create(setting.namespace.path("jobs"), body)
@@ -258,7 +260,7 @@ def has(job: Object, kind: str) -> bool:
 
 
 def failing(code: int, directory: Path) -> list[str]:
-    """A command of which index 1 fails when the file is there."""
+    """Returns a command of which index 1 fails when the file exists."""
     return ["sh", "-c", f'until [ "$JOB_COMPLETION_INDEX" = 1 -a -e {directory}/fail ]; do sleep 0.02; done; exit {code}']
 
 
@@ -299,7 +301,7 @@ PER_INDEX = {"backoffLimitPerIndex": 0, "backoffLimit": 1000}
 
 
 async def test_an_index_that_failed_for_good_is_not_waited_for(setting: Setting, tmp_path: Path) -> None:
-    """The Job lives on and makes no pod of it: nothing is stopped for that, and the job is over."""
+    """The Job continues and creates no pod of that index: no pod is stopped for it, and the job is over."""
     uid = await setting.running(await submit_job(setting, failing(1, tmp_path), **PER_INDEX), pods=3)
     (tmp_path / "fail").touch()
     await setting.namespace.until("jobs", "demo", lambda job: job["status"].get("failedIndexes") == "1")
@@ -311,7 +313,7 @@ async def test_an_index_that_failed_for_good_is_not_waited_for(setting: Setting,
 
 
 async def test_an_index_of_a_part_that_failed_for_good_is_not_waited_for(setting: Setting, tmp_path: Path) -> None:
-    """A JobSet does not say what its Jobs have given up: they are asked."""
+    """A JobSet does not state which indexes its Jobs have given up: its Jobs are read."""
     workers = replicated_job("workers", pod_template({"command": failing(1, tmp_path)}), pods=4, **PER_INDEX)
     uid = await setting.running(await submit(job_sets_path, setting.namespace, ASKS, {"replicatedJobs": [workers]}))
     (tmp_path / "fail").touch()

@@ -16,7 +16,7 @@ def log_of(kubeconfig: Path, namespace: Namespace, pod: str) -> str:
 
 
 async def test_a_pod_runs_to_its_end(namespace: Namespace, kubeconfig: Path) -> None:
-    """Its process finds literals and fields of the pod in its environment; the status tells its exit code."""
+    """A process finds literals and fields of its pod in its environment. The pod's status has its exit code."""
     references = {
         "NAME": "metadata.name",
         "UID": "metadata.uid",
@@ -34,7 +34,7 @@ async def test_a_pod_runs_to_its_end(namespace: Namespace, kubeconfig: Path) -> 
 
 
 async def test_a_pod_that_fails_says_why(namespace: Namespace) -> None:
-    """Phase, exit code, and the last line of its log as message."""
+    """A failed pod has phase, exit code, and the last line of its log as message."""
     await namespace.pod("bad", "sh", "-c", "echo first; echo out of memory >&2; exit 3")
     ended = await namespace.until_phase("bad", "Failed")
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
@@ -48,7 +48,8 @@ async def test_a_command_that_is_not_there_fails_its_pod(namespace: Namespace) -
 
 
 async def test_a_pod_ends_within_its_grace_period(namespace: Namespace, kubeconfig: Path) -> None:
-    """SIGTERM first; who ignores it lives until the grace is over, or until somebody hurries the deletion."""
+    """SIGTERM comes first. A process that ignores it lives until the grace period is over, or until a second deletion shortens
+    it."""
     pod = await namespace.pod("stubborn", *STUBBORN)
     await namespace.until_phase("stubborn", "Running")
     path, uid = namespace.path("pods", "stubborn"), pod["metadata"]["uid"]
@@ -65,7 +66,7 @@ async def test_a_pod_ends_within_its_grace_period(namespace: Namespace, kubeconf
 
 
 async def test_without_a_free_node_the_scheduler_says_so(namespace: Namespace) -> None:
-    """Unschedulable, in kube-scheduler's own words; when room is made the pod runs."""
+    """The pod is Unschedulable, with kube-scheduler's own message, and runs when there is room."""
     for number in range(3):
         await namespace.pod(f"full-{number}", "sleep", "1000", accelerators=2)
         await namespace.until_phase(f"full-{number}", "Running")
@@ -91,7 +92,7 @@ async def test_a_job_of_the_real_controller_completes(namespace: Namespace) -> N
 
 
 async def test_a_pod_is_started_again_where_its_policy_says_so(namespace: Namespace) -> None:
-    """restartPolicy OnFailure: the same pod, one restart more, until it ends well."""
+    """The same pod runs again under restartPolicy OnFailure, with one restart more, until it succeeds."""
     script = "test -e $MARK && exit 0; touch $MARK; exit 1"
     mark = {"name": "MARK", "value": f"/tmp/rekindle-{namespace.name}-mark"}
     Path(mark["value"]).unlink(missing_ok=True)
@@ -102,7 +103,7 @@ async def test_a_pod_is_started_again_where_its_policy_says_so(namespace: Namesp
 
 
 async def test_a_kubelet_refuses_or_dawdles_when_it_is_told_to(namespace: Namespace) -> None:
-    """By annotations of its node: a pod fails with the reason, or runs later."""
+    """Annotations of a node make its kubelet fail a pod with a reason, or start it later."""
     await _annotate(namespace, "node-0", {REFUSE: "ImagePullBackOff"})
     await _annotate(namespace, "node-1", {START_AFTER: "0.5"})
     try:
@@ -118,7 +119,7 @@ async def test_a_kubelet_refuses_or_dawdles_when_it_is_told_to(namespace: Namesp
 
 
 async def test_a_lost_node_is_noticed_by_the_cluster(namespace: Namespace) -> None:
-    """Its lease runs out: the node is not ready, by the real controller, and its pods' end is told when it is back."""
+    """A node whose lease expires is marked not ready by the real controller. Its pods' end is reported when it is back."""
     await namespace.pod("there", "sleep", "1000", node="node-2")
     await namespace.until_phase("there", "Running")
     await _annotate(namespace, "node-2", {LOST: "yes"})
@@ -135,7 +136,7 @@ async def test_a_lost_node_is_noticed_by_the_cluster(namespace: Namespace) -> No
 
 
 async def test_a_node_that_is_given_up_too_early_says_that_it_lives(namespace: Namespace) -> None:
-    """Its lease may come late while a thousand pods start; other conditions of the node stay as they are."""
+    """A node whose lease comes late reports that it is ready again, and its other conditions stay as they are."""
     path = "/api/v1/nodes/node-2"
     given_up = [{"type": "Ready", "status": "Unknown"}, {"type": "SubHealthy", "status": "False", "reason": "kept"}]
     await namespace.api.patch(f"{path}/status", {"status": {"conditions": given_up}})
@@ -155,7 +156,7 @@ def _ready(node: dict[str, object]) -> str:
 
 
 async def test_a_pod_that_was_given_up_with_its_node_is_ready_again(namespace: Namespace) -> None:
-    """It runs, and a disruption budget counts it."""
+    """A pod that was marked not ready with its node, and still runs, becomes ready again. A disruption budget then counts it."""
     await namespace.pod("given-up", "sleep", "1000")
     running = await namespace.until_phase("given-up", "Running")
     conditions = [{**one, "status": "False"} if one["type"] == "Ready" else one for one in running["status"]["conditions"]]

@@ -1,6 +1,6 @@
-"""Pods and nodes of a running job that are lost: the real watcher tells the real workflow of the job, which looks and decides.
+"""Pods and nodes of a running job are lost: the real watcher tells the job's real workflow, which decides.
 
-Where nothing else is said the namespace is only observed: what would be done is in the job's history, and nothing is done.
+The namespace is only observed unless a test says otherwise: the decision is in the job's history, and nothing is done.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ OBSERVED = {keys.MODE: "observe"}
 
 
 class Telling(TemporalJobWorkflows):
-    """Keeps what was told."""
+    """Records the reports that were sent."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -69,7 +69,7 @@ class Site:
             await asyncio.gather(self._watching, return_exceptions=True)
 
     async def job(self, node_lost: float = 20.0) -> None:
-        """A job of two pods on two nodes, whose workflow knows who holds its ranks.
+        """Submits a job of two pods on two nodes, and waits until its workflow knows who holds its ranks.
 
         Args:
             node_lost: seconds that a node is given to come back.
@@ -81,7 +81,7 @@ class Site:
         await self.until(lambda status: list(status.state.holders) == held and status.state.job.limits.node_lost == limit)
 
     async def until(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
-        """The status of the job, as soon as it satisfies a condition."""
+        """Returns the status of the job, as soon as it satisfies a condition."""
         async with asyncio.timeout(WAIT_LIMIT):
             await self.until_registered()
             while not condition(status := await self.status()):
@@ -99,17 +99,17 @@ class Site:
         return status
 
     async def incident(self, words: str) -> Incident:
-        """The first one whose summary has these words."""
+        """Returns the first incident whose summary contains this text."""
         status = await self.until(lambda status: any(re.search(words, one.summary) for one in status.state.history))
         return next(one for one in status.state.history if re.search(words, one.summary))
 
     @property
     def told_lost_nodes(self) -> bool:
-        """Whether the job's workflow was told of a node that is not ready."""
+        """Returns whether the job's workflow received a fault of a node that is not ready."""
         return any(fault.kind is FaultKind.NODE for seen in self.telling.sightings for fault in seen.faults)
 
     async def restarted(self) -> Incident:
-        """The first incident, whose pods come to their first step: of a life that was not heard of before it."""
+        """Returns the first incident, and reports a first step in a new life until there is one."""
         handle = self.client.get_workflow_handle(job_workflow(self.uid))
         async with asyncio.timeout(WAIT_LIMIT):
             for life in itertools.count(1):
@@ -120,11 +120,11 @@ class Site:
         raise AssertionError("a job lives for ever")
 
     async def delete(self, pod: Pod) -> None:
-        """As `kubectl delete pod`."""
+        """Deletes a pod as `kubectl delete pod` does."""
         await self.world.namespace.api.delete(self.world.namespace.path("pods", pod.metadata.name), pod.metadata.uid, 30)
 
     async def evict(self, pod: Pod) -> None:
-        """As `kubectl drain`."""
+        """Evicts a pod as `kubectl drain` does."""
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod.metadata.name}}
         await self.world.namespace.api.create(self.world.namespace.path("pods", f"{pod.metadata.name}/eviction"), body)
 
@@ -158,7 +158,7 @@ async def observed(kind: str, kubeconfig: Path, directory: Path, temporal: Workf
 async def test_a_pod_that_a_person_deletes_is_a_fault(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment, kind: str
 ) -> None:
-    """Whether a controller makes another one at once or nobody does: its processes are gone."""
+    """A pod that a person deletes is a fault, whether a controller recreates it at once or not: its processes are gone."""
     async with observed(kind, kubeconfig, tmp_path, temporal) as site:
         await site.job()
         await site.delete(await site.world.holder(site.uid, 1))
@@ -171,7 +171,7 @@ async def test_a_pod_that_a_person_deletes_is_a_fault(
 async def test_a_pod_that_is_drained_from_its_node_is_a_fault(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment, kind: str
 ) -> None:
-    """By the same call as an eviction under pressure."""
+    """A pod that is drained from its node is a fault. An eviction under pressure uses the same call."""
     async with observed(kind, kubeconfig, tmp_path, temporal) as site:
         await site.job()
         await site.evict(await site.world.holder(site.uid, 1))
@@ -183,7 +183,7 @@ async def test_a_pod_that_is_drained_from_its_node_is_a_fault(
 async def test_a_pod_that_vanishes_while_no_watcher_runs_is_a_fault(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment, kind: str
 ) -> None:
-    """The next watcher tells who holds the ranks, and the job's workflow knows who held them."""
+    """The next watcher reports who holds the ranks, and the job's workflow knows who held them."""
     async with observed(kind, kubeconfig, tmp_path, temporal) as site:
         await site.job()
         await site.stop_watching()
@@ -195,7 +195,7 @@ async def test_a_pod_that_vanishes_while_no_watcher_runs_is_a_fault(
 
 
 async def test_a_job_whose_pod_was_deleted_starts_anew(kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment) -> None:
-    """A new pod alone would wait for the others for ever: all begin again together, once, and then nothing is wrong."""
+    """A new pod alone would wait for the others for ever: all pods restart together, once, and afterwards there is no fault."""
     async with a_site("direct, TrainingJob", kubeconfig, tmp_path, temporal) as site:
         await site.job()
         before = {pod.metadata.uid for pod in await site.world.cluster.pods(site.uid)}
@@ -211,8 +211,8 @@ async def test_a_job_whose_pod_was_deleted_starts_anew(kubeconfig: Path, tmp_pat
 async def test_a_job_that_its_owner_suspends_stays_suspended(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment
 ) -> None:
-    """Its pods are gone because somebody wants it so: its workflow ends with these words, and the next one begins when the job is
-    resumed, with nothing to recover."""
+    """A job that its owner suspends stays suspended, and its workflow ends with that reason. The next workflow begins when the
+    job is resumed, with nothing to recover."""
     async with a_site("direct, Job", kubeconfig, tmp_path, temporal) as site:
         await site.job()
         old = await site.world.cluster.pods(site.uid)
@@ -234,7 +234,7 @@ async def test_a_job_that_its_owner_suspends_stays_suspended(
 
 @asynccontextmanager
 async def unreachable(site: Site, node: str) -> AsyncIterator[None]:
-    """Nobody hears of the node any more, until the block ends."""
+    """Makes a node unreachable until the block ends."""
     api, path = site.world.namespace.api, f"/api/v1/nodes/{node}"
     await api.patch(path, {"metadata": {"annotations": {LOST: "yes"}}})
     try:
@@ -264,7 +264,8 @@ def condition(node: Object, kind: str) -> Object:
 async def test_a_node_that_is_not_ready_for_a_moment_restarts_nothing(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment
 ) -> None:
-    """However often: its kubelet says every time that it lives, and the job's workflow, which was told, has nothing to do."""
+    """The kubelet reports each time that the node is alive. The job's workflow receives that and has nothing to do, however often
+    it happens."""
     async with a_site("direct, pods", kubeconfig, tmp_path, temporal) as site:
         await site.job()
         node = (await site.world.holder(site.uid, 1)).spec.node_name
@@ -277,7 +278,7 @@ async def test_a_node_that_is_not_ready_for_a_moment_restarts_nothing(
 
 
 async def test_a_node_that_stays_away_is_a_fault(kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment) -> None:
-    """Once it was not ready for as long as the job gives a node to come back."""
+    """The node counts as lost once it was not ready for as long as the job gives a node to come back."""
     async with observed("direct, Job", kubeconfig, tmp_path, temporal) as site:
         await site.job(node_lost=1.0)
         node = (await site.world.holder(site.uid, 1)).spec.node_name

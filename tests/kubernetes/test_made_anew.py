@@ -1,4 +1,4 @@
-"""Pods of an AscendJob that the Ascend Operator makes anew while the others keep their memory, on a real API server."""
+"""Pods of an AscendJob that the Ascend Operator recreates while the others keep their memory, on a real API server."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -42,13 +42,14 @@ def _rank(pod: Pod) -> int:
 
 
 def uids(made: Recreation) -> list[tuple[Any, ...]]:
-    """Of one that was gone before anybody looked, the first characters are known."""
+    """Returns rank, old UID and new UID of each recreated pod. The old UID is cut to its known first characters, because a pod
+    may have been gone before the first look."""
     return [(one.pod_rank, one.before.uid[:HOLDER_LENGTH], one.after.uid) for one in made.moved]
 
 
 @pytest.mark.parametrize(("said", "limit"), [("30", 30), ("270", 270), ("29", 270), ("271", 270), ("soon", 270), ("", 270)])
 def test_the_contracts_word_for_the_time_to_schedule_is_a_limit(said: str, limit: int) -> None:
-    """From 30 to 270 s; anything else counts for nothing, and our own annotation before it."""
+    """The contract's time to schedule is a limit if it is 30 to 270 s, and ignored otherwise. Our own annotation precedes it."""
     assert _scheduled({keys.WAIT_RESCHEDULE: said}) == timedelta(seconds=limit)
     ours = {keys.WAIT_RESCHEDULE: said, keys.LIMITS: '{"replacementScheduled": 400}'}
     assert _scheduled(ours) == timedelta(seconds=400)
@@ -62,7 +63,8 @@ def _scheduled(annotations: dict[str, str]) -> timedelta:
 
 
 async def test_pods_that_leave_are_followed_by_others_and_nobody_else_is_touched(world: World) -> None:
-    """Two of them, whoever deletes them first; asked again, the answer is the same."""
+    """Two pods leave and are replaced, whoever deletes them first, and no other pod changes. A repeated call gives the same
+    answer."""
     job = await world.job(3, labels={**RECOVERS, "fault-retry-times": "3"})
     first, *old = [await world.holder(job, rank) for rank in range(3)]
     for pod in old:
@@ -79,7 +81,8 @@ async def test_pods_that_leave_are_followed_by_others_and_nobody_else_is_touched
 
 
 async def test_a_pod_that_nobody_tells_to_leave_is_deleted_while_it_runs(world: World) -> None:
-    """Without `fault-retry-times` one that fails would end the job."""
+    """A pod that receives no request to leave is deleted while it runs: without `fault-retry-times` a failed pod would end the
+    job."""
     job = await world.job(2, labels=RECOVERS)
     old = await world.holder(job, 1)
     made = await made_anew(world, job, old, told=False)
@@ -89,7 +92,7 @@ async def test_a_pod_that_nobody_tells_to_leave_is_deleted_while_it_runs(world: 
 
 
 async def test_what_is_missing_at_the_deadline_is_said(world: World) -> None:
-    """A pod that was told to leave, and does not in the time that it has."""
+    """The error names a pod that was asked to leave and did not do so in time."""
     job = await world.job(2, labels={**RECOVERS, "fault-retry-times": "3"})
     old = await world.holder(job, 1)
     made = await made_anew(world, job, old, told=True, within=0.5)

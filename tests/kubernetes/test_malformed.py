@@ -1,4 +1,5 @@
-"""What the API server admits and nobody can read ends no process: its owner hears of it, and all others are served."""
+"""Objects that the API server admits and that cannot be parsed end no process. Their owner is informed, and all other jobs are
+served."""
 
 import asyncio
 import ssl
@@ -101,7 +102,7 @@ async def test_an_object_that_is_nested_too_deep_to_be_parsed_is_its_owners_affa
 
 
 async def patch(kubeconfig: Path, path: str, text: str) -> None:
-    """As it is written: Python would not write it."""
+    """Sends a merge patch as the given text, because Python would not write it."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     token = config["users"][0]["user"]["token"]
@@ -113,14 +114,14 @@ async def patch(kubeconfig: Path, path: str, text: str) -> None:
 
 
 async def test_an_affinity_without_a_value_is_none(namespace: Namespace) -> None:
-    """`affinity:` in YAML is null, which the schema lets through."""
+    """`affinity:` in YAML is null, which the schema admits."""
     await submit(namespace, "empty", pod={"affinity": None, "tolerations": None})
     async with operating(namespace):
         await namespace.until("trainingjobs", "empty", lambda job: job.get("status", {}).get("phase") == "Running")
 
 
 async def test_pods_that_the_api_server_refuses_are_named_in_an_event(namespace: Namespace) -> None:
-    """With the server's own words, and other jobs go on."""
+    """An event carries the API server's own message about refused pods, and other jobs continue."""
     await submit(namespace, "broken", container={"ports": "none"})
     async with operating(namespace):
         event = await namespace.until_event("NotDoneYet")
@@ -143,7 +144,7 @@ async def test_pods_that_the_api_server_refuses_are_named_in_an_event(namespace:
 async def test_a_job_set_that_cannot_be_read_ends_no_watch(
     namespace: Namespace, cluster: KubernetesCluster, spec: Object
 ) -> None:
-    """Its event names the field; other jobs are seen."""
+    """An event names the wrong field of a JobSet that cannot be read, and other jobs are seen."""
     await create(namespace, JOB_SET, "broken", spec, labels={keys.MANAGED: "true"})
     template = {"spec": pod_spec(("sleep", "1000"), 0)}
     metadata = {"name": "sound", "labels": {keys.MANAGED: "true"}}

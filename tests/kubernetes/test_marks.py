@@ -1,4 +1,4 @@
-"""Which job a pod is of is said by what only our accounts may write: the policy in `deploy/`, on a real API server."""
+"""Only our accounts may write the marks that name a pod's job: the policy in `deploy/`, on a real API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ UID = "0a1b2c3d-0000-4000-8000-000000000000"
 
 @dataclass
 class Identities:
-    """Who writes in one namespace."""
+    """Accounts that write in one namespace."""
 
     namespace: Namespace
     apis: dict[str, Api] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Identities:
 
 @pytest.fixture
 async def identities(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> AsyncIterator[Identities]:
-    """Our control worker, and a tenant who may do everything in his namespace."""
+    """Yields our control worker, and a tenant who may do everything in his namespace."""
     await install(namespace.api, endpoint_of(kubeconfig), tmp_path)
     config = await namespace.kubeconfig_of("tenant", kubeconfig, tmp_path)
     rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
@@ -53,7 +53,7 @@ async def identities(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> 
 
 
 async def until_heeded(identities: Identities) -> None:
-    """The API server takes a moment to heed a new policy, and a new binding of rights."""
+    """Waits until the API server applies a new policy and a new binding of rights."""
     path = f"{identities.namespace.path('pods')}?dryRun=All"
     body = {"metadata": {"name": "probe", "labels": {keys.STANDBY_OF: "me"}}, "spec": pod_spec(FOREVER, 0)}
     async with asyncio.timeout(30):
@@ -80,7 +80,7 @@ FORGED = [
 
 @pytest.mark.parametrize(("labels", "annotations"), FORGED)
 async def test_only_our_accounts_set_marks(identities: Identities, labels: dict[str, str], annotations: dict[str, str]) -> None:
-    """Neither on a pod that is made, nor on one that is there."""
+    """No other account sets marks, neither on a pod that it creates nor on an existing one."""
     with pytest.raises(Forbidden, match=r"Rekindle may"):
         await identities.pod("tenant", "forged", labels, annotations)
     await identities.pod("tenant", "plain", {})
@@ -92,7 +92,8 @@ async def test_only_our_accounts_set_marks(identities: Identities, labels: dict[
 
 @pytest.mark.parametrize(("labels", "annotations"), [FORGED[0], FORGED[-1]])
 async def test_a_mark_comes_by_no_other_way(identities: Identities, labels: dict[str, str], annotations: dict[str, str]) -> None:
-    """Who writes a pod's status, or binds it to a node, may write its labels and annotations."""
+    """A tenant cannot set marks by writing a pod's status or by binding the pod to a node, though both may write labels and
+    annotations."""
     pods, marks = identities.namespace.path("pods"), {"labels": labels, "annotations": annotations}
     body = {"metadata": {"name": "plain"}, "spec": {**pod_spec(FOREVER, 0), "schedulerName": "nobody"}}
     await identities.apis["tenant"].create(pods, body)
@@ -105,7 +106,7 @@ async def test_a_mark_comes_by_no_other_way(identities: Identities, labels: dict
 
 
 async def test_nobody_else_has_the_priority_of_our_pods(identities: Identities) -> None:
-    """A tenant's pods would push those of all others off their nodes, also pods that are made for him by way of our own kind."""
+    """A tenant's pods of that priority would preempt those of all others, also pods that are created for him by our own kind."""
     namespace, pods = identities.namespace, identities.namespace.path("pods")
     body = {"metadata": {"name": "first"}, "spec": {**pod_spec(FOREVER, 0), "priorityClassName": "rekindle"}}
     for who in ("tenant", "control", "administrator"):
@@ -117,7 +118,7 @@ async def test_nobody_else_has_the_priority_of_our_pods(identities: Identities) 
 
 
 async def test_a_marked_pod_may_be_changed_otherwise(identities: Identities) -> None:
-    """Controllers and kubelets write pods all the time; a mark that stays is none of their affair, and may go."""
+    """Controllers and kubelets write pods all the time. They may change a marked pod otherwise, and may remove a mark."""
     marks = {keys.JOB_ID: UID, keys.STANDBY_OF: UID}
     await identities.pod("control", "made", marks)
     await identities.patch("tenant", "made", labels={"mine": "yes"}, annotations={"mine": "yes"})
@@ -128,7 +129,7 @@ async def test_a_marked_pod_may_be_changed_otherwise(identities: Identities) -> 
 
 
 async def test_pods_that_nobody_controls_name_a_job_of_their_own_namespace(identities: Identities) -> None:
-    """Their owner writes its id himself."""
+    """Pods without a controller name a job of their own namespace, whose id their owner writes himself."""
     own = {keys.JOB_ID: f"{identities.namespace.name}.train", keys.BARE_JOB_NAME: "train"}
     assert (await identities.pod("tenant", "own", own))["metadata"]["labels"] == own
     with pytest.raises(Conflict):

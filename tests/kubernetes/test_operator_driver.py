@@ -1,5 +1,5 @@
-"""AscendJobs on a real API server, beside an Ascend Operator and a Volcano that are played: they may be deaf, lose a write, or
-miss an event, and we may die behind every write of ours."""
+"""AscendJobs on a real API server, with a simulated Ascend Operator and Volcano. Either may be deaf, lose a write or miss an
+event, and our worker may die after each of its writes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ from tests.kubernetes.world.control_plane import Namespace
 LABELS = {"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}
 RECOVER = {"recover-strategy": "recover"}
 SCRIPTS = {"well": 3, "two backups": 4, "deaf Volcano": 4, "missed end": 4}
-"""Courses of a hot switch, and how often we write in each."""
+"""Courses of a hot switch, and the number of our writes in each."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def world(namespace: Namespace, kubeconfig: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deaf peer is waited for in vain, so not for long."""
+    """Shortens the time in which the driver waits for a deaf peer."""
     for name in ("BACKUP_MADE", "BACKUP_NAMED", "ASKED_BEFORE", "DELETED_BY_OTHERS", "PROMOTED_BY_OPERATOR", "RECREATED"):
         monkeypatch.setattr(driver_module, name, 0.3)
 
@@ -58,7 +58,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_hot_switch_is_done_by_the_operator_and_volcano(world: World) -> None:
-    """The backup is the pod of its rank in the end, no mark is left, and all that we wrote is three patches."""
+    """The backup ends as the pod of its rank, without a mark. The driver makes three patches."""
     backup = await world.hot_switch()
     pods = await world.pods()
     assert uids(pods) == {uid(world.first["demo-master-0"]), uid(backup)}
@@ -70,7 +70,7 @@ async def test_a_hot_switch_is_done_by_the_operator_and_volcano(world: World) ->
 
 
 async def test_a_repeated_request_finds_its_backup(world: World) -> None:
-    """Whoever asks again gets the same pod, and nothing is written."""
+    """A caller that asks again receives the same pod, and nothing is written."""
     backup = await world.backup()
     before = list(world.api.writes)
     assert uid(await world.backup()) == uid(backup)
@@ -91,7 +91,8 @@ def one_of(name: str, *parameters: object) -> Any:
     ],
 )
 async def test_a_hot_switch_survives_the_death_of_a_worker(world: World, script: str, life: int, impatient: None) -> None:
-    """Behind any of our writes, also of those that mend: the same activity, done again, ends in the same state."""
+    """A hot switch survives the death of a worker after any of its writes, also after those that repair. The same activity, run
+    again, ends in the same state."""
     world.operator.failing_patches = int(script == "two backups")
     world.operator.misses_the_end_of = {OLD} if script == "missed end" else set()
     world.api.life = life
@@ -116,7 +117,8 @@ async def test_a_hot_switch_survives_the_death_of_a_worker(world: World, script:
     ],
 )
 async def test_a_hot_switch_that_was_given_up_leaves_nothing_behind(world: World, life: int, deaf: str, impatient: None) -> None:
-    """Behind any of our writes the clean-up ends with one pod of each rank and without a mark, whoever is deaf meanwhile."""
+    """The clean-up ends with one pod of each rank and without a mark, after any of our writes, whichever peer is deaf
+    meanwhile."""
     world.api.life = life
     with pytest.raises(DiedError):
         await give_up_at_death(world)
@@ -130,7 +132,7 @@ async def test_a_hot_switch_that_was_given_up_leaves_nothing_behind(world: World
 @pytest.mark.same_path("a clean-up of a hot switch dies")
 @pytest.mark.parametrize("life", [1, 2, 3])
 async def test_a_clean_up_that_dies_is_done_again(world: World, life: int, impatient: None) -> None:
-    """Behind any of its writes, with an Operator that does not help: the second one ends it."""
+    """A clean-up that dies after any of its writes is completed by a second one, though the Operator does not help."""
     await world.backup()
     world.operator.deaf = True
     world.api.life = life
@@ -143,7 +145,7 @@ async def test_a_clean_up_that_dies_is_done_again(world: World, life: int, impat
 
 
 async def give_up_at_death(world: World) -> None:
-    """A hot switch of which nobody does a dead activity again."""
+    """Runs a hot switch whose activities are not run again after a death."""
     backup = await world.driver.ensure_backup(world.job, world.first[OLD], "a-wish", ())
     await world.namespace.until_phase(backup["metadata"]["name"], "Running")
     await world.driver.ensure_deleted(world.job, await world.pod(OLD), 0)
@@ -152,7 +154,8 @@ async def give_up_at_death(world: World) -> None:
 
 
 async def test_a_pod_that_was_not_looked_at_is_not_taken_to_be_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slowly the API server answers, and however short the wait for a deaf Volcano is: then it is our hand."""
+    """The driver deletes the old pod itself, however slowly the API server answers and however short the wait for a deaf Volcano
+    is."""
     monkeypatch.setattr(driver_module, "DELETED_BY_OTHERS", 0.0)
     await world.backup()
     world.volcano.deaf = True
@@ -161,7 +164,8 @@ async def test_a_pod_that_was_not_looked_at_is_not_taken_to_be_gone(world: World
 
 
 async def test_a_deaf_operator_makes_no_backup_and_none_later(world: World, impatient: None) -> None:
-    """It is a Conflict, which may be tried again; when the request was taken back, an Operator that hears again makes none."""
+    """A deaf Operator causes a Conflict, which a caller may retry. Once the request is taken back, an Operator that works again
+    creates no backup."""
     world.operator.deaf = True
     with pytest.raises(Conflict, match=f"made no backup of pod {OLD}"):
         await world.driver.ensure_backup(world.job, world.first[OLD], "a-wish", ())
@@ -174,7 +178,7 @@ async def test_a_deaf_operator_makes_no_backup_and_none_later(world: World, impa
 
 
 async def test_a_backup_that_comes_late_is_swept_too(world: World) -> None:
-    """An Operator that had begun before its request was taken back makes one still, and names it on the old pod."""
+    """An Operator that began before its request was taken back still creates a backup, and names it on the old pod."""
     world.operator.deaf = True
     asked = {"inHotSwitchFlow": "true", "needOperatorOpe": "create"}
     old = await world.namespace.api.patch(world.namespace.path("pods", OLD), {"metadata": {"annotations": asked}})
@@ -191,7 +195,7 @@ async def test_a_backup_that_comes_late_is_swept_too(world: World) -> None:
 
 
 async def test_a_backup_is_named_by_us_where_the_operator_died_before_it_did(world: World, impatient: None) -> None:
-    """Its second write is made for it, so that it does not begin again when it is back."""
+    """The driver makes the Operator's second write when the Operator died before it. The Operator then does not begin again."""
     world.operator.deaf = True
     asked = {"inHotSwitchFlow": "true", "needOperatorOpe": "create"}
     old = await world.api.patch(world.namespace.path("pods", OLD), {"metadata": {"annotations": asked}})
@@ -219,7 +223,7 @@ async def test_of_two_backups_one_is_kept(world: World) -> None:
 
 
 async def test_a_deaf_volcano_is_not_waited_for_long(world: World, impatient: None) -> None:
-    """The old pod is deleted by us, and the rest goes its way."""
+    """The driver deletes the old pod itself, and the rest continues."""
     backup = await world.backup()
     world.volcano.deaf = True
     await world.delete_old()
@@ -242,7 +246,7 @@ async def test_a_deaf_volcano_is_not_waited_for_long(world: World, impatient: No
     ids=["it would delete all pods", "it would do so too", "it ignores sub-health", "it does not act", "a platform decides"],
 )
 async def test_volcano_is_asked_only_for_what_it_would_do(world: World, change: dict[str, dict[str, str | None]]) -> None:
-    """Where it would do more than delete the old pod, or nothing, that pod is deleted by us, at once."""
+    """The driver deletes the old pod itself, at once, where Volcano would do nothing or more than delete that pod."""
     backup = await world.backup()
     await world.namespace.api.patch(world.group, {"metadata": change})
     await world.delete_old()
@@ -252,7 +256,7 @@ async def test_volcano_is_asked_only_for_what_it_would_do(world: World, change: 
 
 
 async def test_the_leader_is_not_left_to_volcano(world: World) -> None:
-    """It would take a faulty leader for the end of the whole job."""
+    """The driver deletes a leader itself, because Volcano would end the whole job for a faulty leader."""
     leader = world.first["demo-master-0"]
     backup = await world.driver.ensure_backup(world.job, leader, "a-wish", ())
     await world.namespace.until_phase(backup["metadata"]["name"], "Running")
@@ -263,7 +267,7 @@ async def test_the_leader_is_not_left_to_volcano(world: World) -> None:
 
 
 async def test_a_deaf_operator_neither_promotes_nor_deletes(world: World, impatient: None) -> None:
-    """Then both are done by us."""
+    """The driver does both instead."""
     backup = await world.backup()
     world.operator.deaf = True
     await world.delete_old()
@@ -274,7 +278,7 @@ async def test_a_deaf_operator_neither_promotes_nor_deletes(world: World, impati
 
 
 async def test_an_unwanted_backup_ends_also_without_the_operator(world: World, impatient: None) -> None:
-    """One that is told to end is deleted by us when the Operator does not do it."""
+    """The driver deletes an unwanted backup when the Operator does not do it."""
     backup = await world.backup()
     world.operator.deaf = True
     await world.driver.ensure_deleted(world.job, backup, 0)
@@ -283,7 +287,7 @@ async def test_an_unwanted_backup_ends_also_without_the_operator(world: World, i
 
 
 async def test_a_third_pod_of_a_rank_ends(world: World) -> None:
-    """The Operator makes one where it missed the end of the old pod; the backup keeps the rank."""
+    """The Operator creates a third pod after it missed the end of the old pod; the backup keeps the rank."""
     world.operator.misses_the_end_of.add(OLD)
     backup = await world.backup()
     await world.delete_old()
@@ -296,7 +300,7 @@ async def test_a_third_pod_of_a_rank_ends(world: World) -> None:
 
 
 async def test_a_pod_outside_of_any_flow_is_deleted_by_us(world: World) -> None:
-    """With the grace that was asked for."""
+    """A pod that is in no hot switch is deleted by the driver, with the requested grace period."""
     await world.driver.ensure_deleted(world.job, world.first[OLD], 0)
     await world.namespace.until_gone(world.first[OLD])
     assert world.api.writes == [f"DELETE {OLD}"]
@@ -308,8 +312,8 @@ async def test_a_pod_outside_of_any_flow_is_deleted_by_us(world: World) -> None:
 
 @pytest.mark.parametrize("life", [None, 1, 2])
 async def test_a_job_restarts_by_volcano(world: World, life: int | None) -> None:
-    """Process-level recovery pauses, Volcano deletes all pods, the Operator makes new ones, and it is on again. No pod is deleted
-    by us, unless a worker died in between and Volcano had ended the gang by then."""
+    """Process-level recovery is paused, Volcano deletes all pods, the Operator creates new ones, and process-level recovery is on
+    again. The driver deletes no pod, unless a worker died in between and Volcano had ended the gang by then."""
     world.api.life = life
     known: list[Object] = []
 
@@ -329,7 +333,7 @@ async def test_a_job_restarts_by_volcano(world: World, life: int | None) -> None
 
 
 async def test_a_job_restarts_in_the_middle_of_a_hot_switch(world: World) -> None:
-    """Its backup ends too, and nothing of the flow is on the new pods."""
+    """A restart in the middle of a hot switch also ends the backup, and leaves no mark of the switch on the new pods."""
     await world.backup()
     known = await world.pods()
     await world.driver.ensure_stopped(world.job, known, 5)
@@ -341,7 +345,8 @@ async def test_a_job_restarts_in_the_middle_of_a_hot_switch(world: World) -> Non
 
 
 async def test_a_stop_takes_back_what_a_hot_switch_asked_for(world: World) -> None:
-    """Before Volcano acts no request of the flow is left: the Operator makes no backup of a pod that is about to end."""
+    """A stop takes back the requests of a hot switch before Volcano acts: the Operator creates no backup of a pod that is about
+    to end."""
     world.operator.deaf = world.volcano.deaf = True
     asked = {"inHotSwitchFlow": "true", "needOperatorOpe": "create"}
     old = await world.api.patch(world.namespace.path("pods", OLD), {"metadata": {"annotations": asked}})
@@ -353,7 +358,7 @@ async def test_a_stop_takes_back_what_a_hot_switch_asked_for(world: World) -> No
 
 
 async def test_a_backup_that_outlived_a_restart_ends(world: World) -> None:
-    """When the job's pods are there it is one too many."""
+    """A backup that outlived a restart is deleted once the job's pods exist."""
     world.operator.deaf = True
     backup = await world.operator.make_backup(world.job.object, world.first[OLD])
     assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", Places()))
@@ -361,7 +366,7 @@ async def test_a_backup_that_outlived_a_restart_ends(world: World) -> None:
 
 
 async def test_without_volcano_a_job_is_stopped_by_force(world: World, impatient: None) -> None:
-    """Asked again, without grace, all pods are deleted by us; they come back, and process-level recovery does too."""
+    """A repeated call without grace deletes all pods by the driver; they come back, and process-level recovery does too."""
     world.volcano.deaf = True
     known = await world.pods()
     await world.driver.ensure_stopped(world.job, known, 5)
@@ -374,7 +379,8 @@ async def test_without_volcano_a_job_is_stopped_by_force(world: World, impatient
 
 @pytest.mark.parametrize(("lost", "marked"), [("demo-master-0", OLD), (OLD, "demo-master-0")], ids=["rank 0", "another"])
 async def test_a_pod_of_a_lost_node_ends_at_once(world: World, lost: str, marked: str) -> None:
-    """By us, since its node would not report its end. What makes Volcano stop the others is on one that stays until then."""
+    """The driver deletes a pod of a lost node, because its node would not report its end. The mark that makes Volcano stop the
+    others is on a pod that stays until then."""
     world.operator.deaf = world.volcano.deaf = True
     elsewhere = {**world.first[lost], "spec": {"nodeName": "lost"}}  # the pods of these tests share a node
     await world.driver.ensure_stopped(world.job, [elsewhere, world.first[marked]], 5, {"lost"})
@@ -384,7 +390,7 @@ async def test_a_pod_of_a_lost_node_ends_at_once(world: World, lost: str, marked
 
 
 async def test_without_a_pod_that_volcano_could_look_at_all_are_ended_by_us(world: World) -> None:
-    """When every node of the job is lost."""
+    """The driver deletes all pods when every node of the job is lost, because no pod is left for Volcano."""
     world.operator.deaf = world.volcano.deaf = True
     nodes = {pod["spec"]["nodeName"] for pod in world.first.values()}
     await world.driver.ensure_stopped(world.job, await world.pods(), 5, nodes)
@@ -398,7 +404,7 @@ async def test_without_a_pod_that_volcano_could_look_at_all_are_ended_by_us(worl
     ids=["it does not act", "it may delete faulty pods only"],
 )
 async def test_what_volcano_would_not_stop_is_stopped_by_us(world: World, change: dict[str, dict[str, str | None]]) -> None:
-    """At once and with the grace that was asked for, instead of waiting in vain."""
+    """The driver stops at once what Volcano would not stop, with the requested grace period."""
     await world.namespace.api.patch(world.group, {"metadata": change})
     await world.driver.ensure_stopped(world.job, await world.pods(), 5)
     for pod in world.first.values():
@@ -407,7 +413,7 @@ async def test_what_volcano_would_not_stop_is_stopped_by_us(world: World, change
 
 
 async def test_pods_that_are_not_there_are_counted(world: World, impatient: None) -> None:
-    """A Conflict says how many there are, and process-level recovery stays as it is."""
+    """A Conflict states how many pods exist, and process-level recovery stays as it is."""
     world.operator.deaf = True
     await world.driver.ensure_deleted(world.job, world.first[OLD], 0)
     with pytest.raises(Conflict, match="1 of 2 pods of AscendJob demo are there"):
@@ -418,7 +424,7 @@ async def test_pods_that_are_not_there_are_counted(world: World, impatient: None
 
 
 async def test_metadata_is_written_where_volcano_reads_it(world: World) -> None:
-    """On the job and on its PodGroup; a job that has none yet is no error."""
+    """Metadata is written on the job and on its PodGroup. A job that has no PodGroup yet is no error."""
     labels: dict[str, str | None] = {"subHealthyStrategy": "ignore", "fault-scheduling": None}
     await world.driver.ensure_metadata(world.job, labels, {"why": "no spare"})
     group = await world.api.get(world.group)

@@ -62,7 +62,7 @@ async def mark(
 
 
 async def a_backup(namespace: Namespace, name: str) -> Object:
-    """Asks for the backup of a pod as ClusterD does, and waits until the Operator is done."""
+    """Requests the backup of a pod as ClusterD does, and waits until the Operator is done."""
     await mark(namespace, name, {"inHotSwitchFlow": "true", "needOperatorOpe": "create"})
     pods = by_name(await pods_until(namespace, lambda pods: "backupNewPodName" in annotations_of(by_name(pods)[name])))
     return pods[annotations_of(pods[name])["backupNewPodName"]]
@@ -78,7 +78,7 @@ async def test_a_job_gets_its_gang(namespace: Namespace, peers: Peers) -> None:
 
 
 async def test_a_job_gets_its_pods(namespace: Namespace, peers: Peers) -> None:
-    """They carry the names, labels, ranks, owner and variables of the contract."""
+    """Pods carry the names, labels, ranks, owner and variables of the contract."""
     job, pods = await a_job(peers, HOT, {"recover-strategy": "retry,dump"}, workers=2)
     ranks = {name: annotations_of(pod)["hccl/rankIndex"] for name, pod in pods.items()}
     assert ranks == {"demo-master-0": "0", "demo-worker-0": "1", "demo-worker-1": "2"}
@@ -98,7 +98,8 @@ async def test_a_job_gets_its_pods(namespace: Namespace, peers: Peers) -> None:
 
 
 async def test_a_hot_switch_as_clusterd_does_it(namespace: Namespace, peers: Peers) -> None:
-    """Create, name, delete by Volcano, promote by the Operator: the backup is the pod of its rank, and no third one is made."""
+    """The steps are create, name, delete by Volcano, promote by the Operator. The backup is then the pod of its rank, and no
+    third pod is created."""
     _, pods = await a_job(peers, HOT, RECOVER)
     backup = await a_backup(namespace, "demo-worker-0")
     assert backup["metadata"]["name"].startswith("demo-worker-0-hot-")
@@ -113,7 +114,7 @@ async def test_a_hot_switch_as_clusterd_does_it(namespace: Namespace, peers: Pee
 
 
 async def test_a_backup_that_is_not_wanted_ends_with_its_marks(namespace: Namespace, peers: Peers) -> None:
-    """The Operator deletes it at once, and the old pod loses what it had of the flow."""
+    """The Operator deletes it at once, and the old pod loses its marks of the hot switch."""
     await a_job(peers, HOT)
     backup = await a_backup(namespace, "demo-worker-0")
     await mark(namespace, backup["metadata"]["name"], {"needOperatorOpe": "delete"})
@@ -123,7 +124,7 @@ async def test_a_backup_that_is_not_wanted_ends_with_its_marks(namespace: Namesp
 
 
 async def test_a_failed_patch_makes_a_second_backup(namespace: Namespace, peers: Peers) -> None:
-    """The backup is made in one write and named in another: when that fails, both are done again."""
+    """The backup is created in one write and named in another: when the second fails, both are repeated."""
     peers[0].failing_patches = 1
     await a_job(peers, HOT)
     named = await a_backup(namespace, "demo-worker-0")
@@ -134,7 +135,7 @@ async def test_a_failed_patch_makes_a_second_backup(namespace: Namespace, peers:
 
 
 async def test_an_end_that_it_misses_makes_a_third_pod(namespace: Namespace, peers: Peers) -> None:
-    """The backup keeps its mark, so that its rank looks empty to the Operator."""
+    """The backup keeps its mark, so the Operator finds no pod for its rank."""
     peers[0].misses_the_end_of.add("demo-worker-0")
     _, pods = await a_job(peers, HOT)
     old, backup = pods["demo-worker-0"], await a_backup(namespace, "demo-worker-0")
@@ -157,7 +158,8 @@ async def test_an_end_that_it_misses_makes_a_third_pod(namespace: Namespace, pee
 async def test_which_pods_end_with_a_faulty_one(
     namespace: Namespace, peers: Peers, faulty: str, labels: dict[str, str], kept: set[str]
 ) -> None:
-    """Only that one while process-level recovery is on and it is not the leader, otherwise all; none when rescheduling is off."""
+    """Only the faulty pod ends while process-level recovery is on and it is not the leader, otherwise all. None ends when
+    rescheduling is off."""
     operator, volcano = peers
     await a_job(peers, labels, workers=2)
     operator.deaf = True
@@ -180,7 +182,7 @@ async def test_a_job_is_not_deleted_twice_for_one_fault(namespace: Namespace, pe
 
 
 async def test_a_failed_pod_is_replaced_as_often_as_the_job_says(namespace: Namespace, peers: Peers) -> None:
-    """With fault-retry-times 1 its first end is a fault, and its second one is not."""
+    """A failed pod is replaced as often as fault-retry-times says: with 1, its first end is a fault and its second one is not."""
     _, volcano = peers
     _, pods = await a_job(peers, {**HOT, "fault-retry-times": "1"}, RECOVER)
     for life in range(2):
@@ -223,7 +225,7 @@ async def tell_health(namespace: Namespace, node: str, *, sub_healthy: bool) -> 
 
 
 async def test_a_job_ends_with_more_generations_than_it_may_have(namespace: Namespace, peers: Peers) -> None:
-    """Every deletion of a pod of the running generation counts; behind the backoff limit the job has failed."""
+    """Every deletion of a pod of the running generation counts; beyond the backoff limit the job has failed."""
     operator, _ = peers
     await submit_ascend_job(namespace, labels={**HOT, "fault-retry-times": "1"})
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Our own kind as people use it with `kubectl`: what cannot be changed, what it says of itself, what it is called."""
+"""Our own kind as users see it in `kubectl`: fields that cannot be changed, its status, and its names."""
 
 import asyncio
 import re
@@ -67,7 +67,8 @@ CHANGES: list[Object] = [
 
 
 async def test_what_a_job_is_made_of_cannot_be_changed_once_it_has_begun(namespace: Namespace) -> None:
-    """It would be accepted and ignored. What is decided anew each time may be changed."""
+    """Fields that define a job's pods cannot be changed once it has begun, because the change would be ignored. Fields that are
+    read each time may be changed."""
     await submit(namespace)
     path = namespace.path("trainingjobs", "demo")
     async with operating(namespace):
@@ -81,7 +82,7 @@ async def test_what_a_job_is_made_of_cannot_be_changed_once_it_has_begun(namespa
 
 
 async def test_a_job_that_was_refused_is_mended_by_changing_it(namespace: Namespace) -> None:
-    """Nothing of it was made."""
+    """No object of a refused job was created."""
     await submit(namespace, limits={"pause": -1}, command=["false"])
     async with operating(namespace):
         job = await namespace.until("trainingjobs", "demo", lambda job: condition(job, "Accepted").get("status") == "False")
@@ -93,7 +94,8 @@ async def test_a_job_that_was_refused_is_mended_by_changing_it(namespace: Namesp
 
 
 async def test_pods_that_a_quota_refuses_are_said_on_the_job_until_there_is_room(namespace: Namespace) -> None:
-    """With the words of the API server, in its status and in an event, and tried again ever more rarely."""
+    """A refusal by a quota is in the job's status and in an event, with the API server's message. It is retried ever more
+    rarely."""
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     path = namespace.path("resourcequotas")
     made = await namespace.api.create(path, quota)
@@ -110,7 +112,7 @@ async def test_pods_that_a_quota_refuses_are_said_on_the_job_until_there_is_room
 
 
 async def test_no_job_is_made_of_two_versions_of_its_object(namespace: Namespace) -> None:
-    """A quota admits a part of the pods, the owner changes his mind, and the quota grows: all pods are what the job says now."""
+    """A quota admits a part of the pods, the owner changes the job, and the quota grows: all pods follow the changed job."""
     quota = {"metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
     await namespace.api.create(namespace.path("resourcequotas"), quota)
     await namespace.until("resourcequotas", "one", lambda quota: bool(quota.get("status", {}).get("hard")))
@@ -130,8 +132,8 @@ async def test_no_job_is_made_of_two_versions_of_its_object(namespace: Namespace
 async def test_a_job_that_is_changed_while_its_pods_are_made_is_what_it_says(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind its last pod, and before it has begun: after that it cannot be changed, and nobody would see the difference. The
-    news of that pod come later than those of the change, and than the next try."""
+    """Pods follow a change of the job that is made after its last pod and before it has begun. The event of that pod arrives
+    later than those of the change and than the next try."""
     create, take = namespace.api.create, Operator._take_pod
     late: list[Callable[[], None]] = []
     tries = list[str]()
@@ -165,7 +167,8 @@ async def test_a_job_that_is_changed_while_its_pods_are_made_is_what_it_says(
 async def test_a_refusal_in_other_words_each_time_is_tried_again_no_sooner(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a webhook says it that counts its requests. Each is written on the job, which is no reason to look at it again."""
+    """A refusal with a different message each time, as of a webhook that counts its requests, is retried no sooner. The status
+    written for each refusal causes no new look at the job."""
     create, tries, enough = namespace.api.create, list[float](), asyncio.Event()
 
     async def never(path: str, body: Object) -> Object:
@@ -184,7 +187,7 @@ async def test_a_refusal_in_other_words_each_time_is_tried_again_no_sooner(
 
 
 async def test_a_list_shows_how_jobs_are(namespace: Namespace, kubeconfig: Path) -> None:
-    """Phase, policy, the mode that runs and the last verdict; by the kind's name, its short name, or the category."""
+    """The list has phase, policy, current mode and last verdict; the kind has a name, a short name and a category."""
     job = await submit(namespace)
     path = namespace.path("trainingjobs", "demo")
     await namespace.api.patch(path, {"metadata": {"labels": {"subHealthyStrategy": "hotSwitch"}}})
@@ -216,7 +219,7 @@ async def asked(kubeconfig: Path, *words: str) -> str:
 async def test_whoever_may_see_or_edit_things_may_see_or_edit_jobs(
     kubeconfig: Path, namespace: Namespace, tmp_path: Path
 ) -> None:
-    """The roles `view`, `edit` and `admin` of Kubernetes know our kind; nobody who looks may change it."""
+    """The roles `view`, `edit` and `admin` of Kubernetes include our kind; a viewer may not change it."""
     await install(namespace.api, endpoint_of(kubeconfig), tmp_path)
     for role in ("view", "edit", "admin"):
         binding = {

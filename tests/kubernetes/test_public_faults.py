@@ -1,4 +1,4 @@
-"""Public faults that come by the wire, kept in the real API server and seen by the real watch."""
+"""Public faults that arrive by gRPC are kept in the real API server and seen by the real watch."""
 
 import contextlib
 import json
@@ -41,10 +41,10 @@ async def kept(namespace: Namespace) -> Sequence[Object]:
 
 @asynccontextmanager
 async def gateway(namespace: Namespace, kubeconfig: Path, directory: Path, behind: float = 0.0) -> AsyncIterator[str]:
-    """Where it listens. With the rights of the gateway's account.
+    """Yields the address of a gateway that has the rights of the gateway's account.
 
     Args:
-        behind: seconds by which its clock is slow, so that nobody has to wait.
+        behind: seconds by which its clock is slow, so that no test has to wait.
     """
     own = directory / "teller"
     if not own.exists():
@@ -62,7 +62,8 @@ async def gateway(namespace: Namespace, kubeconfig: Path, directory: Path, behin
 
 
 async def test_what_is_told_is_seen_until_it_has_recovered(kubeconfig: Path, node: Namespace, tmp_path: Path) -> None:
-    """By the node's name or its serial number; told again, by another gateway, it is the same; what is over is swept away."""
+    """A public fault is seen until it has recovered, by the node's name or its serial number. Another gateway that receives the
+    same fault changes nothing, and finished faults are deleted."""
     async with gateway(node, kubeconfig, tmp_path, behind=6) as target, shown(kubeconfig, "ascend") as seen:
         await seen.until_found()
         named = [{"nodeName": NODE, "deviceIds": [0]}]
@@ -82,7 +83,7 @@ async def test_what_is_told_is_seen_until_it_has_recovered(kubeconfig: Path, nod
 
 
 async def test_what_comes_once_is_over_by_itself(kubeconfig: Path, node: Namespace, tmp_path: Path) -> None:
-    """Nobody tells its end."""
+    """A public fault that occurs once is over after its time, without a message of its end."""
     async with gateway(node, kubeconfig, tmp_path, behind=3.5) as target, shown(kubeconfig, "ascend") as seen:
         await seen.until_found()
         named = [{"nodeName": NODE, "deviceIds": [0]}]
@@ -92,7 +93,8 @@ async def test_what_comes_once_is_over_by_itself(kubeconfig: Path, node: Namespa
 
 
 async def test_what_is_told_anew_while_another_gateway_sweeps_it_away_stays(node: Namespace) -> None:
-    """It was over when that one looked."""
+    """A finished fault that is reported again while another gateway deletes it stays. The other gateway had read it as
+    finished."""
     await ensure_namespace(node.api, "cluster-system")
     envelope, clock = Envelope.model_validate(request()), [time.time() - 60]
     known = PublicFaults(node.api, lambda: clock[0])
@@ -101,7 +103,7 @@ async def test_what_is_told_anew_while_another_gateway_sweeps_it_away_stays(node
     clock[0] += 60
 
     class Slow:
-        """Between its look and what it does about it time passes."""
+        """Lets time pass between its read and the deletion that follows."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(node.api, name)
@@ -117,7 +119,7 @@ async def test_what_is_told_anew_while_another_gateway_sweeps_it_away_stays(node
 
 
 async def test_a_fault_that_recovers_is_until_its_end_the_one_that_was_told(node: Namespace) -> None:
-    """The time of its recovery is not another fault's, of which a job would be recovered once more."""
+    """The time of its recovery does not make it another fault, for which a job would be recovered again."""
     await ensure_namespace(node.api, "cluster-system")
     keeps, envelope, seen = PublicFaults(node.api), Envelope.model_validate(request()), []
     for seconds, assertion in ((0, "occur"), (2, "recover")):
@@ -130,7 +132,8 @@ async def test_a_fault_that_recovers_is_until_its_end_the_one_that_was_told(node
 
 
 async def test_a_fault_does_not_wait_until_thousands_are_swept_away() -> None:
-    """That stood on all nodes of a cluster and recovered together."""
+    """A new fault does not wait until thousands of finished ones are deleted, which stood on all nodes of a cluster and recovered
+    together."""
     over = {"node": "node-0", "devices": [0], "told_at": 1, "until": 2}
     data = {KEY: json.dumps({"faults": [{"concerned": [over]}]})}
     made, deleted = list[Object](), list[str]()

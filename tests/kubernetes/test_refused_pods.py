@@ -36,7 +36,8 @@ async def limit(namespace: Namespace, amount: int | str, of: str = "pods") -> No
 
 @every_kind
 async def test_nothing_is_stopped_where_the_new_pods_would_be_refused(setting: Setting, kind: str) -> None:
-    """The standard of the namespace became stricter while the job ran: its pods run on, and the refusal has the words."""
+    """The standard of the namespace became stricter while the job ran: its pods run on, and the refusal has the server's
+    message."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     await secure(setting.namespace, "restricted")
     with pytest.raises(Refused, match=r"the cluster would refuse the new pods: .*violates PodSecurity"):

@@ -1,5 +1,5 @@
 """The lost pod of a rank is replaced by the same hand-over as in a hot switch, on every kind of cluster. A driver is a row of
-`WORLDS`; API server, scheduler and the activities are real."""
+`WORLDS`; API server, scheduler and activities are real."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ from tests.kubernetes.world.worlds import NODES, WORLDS, IndexedJob, KubernetesW
 
 SAME_DRIVER = pytest.mark.same_path(over="world")
 RECOVERS = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch", keys.PROCESS_RECOVER_ENABLE: "on"}
-"""Volcano ends the lost pod only."""
+"""Labels with which Volcano ends only the lost pod."""
 
 WAIT_LIMIT = 40.0
 
@@ -32,7 +32,7 @@ def all_but(*names: str) -> list[Any]:
 
 
 def marks_of(world: str) -> Any:
-    """A Job has a controller that makes pods; the others are served alike."""
+    """Marks the row of a Job, whose controller creates pods; the other kinds behave alike."""
     return SAME_DRIVER if world in ("direct, TrainingJob", "direct, pods") else ()
 
 
@@ -43,13 +43,13 @@ async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path
 
 
 class Recovery:
-    """What a recovery does to the pods of a job, activity by activity, as Temporal runs them."""
+    """The pod activities of a recovery, each run as Temporal runs it."""
 
     def __init__(self, world: World, job: str) -> None:
         self._world, self._job, self._pods = world, job, PodActivities(world.cluster)
 
     async def replace(self, rank: int, *avoid: str) -> Replacement:
-        """The activity, done twice: as if its first answer had been lost."""
+        """Runs the activity twice, as if its first answer had been lost."""
         request = BackupRequest(job_id=self._job, pod_rank=rank, name_suffix="0001", avoid_nodes=avoid)
         first: Replacement = await run(self._pods.ensure_replacement, request)
         again: Replacement = await run(self._pods.ensure_replacement, request)
@@ -61,7 +61,7 @@ class Recovery:
         return found
 
     async def take_over(self, made: Replacement) -> Pod:
-        """The pod that holds the rank then."""
+        """Returns the pod that then holds the rank."""
         assert (await run(self._pods.await_running, self._wait(made.backup))).running
         swap = SwapRequest(job_id=self._job, old=made.old, backup=made.backup)
         for _ in range(2):
@@ -85,7 +85,7 @@ class Recovery:
 
 
 async def run(activity: Callable[[Any], Awaitable[Any]], request: object) -> Any:
-    """Again, where a controller is a moment behind."""
+    """Runs an activity, and retries it where a controller is a moment late."""
     async with asyncio.timeout(WAIT_LIMIT):
         while True:
             try:
@@ -97,7 +97,7 @@ async def run(activity: Callable[[Any], Awaitable[Any]], request: object) -> Any
 
 
 async def each_rank_once(world: World, job: str, count: int) -> None:
-    """Of its ranks each has one pod, without a mark, and all of them run."""
+    """Waits until each rank of the job has exactly one pod, which runs and has no mark."""
 
     def once(pods: Any) -> bool:
         own = [pod for pod in pods if int(rank_of(pod) or count) < count]
@@ -110,7 +110,8 @@ async def each_rank_once(world: World, job: str, count: int) -> None:
 
 
 async def test_a_rank_whose_pod_failed_is_taken_over(world: World) -> None:
-    """By one pod, on a node that is not to be avoided, also where the job's controller makes pods by itself."""
+    """A failed pod's rank is taken over by one pod, on a node that is not to be avoided. This holds also where the job's
+    controller creates pods by itself."""
     job = await world.job(2, labels={**RECOVERS, "fault-retry-times": "3"})
     old = await world.holder(job, 1)
     await world.kill(job, old)
@@ -127,7 +128,8 @@ async def test_a_rank_whose_pod_failed_is_taken_over(world: World) -> None:
 
 
 async def test_what_a_controller_made_in_the_lost_pods_place_goes(kubeconfig: Path, tmp_path: Path) -> None:
-    """It has no claim to the rank, and does not keep the only free node from the backup."""
+    """A pod that a controller created in the lost pod's place is deleted. It has no claim to the rank, and does not keep the only
+    free node from the backup."""
     async with WORLDS["direct, Job"](kubeconfig, tmp_path) as world:
         job = await world.job(2, accelerators=2)
         old = await world.holder(job, 1)
@@ -143,7 +145,7 @@ async def test_what_a_controller_made_in_the_lost_pods_place_goes(kubeconfig: Pa
 
 @pytest.mark.parametrize("world", all_but("direct, pods"), indirect=True)
 async def test_a_rank_whose_pod_is_gone_is_taken_over(world: World) -> None:
-    """Nothing of the old pod is needed; what a controller made in its place does not share the rank."""
+    """Nothing of the old pod is needed; a pod that a controller created in its place does not share the rank."""
     job = await world.job(2)
     old = await world.holder(job, 1)
     await world.delete(old)
@@ -155,7 +157,7 @@ async def test_a_rank_whose_pod_is_gone_is_taken_over(world: World) -> None:
 
 
 async def test_a_rank_on_a_lost_node_is_taken_over(world: World) -> None:
-    """On the only node that is left, and the lost node's pod is gone without its grace."""
+    """A rank on a lost node is taken over on the only node that is left. The lost node's pod is deleted without grace period."""
     job = await world.job(2, accelerators=2, labels=RECOVERS)
     old = await world.holder(job, 1)
     async with world.without(old.spec.node_name):
@@ -167,7 +169,7 @@ async def test_a_rank_on_a_lost_node_is_taken_over(world: World) -> None:
 
 
 async def test_two_ranks_are_taken_over_at_once(world: World) -> None:
-    """Each by a backup of its own."""
+    """Each rank has a backup of its own."""
     job = await world.job(3)
     lost = [await world.holder(job, rank) for rank in (1, 2)]
     for pod in lost:
@@ -180,7 +182,7 @@ async def test_two_ranks_are_taken_over_at_once(world: World) -> None:
 
 
 async def test_a_replacement_that_was_given_up_leaves_nothing(world: World) -> None:
-    """No backup is left, and nothing that nobody counts."""
+    """No backup is left, and no pod that is not counted."""
     job = await world.job(2)
     old = await world.holder(job, 1)
     await (world.delete(old) if isinstance(world, Operated) else world.kill(job, old))
@@ -194,7 +196,7 @@ async def test_a_replacement_that_was_given_up_leaves_nothing(world: World) -> N
 
 
 async def test_a_replacement_without_a_node_says_why(world: World) -> None:
-    """As in a hot switch: no node in time, and the scheduler's words."""
+    """A replacement without a node reports the scheduler's message, as a hot switch does."""
     job = await world.job(3, accelerators=2, labels=RECOVERS)
     old = await world.holder(job, 1)
     async with world.without(old.spec.node_name):
@@ -208,7 +210,8 @@ async def test_a_replacement_without_a_node_says_why(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["direct, Job", "operator"])
 async def test_a_job_that_has_failed_for_good_is_refused(kind: str, kubeconfig: Path, tmp_path: Path) -> None:
-    """Its controller would end whatever joins it: the error says so, and nothing is made."""
+    """A job that has failed for good is refused with an error, because its controller would end any pod that joins it. Nothing is
+    created."""
     async with WORLDS[kind](kubeconfig, tmp_path) as world:
         assert isinstance(world, KubernetesWorld)
         job = await world.job(2)
@@ -231,7 +234,7 @@ def has_failed(job: Any) -> bool:
 
 
 async def test_a_pod_that_nobody_makes_is_not_invented(kubeconfig: Path, tmp_path: Path) -> None:
-    """Pods without an owner may differ in anything: of one that is gone nothing is known."""
+    """Pods without an owner may differ in anything: no template exists for one that is gone."""
     async with WORLDS["direct, pods"](kubeconfig, tmp_path) as world:
         job = await world.job(2)
         old = await world.holder(job, 1)

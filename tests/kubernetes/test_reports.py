@@ -1,4 +1,4 @@
-"""What others say of nodes is read from objects as the real sources write them."""
+"""Reports about nodes are read from objects as the real sources write them."""
 
 import asyncio
 import json
@@ -44,14 +44,14 @@ def config_map(name: str, **data: Any) -> Object:
 
 
 def device_info(*faults: Any, node: str = "node-0", **more: Any) -> Object:
-    """The Ascend Device Plugin's, with these faults."""
+    """Returns the ConfigMap of the Ascend Device Plugin with these faults."""
     listed = {"huawei.com/Ascend910": "Ascend910-0", "huawei.com/Ascend910-Fault": json.dumps(faults)}
     info = {"DeviceInfo": {"DeviceList": listed, "UpdateTime": 1760000000}, "SuperPodID": 3, "CheckCode": "x"}
     return config_map(f"mindx-dl-deviceinfo-{node}", DeviceInfoCfg=info, **more)
 
 
 def card(number: int, **codes: str) -> Object:
-    """A fault of a card: codes and their levels."""
+    """Returns a fault of a card: codes and their levels."""
     told = {code.removeprefix("c"): {"fault_time": 1760000000000, "fault_level": level} for code, level in codes.items()}
     level = next(iter(codes.values()))
     return {
@@ -66,7 +66,7 @@ def card(number: int, **codes: str) -> Object:
 
 
 def said(*reports: NodeReport, rules: str) -> Sequence[Fault]:
-    """Of a job with two pods of two ranks, on the first four cards of the node."""
+    """Returns the faults of a job with two pods of two ranks each, on the first four cards of the node."""
     shown = node()
     shown = shown.model_copy(update={"status": shown.status.model_copy(update={"reports": reports})})
     pods = (pod(0, devices=("0", "1")), pod(1, devices=("2", "3")))
@@ -88,19 +88,20 @@ def said(*reports: NodeReport, rules: str) -> Sequence[Fault]:
     ],
 )
 def test_each_level_of_a_card_means_what_it_means_to_clusterd(level: str, kind: FaultKind | None, ranks: tuple[int, ...]) -> None:
-    """Of the rank that has the card, or of its pod where that has to leave it."""
+    """Each level of a card has the meaning that ClusterD gives it: for the rank that has the card, or for its pod where that has
+    to leave."""
     found = said(*of_device_info(device_info(card(2, c8C084E00=level)))["node-0"], rules="ascend")
     assert [(one.kind, one.ranks, one.code) for one in found] == ([(kind, ranks, "8C084E00")] if kind else [])
 
 
 def test_an_error_of_memory_may_be_retried() -> None:
-    """It is what the online retry is for."""
+    """An error of a card's memory may be retried, which is the purpose of the online retry."""
     (fault,) = said(*of_device_info(device_info(card(2, c80E01801="RestartBusiness")))["node-0"], rules="ascend")
     assert [(one.type, one.device, one.ranks) for one in fault.details] == [(FaultType.MEMORY, "2", (2,))]
 
 
 def test_a_card_that_somebody_keeps_apart_is_broken_until_it_is_released() -> None:
-    """Which is done by taking its name out of the list."""
+    """A card that an administrator separates is broken until its name is removed from the list."""
     apart = device_info(ManuallySeparateNPU="Ascend910-3, Ascend910-7")
     (fault,) = said(*of_device_info(apart)["node-0"], rules="ascend")
     assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.NODE, (1,), "ManuallySeparateNPU")
@@ -108,7 +109,8 @@ def test_a_card_that_somebody_keeps_apart_is_broken_until_it_is_released() -> No
 
 
 def test_what_means_nothing_alone_may_mean_something_beside_another_fault() -> None:
-    """A collective that fails is a symptom; beside a link that is down the card of the link is to be left, as ClusterD has it."""
+    """A failed collective alone is a symptom. Together with a link that is down, the card of that link is to be left, as in
+    ClusterD."""
     link = card(2, c81078603="NotHandleFault")
     switch = {"FaultTimeAndLevelMap": {"[0x08520003,na,L2,na]_1_9": {"fault_level": "NotHandle"}}}
     expected = {
@@ -130,7 +132,7 @@ def test_what_means_nothing_alone_may_mean_something_beside_another_fault() -> N
 
 
 def test_faults_of_switches_concern_the_whole_node() -> None:
-    """By the level of each."""
+    """Faults of switches concern the whole node, by the level of each."""
     for level, kind in (("NotHandle", None), ("SubHealthFault", FaultKind.SUB_HEALTH), ("Separate", FaultKind.NODE)):
         told = {"[0x08520003,na,L2,na]_1_9": {"fault_time": 1760000000000, "fault_level": level}}
         switch = {"FaultCode": [], "FaultLevel": level, "NodeStatus": "x", "FaultTimeAndLevelMap": told}
@@ -140,7 +142,7 @@ def test_faults_of_switches_concern_the_whole_node() -> None:
 
 
 def test_noded_tells_of_processors_and_disks() -> None:
-    """What it would separate is to be left."""
+    """A fault of processors or disks that NodeD would separate makes the node unhealthy. Lower levels are ignored."""
     for level, kinds in (("SeparateFault", [FaultKind.NODE]), ("PreSeparateFault", []), ("NotHandleFault", [])):
         broken = {"DeviceType": "CPU", "DeviceId": 1, "FaultCode": ["00000001"], "FaultLevel": level}
         info = {"NodeInfo": {"FaultDevList": [broken], "NodeStatus": "UnHealthy"}, "CheckCode": "x"}
@@ -162,21 +164,21 @@ def public(code: str, assertion: str = "occur", **at: Any) -> Object:
 
 
 def kept(told: Object, **at: Any) -> Object:
-    """The same as the gateway keeps it that was told by the wire."""
+    """Returns the fault in the form in which the gateway keeps one that it received by gRPC."""
     (one,) = told["faults"]
     concerned = [{"node": "node-0", "devices": [0], "told_at": 1760000000000, "until": 0, "hidden": False, **at}]
     return {**told, "faults": [{**{key: one[key] for key in one if key != "influence"}, "concerned": concerned}]}
 
 
 def test_what_the_gateway_keeps_is_read_with_its_end() -> None:
-    """Until it is over by itself; what has recovered before it occurred is not shown."""
+    """A fault that the gateway keeps is read with its end. One that recovered before it occurred is not shown."""
     (report,) = of_public_fault(config_map("f", PublicFault=kept(public("220001001"), until=1760000005000)))["node-0"]
     assert (report.devices, report.until) == (("0",), datetime.fromtimestamp(1760000005, UTC))
     assert of_public_fault(config_map("f", PublicFault=kept(public("220001001"), hidden=True))) == {}
 
 
 def test_a_public_fault_that_comes_once_is_over_five_seconds_after_it_was_written() -> None:
-    """Whoever wrote the ConfigMap."""
+    """The author of the ConfigMap does not matter."""
     written = config_map("f", PublicFault=public("220001001", "once"))
     written["metadata"]["managedFields"] = [{"time": "2026-01-01T00:00:00Z"}]
     (report,) = of_public_fault(written)["node-0"]
@@ -184,7 +186,7 @@ def test_a_public_fault_that_comes_once_is_over_five_seconds_after_it_was_writte
 
 
 def test_a_node_may_be_named_by_its_serial_number() -> None:
-    """Whichever is seen first."""
+    """The order in which node and fault are seen does not matter."""
     known, at = SaidOfNodes(rules_of("ascend")), where("ascend", of_public_fault)
     told = config_map("f", PublicFault=public("220001001", nodeName="", nodeSN="SN1"))
     numbered = node().model_copy(update={"metadata": node().metadata.model_copy(update={"annotations": {SERIAL_NUMBER: "SN1"}})})
@@ -202,7 +204,7 @@ def test_a_node_may_be_named_by_its_serial_number() -> None:
 
 
 def test_a_moment_that_is_none_keeps_nobody_from_looking() -> None:
-    """A rule may count from it."""
+    """An invalid time, from which a rule may count, does not stop the reading."""
     told = public("220001001")
     told["faults"][0]["faultTime"] = 253402300799000
     (report,) = of_public_fault(config_map("f", PublicFault=told))["node-0"]
@@ -210,7 +212,8 @@ def test_a_moment_that_is_none_keeps_nobody_from_looking() -> None:
 
 
 def test_a_card_that_clusterd_has_separated_is_broken_until_somebody_takes_it_out() -> None:
-    """Its list has a key for each node; whatever the code, the level counts."""
+    """A card that ClusterD has separated is broken until it is removed from the list, which has a key for each node. The level
+    counts, whatever the code is."""
     one = {"FaultCode": "8C1F8609", "FaultLevel": "ManuallySeparateNPU", "LastSeparateTime": 1760000000000}
     separated = {"Total": ["Ascend910-3", "Ascend910-7"], "Detail": {"Ascend910-3": [one]}}
     told = of_manual_info(config_map("clusterd-manual-info-cm", **{"node-0": separated, "node-1": {"Total": []}}))
@@ -226,7 +229,7 @@ def test_a_card_that_clusterd_has_separated_is_broken_until_somebody_takes_it_ou
 
 @pytest.mark.parametrize("level", ["SeparateNPU:90", "SeparateNPU"])
 def test_a_job_may_give_a_public_fault_time_by_its_level(level: str) -> None:
-    """As it may give a card's."""
+    """A job may give a public fault a settling time by its level, as it may for a card's fault."""
     report = of_public_fault(config_map("f", PublicFault=public("220001001")))["node-0"]
     shown = node().model_copy(update={"status": node().status.model_copy(update={"reports": report})})
     owner = job(annotations={FILTER_LEVELS: level})
@@ -240,14 +243,14 @@ def test_a_job_may_give_a_public_fault_time_by_its_level(level: str) -> None:
     [("220001001", FaultKind.NODE), ("010001002", FaultKind.SUB_HEALTH), ("200001010", None), ("999999999", None)],
 )
 def test_a_public_fault_counts_by_its_code_until_it_has_recovered(code: str, kind: FaultKind | None) -> None:
-    """On the devices that it names."""
+    """A public fault counts by its code on the devices that it names, until it has recovered."""
     told = of_public_fault(config_map("pingmesh-fault-node-0", PublicFault=public(code)))
     assert [(one.kind, one.pod_ranks) for one in said(*told["node-0"], rules="ascend")] == ([(kind, (0,))] if kind else [])
     assert of_public_fault(config_map("pingmesh-fault-node-0", PublicFault=public(code, "recover"))) == {}
 
 
 def event(kind: str = "GpuThermalWatch", reason: str = "GpuThermalWatchIsNotHealthy", **more: Any) -> Object:
-    """NVSentinel's, for what is not fatal."""
+    """Returns an event of NVSentinel that is not fatal."""
     return {
         "metadata": {"name": "gpu-node-01.17a3b2c4d5e6f7", "uid": "event", "namespace": "default"},
         "involvedObject": {"kind": "Node", "name": "node-0"},
@@ -300,7 +303,8 @@ def test_an_event_of_a_node_is_a_report() -> None:
     ],
 )
 def test_nvsentinel_s_conditions_mean_what_they_say(kind: str, message: str, expected: FaultKind | None, devices: bool) -> None:
-    """Of the rank that has the device, where one is named; what has healed is well, and known."""
+    """NVSentinel's conditions affect the rank that has the named device, or the whole node. A condition that has healed is
+    healthy."""
     raw = {
         "metadata": {"name": "node-0", "uid": "uid-of-node-0", "resourceVersion": "1"},
         "status": {
@@ -318,7 +322,8 @@ def test_nvsentinel_s_conditions_mean_what_they_say(kind: str, message: str, exp
 
 @pytest.mark.parametrize(("each", "ranks"), [(4, {2}), (3, {0, 1, 2})])
 def test_a_gpu_that_its_device_plugin_gives_to_nobody_is_one_of_the_node_all_the_same(each: int, ranks: set[int]) -> None:
-    """A pod that has all of them has it, too, and its ranks are counted; of one that was given the others nobody knows which."""
+    """A pod that has all GPUs of the node loses the rank of this one. In a pod that has some of them all ranks are affected,
+    because it is unknown which it has."""
     message = "ErrorCode:94 GPU:2 contained Recommended Action=NONE;"
     status = {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "3"}}
     conditions = [{"type": "GpuXidError", "status": "True", "reason": "Xid", "message": message}]
@@ -331,7 +336,7 @@ def test_a_gpu_that_its_device_plugin_gives_to_nobody_is_one_of_the_node_all_the
 
 
 def test_an_event_that_means_nothing_beside_another_one_is_kept_for_what_it_means_alone() -> None:
-    """Whatever is told beside it comes and goes."""
+    """The other event may come and go, so this event is kept."""
     at, hot = where("nvidia", of_event), event()
     takes = f"report: {{source: event, code: {hot['reason']}}}"
     rules = written(f"{takes}, beside: {{source: event, code: Maintained}}, then: nothing", f"{takes}, then: sub-health")
@@ -346,7 +351,7 @@ def where(rules: str, source: Any) -> Where:
 
 
 def test_a_node_is_shown_with_what_is_said_of_it_now() -> None:
-    """Whichever comes first; when the object says it no more, or is gone, the node is well."""
+    """The order of events does not matter; when the object no longer reports a fault, or is gone, the node is healthy."""
     known = SaidOfNodes(rules_of("ascend"))
     at, sick, well = where("ascend", of_device_info), device_info(card(2, c8C084E00="SeparateNPU")), device_info()
     assert known.take(at, sick, gone=False) == []
@@ -357,7 +362,7 @@ def test_a_node_is_shown_with_what_is_said_of_it_now() -> None:
 
 
 def test_what_cannot_be_read_says_what_it_said_before() -> None:
-    """A file that is half written heals nothing."""
+    """A half-written file heals nothing."""
     known, at = SaidOfNodes(rules_of("ascend")), where("ascend", of_device_info)
     known.put(node())
     known.take(at, device_info(card(2, c8C084E00="SeparateNPU")), gone=False)
@@ -371,7 +376,7 @@ def test_what_cannot_be_read_says_what_it_said_before() -> None:
 
 @pytest.mark.parametrize("odd", [None, 7, [], {"influence": 7}, {"influence": [{"nodeName": "node-0"}]}, {"influence": [None]}])
 def test_what_cannot_be_read_hides_nothing_beside_it(odd: Any) -> None:
-    """Nor does it concern more than it names."""
+    """An unreadable report concerns no more than it names."""
     told, broken = public("220001001"), card(2, c8C084E00="SeparateNPU")
     told["faults"].insert(0, odd)
     separated = {"Total": ["Ascend910-3"], "Detail": {}}
@@ -387,7 +392,7 @@ def test_what_cannot_be_read_hides_nothing_beside_it(odd: Any) -> None:
 
 
 def test_what_is_told_once_is_over_after_its_time() -> None:
-    """Said again it begins anew, and nobody has to say that it is over; the API server's clock counts, not the node's."""
+    """A repeated report begins its time again, and needs no message of its end. The API server's clock counts, not the node's."""
     clock = [datetime(2026, 1, 1, tzinfo=UTC)]
     known, at = SaidOfNodes(rules_of("nvidia"), lambda: clock[0]), where("nvidia", of_event)
     known.put(node())
@@ -410,7 +415,7 @@ def test_what_is_told_once_is_over_after_its_time() -> None:
 
 
 def test_what_no_rule_looks_at_is_not_kept() -> None:
-    """There are tens of thousands of events, and nodes have long annotations."""
+    """Events are tens of thousands, and nodes have long annotations."""
     known = SaidOfNodes(rules_of("nvidia"))
     loud = node().model_copy(
         update={"metadata": node().metadata.model_copy(update={"labels": {"a": "b"}, "annotations": {"long": "x" * 1000}})}
@@ -421,7 +426,7 @@ def test_what_no_rule_looks_at_is_not_kept() -> None:
 
 
 async def test_a_look_at_all_nodes_reads_their_events_between_what_others_do() -> None:
-    """There are tens of thousands, and the same process speaks for its activities."""
+    """Events are tens of thousands, and the same process answers for its activities meanwhile."""
     turns, reading = 0, True
 
     class Pages:
@@ -447,7 +452,7 @@ async def test_a_look_at_all_nodes_reads_their_events_between_what_others_do() -
 
 
 async def test_of_a_hundred_nodes_each_place_is_looked_at_a_few_times() -> None:
-    """Public faults of thousands of nodes stand in one; who asks later sees what was told later."""
+    """Public faults of thousands of nodes are in one namespace. A later caller receives later reports."""
     told, lists = [config_map("f", PublicFault=public("220001001", nodeName="node-7"))], Counter[str]()
 
     class Lists:
@@ -468,7 +473,7 @@ async def test_of_a_hundred_nodes_each_place_is_looked_at_a_few_times() -> None:
 
 
 def test_nothing_is_read_that_no_rule_asks_for() -> None:
-    """So that no right is needed for it; public faults only from where no tenant writes."""
+    """Sources that no rule uses need no right. Public faults are read only from where no tenant writes."""
     assert list(places(rules_of("plain"))) == []
     assert [one.path for one in places(rules_of("nvidia"))] == ["/api/v1/namespaces/default/events"]
     paths = {one.path.split("/")[4] for one in places(rules_of("ascend"))}

@@ -1,4 +1,5 @@
-"""The rights in `deploy/` are enough and no more: each account does all that its process may ever ask, and is heard."""
+"""The rights in `deploy/` are enough and no more: each account makes every request that its process may ever make, and none is
+refused."""
 
 import asyncio
 import re
@@ -43,11 +44,11 @@ Right = tuple[str, str, str]
 """API group, resource, verb."""
 
 OF_POLICIES = {("rekindle.io", "marks", "set"), ("rekindle.io", "priority", "use")}
-"""Nobody asks for these but admission policies of ours."""
+"""Rights that only our admission policies ask for."""
 
 
 def granted(account: str) -> set[Right]:
-    """What the manifests allow an account, in all namespaces or in its own."""
+    """Returns the rights that the manifests give an account, in all namespaces or in its own."""
     things = list(yaml.safe_load_all((DEPLOY / "base" / "rbac.yaml").read_text()))
     bound = {
         thing["roleRef"]["name"]
@@ -70,7 +71,7 @@ def granted(account: str) -> set[Right]:
 
 
 def asked(proxy: ApiProxy) -> set[Right]:
-    """What was asked of the API server, in the words of RBAC."""
+    """Returns the requests to the API server, as RBAC names them."""
     return {right for method, path in proxy.requests if (right := _right(method, path))}
 
 
@@ -85,7 +86,7 @@ def _right(method: str, path: str) -> Right | None:
 
 @dataclass
 class Accounts:
-    """A namespace, and clusters as the accounts see it."""
+    """A namespace, and clusters with the rights of each account."""
 
     admin: Namespace
     proxies: dict[str, ApiProxy] = field(default_factory=dict)
@@ -125,7 +126,7 @@ async def accounts(kubeconfig: Path, directory: Path, name: str) -> AsyncIterato
 
 
 async def recover(world: KubernetesWorld, marker: Path) -> str:
-    """All that recoveries do to a job. Its first manager fails when the marker appears."""
+    """Runs all that recoveries do to a job. Its first manager fails when the marker appears."""
     once = f"mkdir {marker}.first || exec sleep 1000; while ! test -e {marker}; do sleep 0.05; done; exit 1"
     job = await world.job(2, manager=("sh", "-c", once))
     if isinstance(world, OwnKind):
@@ -154,7 +155,7 @@ async def recover(world: KubernetesWorld, marker: Path) -> str:
 
 
 async def look_and_remember(cluster: Cluster, job: str) -> None:
-    """What workflows do without any recovery: they look at the job, its pods and some nodes, and leave a note on it."""
+    """Runs what workflows do without any recovery: they look at the job, its pods and some nodes, and leave a note on the job."""
     pods, run = PodActivities(cluster), ActivityEnvironment().run
     survey: Survey = await run(pods.survey, SurveyRequest(job_id=job, nodes=NODES))
     assert survey.exists
@@ -170,14 +171,14 @@ async def look_and_remember(cluster: Cluster, job: str) -> None:
 
 
 async def tell_why_a_drain_waits(cluster: Cluster, job: str) -> None:
-    """On a pod, and on its node."""
+    """Records why a drain waits, on a pod and on its node."""
     pod = next(pod for pod in await cluster.pods(job) if pod.spec.node_name)
     for kind, name in (("Pod", pod.metadata.name), ("Node", pod.spec.node_name)):
         await cluster.record(job, ClusterEvent(name=name, kind=kind, reason="DrainWaits", message="by a test"))
 
 
 async def foreign_jobs(namespace: Namespace) -> list[Object]:
-    """One job of each kind whose controller is not here."""
+    """Creates one job of each kind whose controller is not here."""
     template = {"spec": {"containers": [{"name": "main", "image": "none", "command": ["true"]}]}}
     specs = {
         "JobSet": {"replicatedJobs": [{"name": "workers", "template": {"spec": {"template": template}}}]},
@@ -200,7 +201,7 @@ async def all_accounts(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Accoun
 
 
 async def tell_a_manager(found: Accounts, job: Object) -> None:
-    """The label says of which job it is."""
+    """Creates a pod whose label names the job that it manages, and checks that the gateway returns that job."""
     admin, spec = found.admin, {"containers": [{"name": "main", "image": "none"}]}
     body = {"metadata": {"generateName": "manager-", "labels": {keys.MANAGER_OF: job["metadata"]["name"]}}, "spec": spec}
     pod = (await admin.api.create(admin.path("pods"), body))["metadata"]
@@ -256,7 +257,7 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
 
 
 async def claim(found: Accounts, job_id: str) -> None:
-    """The watcher does so where nobody has."""
+    """Lets the watcher claim a job that no process has claimed."""
     reader = found.clusters["watcher"]._reader
     job = await reader.job(job_id)
     if job.kind.has_object:
@@ -265,7 +266,7 @@ async def claim(found: Accounts, job_id: str) -> None:
 
 
 async def until_the_manager_is_back(world: KubernetesWorld, job: str, fail: Callable[[], None]) -> None:
-    """The operator makes it anew."""
+    """Fails the manager, and waits until the operator has recreated it."""
     first = {pod.metadata.uid for pod in await world.cluster.pods(job)}
     fail()
 
@@ -276,7 +277,7 @@ async def until_the_manager_is_back(world: KubernetesWorld, job: str, fail: Call
 
 
 async def clear(namespace: Namespace, world: KubernetesWorld) -> None:
-    """The job is gone, with its pods and what a controller made for it."""
+    """Deletes the job, with its pods and the objects that a controller created for it."""
     thing = await namespace.api.get(world.path)
     await namespace.api.delete(world.path, thing["metadata"]["uid"])
     for pod in (await namespace.api.list(namespace.path("pods"))).items:
@@ -285,14 +286,14 @@ async def clear(namespace: Namespace, world: KubernetesWorld) -> None:
 
 
 async def begin_anew(world: KubernetesWorld) -> None:
-    """An operator that died before it told the phase finds what it had made, and tells it."""
+    """Removes the phase, as if the operator had died before it wrote it, and waits until the operator writes it again."""
     namespace = world.namespace
     await namespace.api.patch(f"{world.path}/status", {"status": {"phase": None}})
     await namespace.until("trainingjobs", "demo", lambda job: bool(job.get("status", {}).get("phase")))
 
 
 async def a_job_that_cannot_begin(namespace: Namespace) -> None:
-    """The operator says so in an event."""
+    """Submits a job whose pods the API server refuses, waits for the operator's event and deletes the job."""
     kubernetes = {"image": "none", "container": {"ports": "none"}}
     spec = {"pods": 1, "ranksPerPod": 1, "command": ["true"], "kubernetes": kubernetes}
     body = {"apiVersion": "rekindle.io/v1", "kind": "TrainingJob", "metadata": {"name": "refused"}, "spec": spec}
@@ -302,7 +303,7 @@ async def a_job_that_cannot_begin(namespace: Namespace) -> None:
 
 
 async def watch(found: Accounts) -> None:
-    """Everything, until the last pod of a job that nobody controls is gone."""
+    """Watches everything until the last pod of a job without controller is gone."""
     world = found.world(BarePods)
     job_id = await world.job()
     async with aclosing(found.clusters["watcher"].watch()) as news:
@@ -321,7 +322,7 @@ def watched(namespace: str) -> list[str]:
 
 
 async def look_for_rivals(found: Accounts) -> None:
-    """A service that is not ours has no endpoints."""
+    """Looks for a rival while a foreign Service without endpoints exists."""
     api = found.admin.api
     body = {"metadata": {"name": SERVICE}, "spec": {"ports": [{"port": 8899}]}}
     service = await api.create(f"/api/v1/namespaces/{NAMESPACE}/services", body)

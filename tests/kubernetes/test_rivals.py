@@ -1,4 +1,4 @@
-"""Beside a ClusterD that is alive nothing of ours starts, unless somebody says so; on a real API server."""
+"""No process of ours starts beside a ClusterD that is alive, unless a setting allows it; on a real API server."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -21,7 +21,7 @@ ALIVE: Object = {"ready": True}
 
 
 class Installation:
-    """What stands in ClusterD's namespace, which all tests of this server share."""
+    """The objects of ClusterD's namespace, which all tests of this server share."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -73,7 +73,7 @@ async def test_a_clusterd_that_is_alive_is_refused(installation: Installation) -
 
 @pytest.mark.parametrize("changes", [{"take_over": True}, {"observe": True}], ids=["take over", "observe"])
 async def test_who_knows_of_the_other_may_start(installation: Installation, changes: dict[str, Any]) -> None:
-    """Either setting is enough."""
+    """Either of the two settings is enough."""
     await installation.service(app="clusterd")
     await installation.endpoint("a", "10.9.9.9", ALIVE)
     await refuse_beside_another_controller(installation.api, Settings(**changes))
@@ -90,7 +90,7 @@ async def test_who_knows_of_the_other_may_start(installation: Installation, chan
     ids=str,
 )
 async def test_only_an_endpoint_that_is_ready_is_alive(installation: Installation, conditions: Object, *, alive: bool) -> None:
-    """One that says nothing counts as ready; one that ends does not."""
+    """An endpoint without a condition counts as ready; one that terminates does not."""
     await installation.service(app="clusterd")
     await installation.endpoint("gone", "10.9.9.8", {"ready": False})
     await installation.endpoint("here", "10.9.9.9", conditions)
@@ -102,7 +102,7 @@ async def test_only_an_endpoint_that_is_ready_is_alive(installation: Installatio
 
 
 async def test_our_own_service_is_no_rival(installation: Installation) -> None:
-    """It bears ClusterD's name, since clients look for that one, and our label."""
+    """Our own Service is no rival: it has ClusterD's name, since clients look for that name, and our label."""
     await installation.service(**{"app": "clusterd", PART_OF: "rekindle"})
     await installation.endpoint("a", "10.9.9.9", ALIVE)
     await refuse_beside_another_controller(installation.api, Settings())
@@ -118,7 +118,7 @@ async def test_without_a_service_or_its_pods_nobody_is_refused(installation: Ins
 async def test_who_may_not_look_is_told_what_it_lacks(
     installation: Installation, namespace: Namespace, kubeconfig: Path, tmp_path: Path
 ) -> None:
-    """The API server's own words: verb, resource and namespace."""
+    """The API server's message names verb, resource and namespace."""
     config = yaml.safe_load(kubeconfig.read_text())
     config["users"][0]["user"]["token"] = await namespace.token_of("nobody")
     (tmp_path / "config").write_text(yaml.safe_dump(config))
@@ -128,7 +128,7 @@ async def test_who_may_not_look_is_told_what_it_lacks(
 
 
 async def test_an_api_server_that_naps_is_asked_again(installation: Installation, kubeconfig: Path) -> None:
-    """No answer is neither a yes nor a no."""
+    """A missing answer is neither a yes nor a no, and the request is retried."""
 
     class Napping(Api):
         naps = 2
@@ -151,7 +151,7 @@ async def test_an_api_server_that_naps_is_asked_again(installation: Installation
 async def test_a_process_beside_a_clusterd_ends_with_the_reason(
     installation: Installation, kubeconfig: Path, tmp_path: Path, name: str
 ) -> None:
-    """Exit code 1 and one sentence on stderr, before Temporal is asked for anything."""
+    """The process exits with code 1 and one sentence on stderr, before it asks Temporal for anything."""
     await installation.service(app="clusterd")
     await installation.endpoint("a", "10.9.9.9", ALIVE)
     async with started(name, tmp_path, REKINDLE_CLUSTER="kubernetes", REKINDLE_KUBECONFIG=kubeconfig) as process:

@@ -1,4 +1,4 @@
-"""Who may speak for a job of MindIO on Kubernetes: its pods, by the addresses that the API server knows."""
+"""Only the pods of a MindIO job may speak for it on Kubernetes, by the addresses that the API server knows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from workers.gateway.caller_auth import Senders, Times, rules_of
 from workers.gateway.tokens import Tokens
 
 POD = "ipv4:127.0.0.1:5"
-"""As our kubelets' pods are seen."""
+"""The address under which pods of our kubelets are seen."""
 
 STRANGER = "ipv4:10.9.9.9:5"
 
@@ -48,7 +48,7 @@ async def senders(namespace: Namespace) -> AsyncIterator[Senders]:
 
 
 async def test_a_pod_of_the_job_may_speak_as_soon_as_it_has_an_address(namespace: Namespace) -> None:
-    """A call that comes before the pod is known is held until it is."""
+    """A call that comes before the pod is known is held until then."""
     who = senders_of(namespace, 30)
     job = await a_job(namespace, suspend=True)
     call = asyncio.create_task(who.check(job["metadata"]["uid"], POD))
@@ -58,7 +58,7 @@ async def test_a_pod_of_the_job_may_speak_as_soon_as_it_has_an_address(namespace
 
 
 async def test_others_may_not(namespace: Namespace, senders: Senders) -> None:
-    """Neither another address, nor anybody for a job that does not exist."""
+    """Another address is refused, and so is any caller for a job that does not exist."""
     job = await a_job(namespace)
     with pytest.raises(Refused, match=r"no pod of this job has the address 10\.9\.9\.9"):
         await senders.check(job["metadata"]["uid"], STRANGER)
@@ -69,7 +69,8 @@ async def test_others_may_not(namespace: Namespace, senders: Senders) -> None:
 async def test_the_gateway_asks_the_cluster(
     namespace: Namespace, kubeconfig: Path, temporal: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    """As a process: a pod of a job is heard, and told that its job is not registered; for another job it may not speak."""
+    """A gateway process asks the cluster for the pods of a job. A pod of the job is accepted, and learns that its job is not
+    registered. For another job it is refused."""
     job = await a_job(namespace)
     variables = {
         "TEMPORAL_ADDRESS": temporal.client.service_client.config.target_host,

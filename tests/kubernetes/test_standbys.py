@@ -1,4 +1,4 @@
-"""What a standby is on Kubernetes: a worker's pod without what says its rank, of a priority below that of any other pod."""
+"""A standby on Kubernetes is a worker's pod without its rank, with a priority below that of any other pod."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +23,7 @@ async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path
 
 
 async def made(world: KubernetesWorld, job: str) -> Object:
-    """The one standby of a job."""
+    """Returns the one standby of a job."""
     (standby,) = await world.cluster.ensure_standbys(job, 1, ())
     return await world.namespace.api.get(world.namespace.path("pods", standby.metadata.name))
 
@@ -33,8 +33,8 @@ def environment(pod: Object) -> dict[str, str]:
 
 
 async def test_a_standby_is_a_worker_without_its_rank(world: KubernetesWorld) -> None:
-    """Nothing of it says a rank, its job's controller does not count it, and it says what it is. Its priority is lower than that
-    of any other pod, or its job's where no class says so."""
+    """A standby carries no rank, has a mark of its own, and is not counted by its job's controller. Its priority is lower than
+    that of any other pod, or its job's where no class defines one."""
     job = await world.job(2)
     plain = await made(world, job)
     assert plain["spec"].get("priority", 0) == 0

@@ -1,4 +1,5 @@
-"""Who may speak for a job of our training side on Kubernetes: who has a token of its pods, which the API server confirms."""
+"""Only a holder of a token of a job's pods may speak for a job of our training side on Kubernetes. The API server confirms the
+token."""
 
 import asyncio
 import re
@@ -37,14 +38,14 @@ QUICK = Times(gap=0.05, patience=1, fresh=0)
 
 @dataclass
 class Scene:
-    """Two jobs of one pod each, and what a gateway knows of them."""
+    """Two jobs of one pod each, and the state of a gateway that serves them."""
 
     namespace: Namespace
     proxy: ApiProxy
     senders: Senders
     directory: Path
     key: Path
-    """With which the API server signs."""
+    """The key with which the API server signs."""
 
     job_id: str
     pod: Object
@@ -56,7 +57,7 @@ class Scene:
 
 
 async def a_job(namespace: Namespace, name: str) -> tuple[str, Object]:
-    """A job's UID, and its pod, which runs."""
+    """Returns a job's UID and its running pod."""
     container = {"name": "main", "image": "none", "command": ["sleep", "1000"]}
     template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
     spec = {"completions": 1, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
@@ -86,7 +87,7 @@ async def scene(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> Async
 
 
 async def test_a_pod_speaks_for_its_job_with_its_token(scene: Scene) -> None:
-    """One that the API server has made for this pod and for us."""
+    """A valid token is issued by the API server for this pod and for our audience."""
     await scene.check(await token_of(scene.namespace, scene.pod))
     assert scene.proxy.requests.count(REVIEW) == 1
 
@@ -100,7 +101,7 @@ async def of_another_cluster(scene: Scene) -> str:
 
 
 async def rewritten(scene: Scene) -> str:
-    """The other pod's, with what the job's own pod would say."""
+    """Rewrites the other pod's token so that it names the job's own pod."""
     signature = (await token_of(scene.namespace, scene.other)).split(".")[2]
     return unsigned(claims_in(await token_of(scene.namespace, scene.pod)), signature)
 
@@ -128,12 +129,12 @@ ATTEMPTS: dict[str, tuple[Callable[[Scene], Awaitable[str]], str, int]] = {
     "another cluster": (of_another_cluster, UNCONFIRMED, 1),
     "rewritten": (rewritten, UNCONFIRMED, 1),
 }
-"""What somebody sends for the job, what it is told, and how many questions that costs the API server."""
+"""Attempts to speak for the job: the token that is sent, the reply, and the number of requests that the API server receives."""
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 async def test_nobody_else_speaks_for_it(attempt: str, scene: Scene) -> None:
-    """Though all call from the address of the job's pod."""
+    """Any other token is refused, though all calls use the address of the job's pod."""
     make, words, reviews = ATTEMPTS[attempt]
     token = await make(scene)
     with pytest.raises(Refused, match=words) as refused:
@@ -143,7 +144,7 @@ async def test_nobody_else_speaks_for_it(attempt: str, scene: Scene) -> None:
 
 
 async def test_an_event_of_the_job_says_what_its_manager_lacks(scene: Scene) -> None:
-    """Once an hour: its client calls again every second. It is not said of who calls from elsewhere."""
+    """The event is written once an hour, because the client calls again every second. Calls from elsewhere cause no event."""
     with pytest.raises(Refused):
         await scene.senders.check(scene.job_id, "ipv4:10.9.9.9:5", "")
     for _ in range(3):
@@ -157,7 +158,8 @@ async def test_an_event_of_the_job_says_what_its_manager_lacks(scene: Scene) -> 
 
 
 async def test_a_pod_that_is_gone_speaks_no_more(scene: Scene) -> None:
-    """Its tokens would be good for longer: neither one that was heard before nor another one."""
+    """A pod that is gone may not speak, though its tokens are valid for longer. This holds for a token that was used before and
+    for one that was not."""
     heard, other = [await token_of(scene.namespace, scene.pod) for _ in range(2)]
     await scene.check(heard)
     name, uid = scene.pod["metadata"]["name"], scene.pod["metadata"]["uid"]
@@ -174,7 +176,7 @@ async def test_a_pod_that_is_gone_speaks_no_more(scene: Scene) -> None:
 
 
 async def test_for_a_job_that_is_not_there_nobody_speaks(scene: Scene) -> None:
-    """Whatever the token."""
+    """Any token is refused for a job that does not exist."""
     token = await token_of(scene.namespace, scene.pod)
     with pytest.raises(Refused, match="jobId=nobody"):
         await scene.senders.check("nobody", HERE, token)
@@ -182,7 +184,7 @@ async def test_for_a_job_that_is_not_there_nobody_speaks(scene: Scene) -> None:
 
 
 async def test_without_the_right_to_ask_nobody_is_refused_or_let_in(scene: Scene, kubeconfig: Path, tmp_path: Path) -> None:
-    """The answer names the right that is missing, and the client comes again."""
+    """The answer names the missing right, and the client calls again."""
     async with Api(await scene.namespace.kubeconfig_of("nothing", kubeconfig, tmp_path)) as api:
         tokens = Tokens(KubernetesCluster(api, Settings()).pod_of_token)
         administrator = KubernetesCluster(scene.namespace.api, Settings())
@@ -193,7 +195,8 @@ async def test_without_the_right_to_ask_nobody_is_refused_or_let_in(scene: Scene
 
 
 async def test_the_manager_of_our_kind_of_job_finds_its_token(scene: Scene, kubeconfig: Path) -> None:
-    """In the file that its environment names; it speaks for its own job with it and for no other. The workers have none."""
+    """A manager of our kind finds its token in the file that its environment names. With it, the manager speaks for its own job
+    and for no other. The workers have no token."""
     namespace = scene.namespace
     shows = ["sh", "-c", 'grep -q . "$REKINDLE_TOKEN_FILE" && exec sleep 1000']
     spec = {"pods": 1, "ranksPerPod": 1, "command": ["sleep", "1000"], "manager": shows, "kubernetes": {"image": "none"}}
@@ -210,7 +213,7 @@ async def test_the_manager_of_our_kind_of_job_finds_its_token(scene: Scene, kube
 
 
 async def test_the_template_of_the_page_gives_a_token(scene: Scene, kubeconfig: Path) -> None:
-    """A pod of somebody else's kind, with the volume that docs/kubernetes.md shows."""
+    """A pod of a foreign kind receives a token by the volume that docs/kubernetes.md shows."""
     page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
     (shown,) = re.findall(r"```yaml\n(volumes:.*?)```", page, re.DOTALL)
     spec = yaml.safe_load(shown)
@@ -226,7 +229,7 @@ async def test_the_template_of_the_page_gives_a_token(scene: Scene, kubeconfig: 
 
 
 async def a_manager(namespace: Namespace, name: str, job: str) -> Object:
-    """A pod of a Job of its own, which says that it is the manager of a job with this name."""
+    """Creates a pod of its own Job, which states that it is the manager of a job with this name."""
     container = {"name": "main", "image": "none", "command": ["sleep", "1000"]}
     labels = {keys.MANAGER_OF: job, keys.REPLICA_TYPE: "manager"} if job else {}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "restartPolicy": "Never"}}
@@ -239,7 +242,7 @@ async def managed(namespace: Namespace, job: str) -> None:
 
 
 async def test_a_manager_is_told_its_job_for_its_token(scene: Scene) -> None:
-    """Be it a pod of the job, or one that names it; it may speak for that job then."""
+    """A manager is a pod of the job, or a pod that names it. It may speak for that job then."""
     await managed(scene.namespace, "train")
     manager = await a_manager(scene.namespace, "train-manager", "train")
     for pod in (scene.pod, manager):
@@ -249,7 +252,7 @@ async def test_a_manager_is_told_its_job_for_its_token(scene: Scene) -> None:
 
 
 async def test_a_manager_of_no_job_or_of_two_is_told_what_is_wrong(scene: Scene) -> None:
-    """The manager is told its job as soon as there is one: a manager may be made before its job."""
+    """The manager receives its job as soon as there is one: a manager may be created before its job."""
     manager = await a_manager(scene.namespace, "train-manager", "train")
     stray = await a_manager(scene.namespace, "stray", "")
     token = await token_of(scene.namespace, manager)
@@ -269,8 +272,8 @@ async def test_a_manager_of_no_job_or_of_two_is_told_what_is_wrong(scene: Scene)
 
 
 async def test_a_pod_that_claims_another_tenants_job_is_told_none(scene: Scene, kubeconfig: Path) -> None:
-    """A tenant writes the job's UID as its controller's, or as its own id. It would be refused anyway: it learns nothing
-    either."""
+    """A tenant writes the job's UID as its controller's, or as its own id. Such a pod may not speak for the job, and does not
+    learn the job either."""
     await managed(scene.namespace, "train")
     cluster = KubernetesCluster(scene.namespace.api, Settings())
     async with a_namespace(kubeconfig, "another-tenant") as tenant:
@@ -286,7 +289,7 @@ async def test_a_pod_that_claims_another_tenants_job_is_told_none(scene: Scene, 
 
 
 async def until_named(scene: Scene, token: str) -> None:
-    """A refusal is remembered for a moment."""
+    """Retries until the job is named, because a refusal is remembered for a moment."""
     async with asyncio.timeout(FRESH_REFUSAL + 10):
         while True:
             with suppress(Refused):
@@ -296,7 +299,7 @@ async def until_named(scene: Scene, token: str) -> None:
 
 
 async def test_a_pod_that_is_gone_is_of_no_job(scene: Scene) -> None:
-    """The token may be confirmed for a minute yet; nobody is told a job for it."""
+    """The token may be confirmed for another minute; no job is named for it."""
     await managed(scene.namespace, "train")
     cluster = KubernetesCluster(scene.namespace.api, Settings())
     for namespace, name in ((scene.namespace.name, "gone"), ("../..", "gone"), (scene.namespace.name, "a/b?c"), ("", "")):
@@ -305,7 +308,7 @@ async def test_a_pod_that_is_gone_is_of_no_job(scene: Scene) -> None:
 
 
 async def test_a_server_that_is_not_ready_denies_nobody(tmp_path: Path) -> None:
-    """Started a moment ago, or without its store, it confirms no token: who asks is told to come again."""
+    """A server that has just started, or is without its store, confirms no token: the caller is asked to come again."""
     async with scripted_api(tmp_path) as (server, api):
         for code, error in ((503, ClusterUnavailable), (200, Refused)):
             server.answers = {("GET", "/readyz"): (code, {}), REVIEW: (201, {"status": {"error": "invalidated"}})}
@@ -314,7 +317,7 @@ async def test_a_server_that_is_not_ready_denies_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_knows_no_audience_confirms_nothing(tmp_path: Path) -> None:
-    """Or names no pod: who says yes to everything says nothing about us."""
+    """A server that ignores the audience, or names no pod, confirms no token: it would accept everything."""
     uid = {"authentication.kubernetes.io/pod-uid": ["a-uid"]}
     good = {"authenticated": True, "user": {"extra": uid}, "audiences": ["rekindle-gateway"]}
     async with scripted_api(tmp_path) as (server, api):

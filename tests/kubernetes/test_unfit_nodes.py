@@ -1,4 +1,4 @@
-"""Nodes that are ill for anybody get no backup pod and no pod of a restart, whichever job's fault they were."""
+"""Nodes that are unhealthy for any job receive no backup pod and no pod of a restart."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,8 @@ WELL = {"spec": {"unschedulable": None, "taints": None}, "status": {"conditions"
 
 @asynccontextmanager
 async def nodes_that_are(namespace: Namespace, **states: Object) -> AsyncIterator[None]:
-    """Of the nodes `node-0` to `node-2`, by number, as an administrator or a detector writes it."""
+    """Sets the state of the nodes `node-0` to `node-2`, by number, as an administrator or a detector does, until the block
+    ends."""
 
     async def write(name: str, change: Object) -> None:
         path = f"/api/v1/nodes/{name}"
@@ -49,7 +50,7 @@ async def nodes_that_are(namespace: Namespace, **states: Object) -> AsyncIterato
 
 
 async def job_that_tolerates_all(setting: Setting) -> str:
-    """Of one pod, which would rather be on a node of a lower number than of a higher one."""
+    """Submits a job of one pod that tolerates all taints and prefers nodes of lower numbers."""
     order = [
         {"weight": weight, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [f"node-{n}"]}]}}
         for n, weight in enumerate((100, 50, 1))
@@ -76,7 +77,8 @@ async def placed(setting: Setting, job: str, uid: str) -> str:
 
 @pytest.mark.parametrize("state", [SICK, CORDONED, TAINTED], ids=["sub-healthy", "cordoned", "tainted"])
 async def test_a_backup_goes_to_no_node_that_is_ill_for_another_job(setting: Setting, state: Object) -> None:
-    """Its own job has never met that node, and its pods tolerate everything."""
+    """A backup goes to no node that is unhealthy for another job. Its own job has never used that node, and its pods tolerate all
+    taints."""
     job = await job_that_tolerates_all(setting)
     run = ActivityEnvironment().run
     async with nodes_that_are(setting.namespace, n1=state):
@@ -86,7 +88,7 @@ async def test_a_backup_goes_to_no_node_that_is_ill_for_another_job(setting: Set
 
 
 async def restarted(setting: Setting, job: str) -> str:
-    """The node on which the job's pod is after a restart that knows of no fault."""
+    """Returns the node of the job's pod after a restart that has no fault to avoid."""
     run, pods = ActivityEnvironment().run, PodActivities(setting.cluster)
     (old,) = await setting.cluster.pods(job)
     await run(pods.delete_pods, StopRequest(job_id=job, grace_seconds=0))
@@ -106,7 +108,7 @@ async def restarted(setting: Setting, job: str) -> str:
 
 
 async def test_a_restart_goes_to_a_node_that_is_well(setting: Setting) -> None:
-    """Not to one that is cordoned or sub-healthy for somebody else, though the pods would rather be there."""
+    """A restart avoids nodes that are cordoned or sub-healthy, though the pods prefer them."""
     job = await job_that_tolerates_all(setting)
     async with nodes_that_are(setting.namespace, n0=SICK, n1=CORDONED):
         assert await restarted(setting, job) == "node-2"
@@ -114,7 +116,7 @@ async def test_a_restart_goes_to_a_node_that_is_well(setting: Setting) -> None:
 
 
 async def test_a_restart_goes_to_a_sub_healthy_node_where_there_is_no_other(setting: Setting) -> None:
-    """A slow job trains, one that is not scheduled does not."""
+    """A slow job trains; a job that is not scheduled does not."""
     job = await job_that_tolerates_all(setting)
     async with nodes_that_are(setting.namespace, n0=SICK, n1=CORDONED, n2=CORDONED):
         await asyncio.wait_for(setting.until(job, bool), 10)

@@ -53,7 +53,7 @@ class Patient:
 
 @workflow.defn
 class Stubborn:
-    """Goes on for a while when it is told to cancel; how often it was told."""
+    """Continues for a while after a request to cancel, and counts such requests."""
 
     @workflow.run
     async def run(self, name: str) -> str:

@@ -25,16 +25,16 @@ from tests.model.world.world import Knobs
 from tests.support.sampling import ALL
 
 RUNS = int(os.environ.get("REKINDLE_MODEL_RUNS", "300" if ALL else "100"))
-"""Random walks; `make model` makes many more."""
+"""Number of random walks; `make model` runs many more."""
 
 CHUNK = 50
 SEEDS = 20 if ALL or RUNS > 300 else 6
-"""Of one example: who comes first in a race follows from the seed."""
+"""Number of seeds for one example: the seed decides the order in a race."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A script that found something once."""
+    """A script that once found a defect."""
 
     name: str
     finds: str
@@ -49,11 +49,11 @@ SUB_HEALTH = Disturbance("sub-health")
 SWITCH, RESTART = Disturbance("switch asked for"), Disturbance("restart asked for")
 MINDIO = Knobs(side="mindio")
 RECOVERS = Knobs(allows="")
-"""Processes are recovered, in whatever way."""
+"""Knobs under which processes are recovered, in whatever way."""
 
 DIES = Disturbance("rank dies", delay=40.0)
 UNOFFERED = (Disturbance("memory fault", delay=40.0), Disturbance("rank dies", "order stop_train"))
-"""A retry that is not offered: the next mode goes on where it stands, without an order at first."""
+"""A retry that is not offered: the next mode continues where it stopped, at first without an order."""
 
 EXAMPLES = (
     example("a gateway dies with the order of a receipt", "costly", DIES, knobs=replace(RECOVERS, lost="order"), gentle=True),
@@ -375,7 +375,7 @@ def test_what_was_found_once_stays_mended(one: Example) -> None:
 
 
 def test_a_pod_that_is_lost_in_a_hand_over_is_replaced_alone() -> None:
-    """The one that has just taken over from the first pod that was lost is healthy, and stays."""
+    """The pod that has just taken over from the first lost pod is healthy, and stays."""
     disturbances = Disturbance("process dies", delay=40.0), Disturbance("pod vanishes", "repaired", 0.05, 0)
     for seed in range(SEEDS):
         walk = Walk(Script(disturbances, Knobs(allows="retry,recover", spares=3), seed=seed, gentle=True))
@@ -385,7 +385,7 @@ def test_a_pod_that_is_lost_in_a_hand_over_is_replaced_alone() -> None:
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
 def test_random_walks_end_well(first: int) -> None:
-    """Random disturbances find nothing; what they find is shown in its smallest form."""
+    """Random disturbances find no defect; a found one is shown in its smallest form."""
     for seed in range(first, min(first + CHUNK, RUNS)):
         script = random_script(seed)
         for kind in sorted(kinds(Walk(script).run())):
@@ -394,7 +394,8 @@ def test_random_walks_end_well(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
 def test_faults_of_processes_cost_no_restart(first: int) -> None:
-    """As long as one pod keeps all of its processes, whatever streams, managers and workers do meanwhile."""
+    """Faults of processes cost no restart as long as one pod keeps all of its processes, whatever happens to streams, managers
+    and workers."""
     for seed in range(first, min(first + CHUNK, RUNS)):
         script = switched_script(seed) if seed % 4 == 0 else gentle_script(seed)
         for kind in sorted(kinds(Walk(script).run())):
@@ -402,7 +403,7 @@ def test_faults_of_processes_cost_no_restart(first: int) -> None:
 
 
 def test_a_walk_is_the_same_each_time() -> None:
-    """What a seed finds can be looked at again."""
+    """A walk is the same each time, so that the finding of a seed can be examined again."""
     script = random_script(7)
     first, second = Walk(script), Walk(script)
     assert first.run() == second.run()

@@ -1,4 +1,4 @@
-"""The model finds a defect that is put back: what it calls well is not well because it looks the other way."""
+"""The model finds a defect that is put back, so its verdicts are not blind."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,33 +28,33 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def a_withdrawal_ends_the_incident(patch: pytest.MonkeyPatch) -> None:
-    """Also the restart that has to follow what was asked for."""
+    """Ends the incident with a withdrawal, even before the restart that has to follow."""
     patch.setattr(IncidentRun, "withdraw", lambda run, _: run.end())
 
 
 def former_lives_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """A restart forgets which streams were of the life before it."""
+    """Lets a restart forget which streams were of the life before it."""
     patch.setattr(attachments, "restarted", lambda state: state)
 
 
 def streams_are_forgotten_with_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """The workflow that restarts the job knows none of them any more: the words of all are those of strangers to it."""
+    """Lets the workflow that restarts the job forget all streams: their reports are those of strangers to it."""
     patch.setattr(attachments, "restarted", lambda state: state.with_(former=(), replaced=(), detached=(), client=""))
 
 
 def any_step_is_of_the_new_life(patch: pytest.MonkeyPatch) -> None:
-    """Whoever told it."""
+    """Counts every reported step as one of the new life."""
     patch.setattr(JobRescheduling, "_is_of_the_new_life", lambda *_: True)
 
 
 def two_pods_of_one_rank_block_every_mode(patch: pytest.MonkeyPatch) -> None:
-    """Also the one that would sweep them, and nobody tries to delete the other one again."""
+    """Blocks every mode while two pods have one rank, also the mode that would delete one. The deletion is not retried."""
     what_is_left_behind_stays(patch)
     patch.setattr(ladder, "blocked", lambda state, _: "; ".join(state.problems[:1]))
 
 
 def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
-    """Nobody tries again."""
+    """Treats a clean-up as done without running it, so that it is not retried."""
 
     async def swept(broom: Broom, interrupted: object) -> bool:
         return True
@@ -63,7 +63,7 @@ def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def new_pods_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """While the training side takes them over."""
+    """Skips the look at new pods while the training side takes them over."""
 
     async def looked(mode: ProcessRescheduling) -> None:
         return
@@ -72,7 +72,7 @@ def new_pods_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_second_fault_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A repair that failed for it is not tried for both."""
+    """Forgets a second fault: a repair that failed for it is not tried for both."""
 
     async def hit(mode: ProcessLevel) -> bool:
         return False
@@ -81,7 +81,7 @@ def a_second_fault_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_repair_is_over_with_its_workflow(patch: pytest.MonkeyPatch) -> None:
-    """Also for what was told behind the word that training goes on."""
+    """Ends a repair with its workflow, also for reports after the one that training continues."""
     original = ModeWorkflow.close
 
     async def close(mode: ModeWorkflow, verdict: Verdict, *, cancelled: bool) -> Verdict:
@@ -92,13 +92,13 @@ def a_repair_is_over_with_its_workflow(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rank_is_told_of_once(patch: pytest.MonkeyPatch) -> None:
-    """What befalls it again while it is recovered is no news."""
+    """Ignores a second fault of a rank that is being recovered."""
     original = faults.reported
     patch.setattr(faults, "reported", lambda *told, **_: original(*told))
 
 
 def a_fault_behind_the_pause_is_a_failure(patch: pytest.MonkeyPatch) -> None:
-    """Of the hot switch, which goes straight to a restart of the job."""
+    """Lets a hot switch fail for a fault after the pause, so that the job is restarted at once."""
 
     async def failure(_: HotSwitch, reason: str) -> Ends:
         return hot_switch._escalate(reason)
@@ -107,7 +107,7 @@ def a_fault_behind_the_pause_is_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_refusal_is_asked_again_each_second(patch: pytest.MonkeyPatch) -> None:
-    """Whatever it says, and as if each time were the first."""
+    """Repeats a refused request each second, whatever the refusal is, and as if each time were the first."""
     patch.setattr(link_failover, "ABSENCE", link_failover.PATIENCE)
     patch.setattr(link_failover, "LONGEST_ABSENT", 4 * link_failover.ABSENT)
     patch.setattr(link_failover, "PATIENCE", timedelta(minutes=3))
@@ -120,7 +120,7 @@ def a_refusal_is_asked_again_each_second(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_not_answered_is_undone(patch: pytest.MonkeyPatch) -> None:
-    """A maintenance does not look where its links are."""
+    """Undoes a maintenance that was not answered, without looking where its links are."""
 
     async def done(*_: object) -> bool:
         return False
@@ -143,7 +143,7 @@ def agents_stay_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_order_of_a_receipt_is_believed(patch: pytest.MonkeyPatch) -> None:
-    """Takes the order for written, whatever becomes of its gateway."""
+    """Takes the order for written, whatever happens to its gateway."""
 
     async def believed(mode: ProcessLevel) -> None:
         mode.told_first = None
@@ -189,7 +189,7 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
 
 @pytest.mark.parametrize(("put_back", "name", "finds"), DEFECTS, ids=[put_back.__name__ for put_back, _, _ in DEFECTS])
 def test_a_defect_that_is_put_back_is_found(put_back: Patch, name: str, finds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example that stays mended finds it again, for some seed."""
+    """The example that proved the correction finds the defect again, for some seed."""
     put_back(monkeypatch)
     one = next(one for one in (*EXAMPLES, *operations.EXAMPLES) if one.name == name)
     assert any(finds in kinds(Walk(replace(one.script, seed=seed)).run()) for seed in range(SEEDS))

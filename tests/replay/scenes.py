@@ -1,4 +1,4 @@
-"""The recoveries whose histories are kept: one for each way in which a recovery can end. Played by `generate.py`."""
+"""The recoveries whose histories are kept: one for each way in which a recovery can end. `generate.py` plays them."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ Play = Callable[[Harness, ScriptedPeer], Awaitable[None]]
 
 @dataclass
 class Scene:
-    """What happens, and which workflows' histories are kept."""
+    """A course of events, and the workflows whose histories are kept."""
 
     play: Play
     kinds: tuple[str, ...]

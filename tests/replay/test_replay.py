@@ -1,4 +1,4 @@
-"""Recorded recoveries still fit the procedures: what a running recovery can notice does not change unseen."""
+"""Recorded recoveries still fit the procedures: a change that a running recovery can notice does not pass unseen."""
 
 import asyncio
 import gzip
@@ -37,7 +37,7 @@ def test_every_way_to_end_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 async def test_a_recorded_history_replays(name: str) -> None:
-    """Under the product's own converter and sandbox, the code takes the same steps as when it was recorded."""
+    """A recorded history replays with the same steps, under the product's own converter and sandbox."""
     replayer = Replayer(workflows=[TrainingJob, *MODES], plugins=[plugin()])
     async with asyncio.timeout(90):  # a mode that does not fit waits for ever: a mismatch is a failure of its own
         await replayer.replay_workflow(_history(name))

@@ -1,4 +1,4 @@
-"""What older code has stored is read by newer code, and a format that changes has a new example."""
+"""Newer code reads what older code has stored, and a format that changes has a new example."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def test_a_format_that_changes_has_a_new_example(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "file"), FILES, ids=[file.stem for _, file in FILES])
 def test_every_version_is_read_whole(name: str, file: Any) -> None:
-    """Whatever an older version has written means something still."""
+    """All data of an older version are still read."""
     kind, needed = KINDS[name]
     example = json.loads(file.read_text())["example"]
     value, left_out = stored.read(kind, example, needed)
@@ -51,7 +51,7 @@ def written(**changes: object) -> dict[str, Any]:
     ],
 )
 def test_what_means_nothing_any_more_is_left_out(changes: dict[str, object], left_out: tuple[str, ...]) -> None:
-    """The rest holds: a job whose state could not be read had no protection, for ever."""
+    """The other fields are kept: a job whose state could not be read would have no protection, for ever."""
     state, found = stored.read(JobState, written(**changes), ("job",))
     assert found == left_out
     assert state == STATE.model_copy(update=dict.fromkeys(left_out, ()))
@@ -59,5 +59,5 @@ def test_what_means_nothing_any_more_is_left_out(changes: dict[str, object], lef
 
 @pytest.mark.parametrize("given", [None, 3, "gpt", [], {}, {"job": "gpt"}, {"job": {"id": "job"}}])
 def test_without_a_job_there_is_no_state(given: object) -> None:
-    """As of a workflow that somebody has started by hand."""
+    """A workflow that a person has started by hand has no state of a job."""
     assert stored.read(JobState, given, ("job",))[0] is None

@@ -1,4 +1,4 @@
-"""What a version is, and which one takes over by itself."""
+"""A version is a build of the code, and takes over by itself only under conditions."""
 
 import ast
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def _version(build_id: str, *, age: int, current: bool = False, served: bool = False) -> deployment.Version:
-    """A version whose last worker asked for work `age` seconds ago."""
+    """Returns a version whose last worker polled `age` seconds ago."""
     asked_at = NOW - timedelta(seconds=age)
     return deployment.Version(build_id=build_id, current=current, served=served or current, asked_at=asked_at)
 
@@ -36,7 +36,7 @@ def test_which_version_takes_over_by_itself(versions: tuple[deployment.Version, 
 
 
 def test_a_version_has_lost_its_workers_when_it_is_seen_without_any_for_a_while() -> None:
-    """A server that was started again knows of no worker for a moment: that is no loss."""
+    """A server that restarted knows of no worker for a moment: that is no loss."""
     silences, later = Silences(), NOW + timedelta(seconds=20)
     silent, asking = _version("a", age=100), _version("a", age=-19)
     assert not silences.confirm(silent, NOW)
@@ -59,7 +59,7 @@ def test_the_same_code_has_the_same_build_and_other_code_another(tmp_path: Path)
 
 
 def _imported(path: Path) -> set[Path]:
-    """Modules of `rekindle` that a file imports."""
+    """Returns the modules of `rekindle` that a file imports."""
     tree = ast.walk(ast.parse(path.read_text()))
     froms = [node for node in tree if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rekindle")]
     names = {name for node in froms for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))}
@@ -68,7 +68,7 @@ def _imported(path: Path) -> set[Path]:
 
 
 def test_whatever_workflows_import_of_the_package_is_part_of_the_build() -> None:
-    """A change of it may change what a recovery does next: it is another version."""
+    """A change of such a module may change the next step of a recovery: it is another version."""
     reached, next_ones = set[Path](), set((ROOT / "workflows").glob("*.py"))
     while next_ones:
         reached |= next_ones

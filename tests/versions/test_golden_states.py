@@ -89,7 +89,7 @@ class Released:
         return recovery
 
     async def moves_on(self) -> None:
-        """Waits until the job has left the old version, which has no worker. A note that nobody takes ends after 30 s."""
+        """Waits until the job has left the old version, which has no worker. A note without a receiver ends after 30 s."""
         async with asyncio.timeout(80):
             while await deployment.count_open(self.world.client, self.old):
                 await asyncio.sleep(0.03)

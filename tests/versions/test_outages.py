@@ -1,4 +1,4 @@
-"""What a control worker does for upgrades while Temporal refuses some of it: the rest is done, and nobody waits for ever."""
+"""A control worker handles upgrades while Temporal refuses some calls: the rest is done, and no worker waits for ever."""
 # ruff: noqa: A002  # the SDK names the arguments
 
 import asyncio
@@ -34,7 +34,7 @@ class Refusing(Interceptor):
     """A connection to Temporal over which some calls fail."""
 
     counts: int = 0
-    """How many of the next counts of workflows fail."""
+    """Number of next counts of workflows that fail."""
     signals_to: set[str] = field(default_factory=set)
     """Workflows that cannot be signalled."""
     refused: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,7 +79,7 @@ class Two:
     new: Control
 
     async def on_old(self) -> list[str]:
-        """In the order in which they are looked after."""
+        """Returns the ids of workflows on the version `old`, in the order in which they are handled."""
         return [workflow.id for workflow in await deployment.list_open(self.client, self.old)]
 
     async def are_on_old(self, *wanted: str) -> None:
@@ -117,7 +117,7 @@ async def looking(upgrades: Upgrades) -> AsyncIterator[None]:
 async def test_a_job_that_cannot_be_woken_keeps_no_other_from_moving(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried again at the next look."""
+    """A job that cannot be signalled does not keep another from moving, and is retried at the next look."""
     monkeypatch.setattr(versions, "EVERY", 0.1)
     async with two_jobs(temporal) as this:
         await this.new.start()
@@ -132,7 +132,7 @@ async def test_a_job_that_cannot_be_woken_keeps_no_other_from_moving(
 async def test_a_workflow_that_cannot_be_moved_keeps_no_other_from_moving(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The version of both has no worker any more; the refused one is moved at the next look."""
+    """Neither workflow's version has a worker any more; the refused one is moved at the next look."""
     monkeypatch.setattr(versions, "EVERY", 0.1)
     really_move = deployment.move
     refused: set[str] = set()
@@ -154,7 +154,7 @@ async def test_a_workflow_that_cannot_be_moved_keeps_no_other_from_moving(
 
 
 async def test_a_worker_that_drains_lives_through_an_outage(temporal: WorkflowEnvironment) -> None:
-    """What runs on its version still needs it when the server answers again."""
+    """A worker that drains survives an outage: workflows on its version still need it when the server answers again."""
     async with two_jobs(temporal) as this:
         await this.new.start()
         refusing = Refusing(counts=3)
@@ -171,7 +171,8 @@ async def test_a_worker_that_drains_lives_through_an_outage(temporal: WorkflowEn
 async def test_a_worker_that_drains_does_not_wait_for_ever_for_an_answer(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the server does not say for long what runs on its version, it leaves although something does."""
+    """A worker that drains leaves when the server does not count the workflows on its version for long, although some still
+    run."""
     monkeypatch.setattr(versions, "UNANSWERED", timedelta(0))
     async with two_jobs(temporal) as this:
         await this.new.start()

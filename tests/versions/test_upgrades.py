@@ -43,7 +43,7 @@ class Upgrade:
     new: Control
 
     async def loads(self) -> None:
-        """A sub-health, until the backup of its hot switch loads."""
+        """Causes a sub-health, and waits until the backup of its hot switch loads."""
         count = self.peer.orders.count("new pod running")
         rank = (count + 1) % 2
         node = self.world.cluster.holder(rank).spec.node_name
@@ -61,7 +61,7 @@ class Upgrade:
                 await asyncio.sleep(0.03)
 
     async def ran(self) -> tuple[str, bool]:
-        """The version of the last recovery, and whether it waited for its backup, which the changed one does not."""
+        """Returns the version of the last recovery, and whether it waited for its backup, which the changed one does not."""
         history = await self.world.recovery.fetch_history()
         names = {event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events}
         return await version(self.world.recovery), "await_running" in names
@@ -90,7 +90,7 @@ async def upgrade(
 
 @asynccontextmanager
 async def keeping(control: Control, *, alone: bool = False) -> AsyncIterator[None]:
-    """Does what the control worker of a version does besides: it looks after the other versions."""
+    """Handles the other versions, as the control worker of a version does."""
     keeping = asyncio.create_task(Upgrades(control.client, control.build_id, alone=alone).keep())
     try:
         yield
@@ -101,7 +101,7 @@ async def keeping(control: Control, *, alone: bool = False) -> AsyncIterator[Non
 
 
 async def test_a_recovery_ends_with_the_code_that_began_it(temporal: WorkflowEnvironment) -> None:
-    """An upgrade in the middle of a recovery leaves it alone; the job moves on behind it, and back again when it is told to."""
+    """An upgrade in the middle of a recovery leaves it alone; the job moves afterwards, and back again on request."""
     async with upgrade(temporal) as this:
         await this.loads()
         await this.new.start()
@@ -125,7 +125,7 @@ async def test_a_recovery_ends_with_the_code_that_began_it(temporal: WorkflowEnv
 
 
 async def test_an_incident_ends_with_the_code_that_began_it(temporal: WorkflowEnvironment) -> None:
-    """The mode that follows a failed one is of the version of the incident, also where another one is current by then."""
+    """The mode that follows a failed one has the version of the incident, also where another one is current by then."""
     async with upgrade(temporal, Script(pauses=False, offers=("exit",))) as this:
         await this.loads()
         await this.new.start()
@@ -138,8 +138,8 @@ async def test_an_incident_ends_with_the_code_that_began_it(temporal: WorkflowEn
 
 
 async def test_what_waits_for_days_moves_to_the_new_version(temporal: WorkflowEnvironment) -> None:
-    """The upgrade of a switch that waits for a person, and the maintenance that it has begun, are woken as jobs are; then nothing
-    runs on the old version, and both go on to their ends on the new one."""
+    """The upgrade of a switch that waits for a person, and its maintenance, are woken as jobs are. Then nothing runs on the old
+    version, and both run to their ends on the new one."""
     async with upgrade(temporal, changed=MODES) as this:
         await this.peer.with_links()
         plans, world = Plans(Rekindle(this.world.client)), this.world
@@ -161,7 +161,8 @@ async def test_what_waits_for_days_moves_to_the_new_version(temporal: WorkflowEn
 
 
 async def test_a_maintenance_that_was_cancelled_and_stands_moves_to_the_new_version(temporal: WorkflowEnvironment) -> None:
-    """Its links could not be moved back. It does not end by its upgrade: cancelled again, it moves them back."""
+    """A cancelled maintenance whose links could not be moved back moves to the new version and does not end by the upgrade.
+    Cancelled again, it moves them back."""
     async with upgrade(temporal, Script(switch_results=[True, False]), changed=MODES) as this:
         await this.peer.with_links()
         world, maintenances = this.world, Maintenances(Rekindle(this.world.client))
@@ -209,7 +210,7 @@ async def test_an_upgrade_of_a_switch_that_was_cancelled_and_stands_moves_to_the
 
 
 async def test_a_recovery_without_its_workers_goes_on(temporal: WorkflowEnvironment) -> None:
-    """Where the old code is gone, the new version takes a running recovery over and goes on where it was, if its code fits."""
+    """A recovery whose old code is gone is taken over by the new version, and continues where it was, if the code fits."""
     async with upgrade(temporal, changed=MODES) as this:
         await this.loads()
         await this.world.control.stop()
@@ -222,7 +223,7 @@ async def test_a_recovery_without_its_workers_goes_on(temporal: WorkflowEnvironm
 
 
 async def test_a_recovery_that_does_not_fit_leads_to_the_next_mode(temporal: WorkflowEnvironment) -> None:
-    """Where the old code is gone and the new procedure is another one, the mode fails at once, and the job is rescheduled."""
+    """A recovery whose old code is gone, and does not fit the new procedure, fails at once, and the job is rescheduled."""
     async with upgrade(temporal) as this:
         await this.loads()
         await this.world.control.stop()
@@ -249,7 +250,7 @@ async def test_an_old_worker_works_until_its_recoveries_have_ended(temporal: Wor
 
 
 async def test_an_old_worker_that_starts_again_undoes_no_upgrade(temporal: WorkflowEnvironment) -> None:
-    """A version that was current before stays behind the current one; one that nobody has seen before takes over."""
+    """A version that was current before stays behind the current one; an unknown one takes over."""
     async with upgrade(temporal) as this:
         await this.new.start()
         await this.world.control.stop()
