@@ -287,9 +287,16 @@ class TrainingJob:
             telling.cancel()
             self.incident = None
             self._tell_reset_links(before)
+        self._begin_again()
         self._tell_maintenances(incident.taken_over, "moved by another request")
         self._admission.tell()
         self._show()
+
+    def _begin_again(self) -> None:
+        """Drops what was said and tried before the incident, as a new run does: after it, the same may be said again."""
+        self._told = ()
+        self._declined = Declined(self.known, self.journal)
+        self._broom = Broom(self.known)
 
     async def _tell_what_comes_due(self) -> None:
         """Sends faults that become due during an incident to the running mode. Other news may arrive at the same time."""

@@ -45,6 +45,20 @@ async def test_a_sub_health_waits_until_the_problems_are_over(temporal: Workflow
         assert (await world.event("JobProblemsOver")).type == "Normal"
 
 
+async def test_a_refusal_is_recorded_again_after_an_incident(temporal: WorkflowEnvironment) -> None:
+    """The pod has moved meanwhile: whoever reads the events must see that the new fault is refused as the earlier one was."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for number in (1, 2):
+            await problems(world, UNRANKED)
+            await world.fault(sub_health())
+            async with asyncio.timeout(30):
+                while sum(event.reason == "RecoveryRefused" for event in world.cluster.events) < number:
+                    await asyncio.sleep(0.03)
+            if number == 1:
+                await problems(world)
+                assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
 async def test_a_real_fault_waits_until_the_problems_are_over(temporal: WorkflowEnvironment) -> None:
     """It is declined once for each reason, stands, and is an incident together with a second one when the problems are over."""
     async with training(temporal, a_job()) as (world, _peer):
