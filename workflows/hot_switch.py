@@ -187,7 +187,7 @@ class HotSwitch(ModeWorkflow):
         was not touched.
         """
         if not self.side.successor_continues and self.attachment is None:
-            return self._left_alone("the manager is away, and nobody has started it again: it tells of no pause")
+            return self._left_alone("the manager is away, and was not started again: it reports no pause")
         if failure := self._backup_failure():
             return self._backup_failed(failure)
         return _escalate(f"pausing failed: no report of the pause within {seconds(self.context.job.limits.pause)}")

@@ -40,7 +40,7 @@ class Operation(Concluding):
                 raise Ends(Outcome.REFUSED, f"{why}; nothing was touched", passing=True)
             if self.side.goes_on_by_itself and not self.lost_manager:
                 raise Ends(Outcome.IGNORED, f"{why}: it may have paused, and then goes on by itself", passing=True)
-            raise self.cannot_go_on(f"{why}, and may have been told to pause")
+            raise self.cannot_go_on(f"{why}, and may have an order to pause")
         await self._until_unless_lost(
             lambda: self.has_report(ReportKind.STOP_COMPLETE) or self.is_over(), job.limits.pause_train, "wait for the pause"
         )

@@ -107,7 +107,7 @@ class RecreatedPods(ProcessLevel):
         """Returns the pods that must leave, by their UIDs. A pod that already replaced one of them stays."""
         known = {rank: uid for rank, uid in enumerate(self.context.holders) if uid not in NOBODY}
         if unknown := [rank for rank in pods if rank not in known]:
-            raise self.ends_all(f"nobody knows who held {numbered('pod rank', unknown)}")
+            raise self.ends_all(f"it is not known which pods held {numbered('pod rank', unknown)}")
         return tuple(Held(pod_rank=rank, holder=known[rank], told=rank in self.situation.leaving) for rank in pods)
 
     async def _replace(self, held: tuple[Held, ...]) -> None:

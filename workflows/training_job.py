@@ -467,7 +467,7 @@ class TrainingJob:
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
         strangers = any(attachments.is_missing(self.state, fault.session) for fault in report.faults)
         if strangers and eligibility.recovery_is_on(self.state.job):
-            raise _rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream is told before its faults")
+            raise _rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream has to be attached before its faults are reported")
 
     def _running(self) -> str:
         """Returns the workflow id of the running recovery, or of one that an earlier workflow of the job had started; empty:

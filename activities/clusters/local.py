@@ -206,7 +206,7 @@ def _rank_of(pod: Pod) -> tuple[str, str | None]:
 def _made_again(job: JobObject, pod_rank: int, pods: Sequence[Pod]) -> Pod:
     """Returns the pod of a rank of which nothing is left, in the generation of the other pods."""
     if not pods:
-        raise NotFound(f"no pod of job {job.metadata.name} is left: it starts anew or not at all")
+        raise NotFound(f"no pod of job {job.metadata.name} is left: the whole job has to start again")
     template, name = job.spec.template, job.metadata.name
     return Pod(
         metadata=ObjectMeta(

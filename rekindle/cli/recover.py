@@ -100,7 +100,7 @@ async def cancel(job: str) -> None:
     before = await _last_incident(rekindle, job)
     cancelled = ", ".join(await rekindle.cancel(job))
     if not cancelled:
-        raise Refused(f"nobody asked for a recovery of {job} that still runs; what a fault began is not cancelled")
+        raise Refused(f"no requested recovery of {job} is running; a recovery that a fault began is not cancelled")
     words = await _what_came_of_it(rekindle, job, before)
     console.print(f"{'asked to cancel' if words else 'cancelled'}: {cancelled}", soft_wrap=True)
     if words:

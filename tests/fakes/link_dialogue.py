@@ -55,7 +55,7 @@ class LinkDialogue:
         await self._notify()
         if not self.script.holds:
             return
-        status = wire.Status(code=self.script.pause_code, info="behind step 7" if self.paused_by else "it ends with this step")
+        status = wire.Status(code=self.script.pause_code, info="after step 7" if self.paused_by else "it ends with this step")
         message = wire.StopCompleteRequest(jobId=self.job_id, status=status)
         await self._report("stop complete", lambda stub: stub.ReportStopComplete(message))
 

@@ -116,7 +116,7 @@ async def test_a_report_waits_for_a_workflow_that_is_lost(kind: str, monkeypatch
 
 async def test_a_fault_is_taken_although_its_stream_was_overtaken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workflow misses the stream, which is told; that another gateway's came first is no reason to lose the fault."""
-    refusals = [Rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream is told before its faults")]
+    refusals = [Rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream has to be attached before its faults are reported")]
 
     async def update(*_: object) -> Receipt:
         if refusals:

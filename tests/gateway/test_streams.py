@@ -170,10 +170,10 @@ async def test_an_order_for_a_job_that_is_not_here_is_refused_and_may_be_tried_a
 
 
 async def test_an_order_for_a_subscription_is_not_written_on_the_one_that_follows_it() -> None:
-    """Who subscribed anew is told all orders in turn."""
+    """Who subscribed again is told all orders in turn."""
     streams = Streams(limit=1)
     assert streams.open("job", "newer")
-    with pytest.raises(NotAttached, match="subscribed anew"):
+    with pytest.raises(NotAttached, match="subscribed again"):
         await streams.deliver(orders.migrate("job", "u").model_copy(update={"session": "older"}), RECOVERY)
 
 

@@ -71,7 +71,7 @@ async def test_what_a_replacement_changes_before_its_loop_is_refused(alone: Stan
     """It has the state of training there, which the script would overwrite without a word."""
     wish = "changes between session and loop"
     printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH=wish, FAULT="1:5")
-    assert "lr of optimizer was changed between session() and the loop of a process that goes on behind step 4" in printed
+    assert "lr of optimizer was changed between session() and the loop of a process that goes on after step 4" in printed
 
 
 async def test_an_error_of_the_rehearsal_says_that_it_is_one(alone: Standalone) -> None:

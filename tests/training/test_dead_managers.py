@@ -71,7 +71,7 @@ async def test_a_manager_that_dies_in_a_recovery_is_followed_by_one_that_ends_it
     assert await offers(gateway, heard[1] + 1) == ["recover", "exit"]
     await gateway.elsewhere(1)
     await recovered.backup(1)
-    assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
+    assert await status(gateway) == ("recover", 0, "training goes on after step 4")
     assert await fault(gateway, 2) == {"2": "1"}
     assert await recovered.started["worker-0"].code() == 0
     assert last_words(recovered.outputs()) == undisturbed
@@ -88,7 +88,7 @@ async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_
     await gateway.until(lambda: gateway.subscriptions == 2)
     await opened(gateway, 2, number=2)
     await ordered(mode, gateway)
-    assert (await status(gateway))[1:] == (0, "training goes on behind step 1")
+    assert (await status(gateway))[1:] == (0, "training goes on after step 1")
     assert (await fault(gateway, 2)).keys() == {"2"}
     assert await recovered.codes() == {0, -signal.SIGKILL}
     assert last_words(recovered.outputs()) == undisturbed
@@ -146,7 +146,7 @@ async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
     await gateway.retry()
     strategy, code, info = await status(gateway)
     assert (strategy, code) == ("retry", 0)
-    assert "it had gone on by itself behind step 1: the control plane did not answer" in info
+    assert "it had gone on by itself after step 1: the control plane did not answer" in info
     recovered.hurry()
     assert await recovered.codes() == {0}
     assert last_words(recovered.outputs()) == undisturbed

@@ -178,7 +178,7 @@ SAYS: dict[str, Any] = {
     "switch_link": {"link_switched": LinkSwitched(rebuild=True)},
     "stand": {"standing": Standing(step=1, place=Standing.BOUNDARY, kept=[Kept(rank=rank, step=1) for rank in range(WORLD)])},
 }
-"""What a rank answers that trains behind step 1."""
+"""What a rank answers that trains after step 1."""
 
 
 async def test_a_new_pod_that_reaches_nobody_on_its_first_link_joins_the_others_on_their_backups(

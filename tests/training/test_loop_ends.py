@@ -37,7 +37,7 @@ async def test_a_loop_that_is_shorter_on_one_rank_ends_the_job(way: str, environ
     """With an error that names the rank and both steps, at once, and whatever is left of restarts."""
     launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="16,15,16", WAY=way, **environment)
     assert await launcher.code(within=45) == 1
-    reason = r"rank 1 left its loop behind step 15 of 1[56], and ranks \[0, 2\] wait for it in step 16: all ranks"
+    reason = r"rank 1 left its loop after step 15 of 1[56], and ranks \[0, 2\] wait for it in step 16: all ranks"
     assert re.search(f"rekindle-train ERROR training abandoned reason={reason}", alone.printed)
     assert "all ranks begin again" not in alone.printed
     assert "complete" not in alone.printed
@@ -58,7 +58,7 @@ async def test_a_shorter_loop_ends_a_job_of_a_cluster(job: Job) -> None:
     await job.start()
     for pod in ("worker-0", "worker-1"):
         assert await job.started[pod].code() != 0
-    assert "rank 2 left its loop behind step 15 of 15, and ranks [0, 1, 3] wait for it in step 16" in job.outputs()
+    assert "rank 2 left its loop after step 15 of 15, and ranks [0, 1, 3] wait for it in step 16" in job.outputs()
 
 
 def ranks_that_end(patience: float = 0) -> Ranks:
@@ -75,9 +75,7 @@ def test_a_rank_that_waits_in_a_further_collective_is_asked_where_it_stands() ->
     ranks.says(0, **LEFT)
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=16, collectives=31))
     assert ranks.looks(QUIET_SECONDS + 2) == 1
-    assert uneven(ranks.membership).startswith(
-        "rank 0 left its loop behind step 15 of 16, and ranks [1] wait for it in step 16: "
-    )
+    assert uneven(ranks.membership).startswith("rank 0 left its loop after step 15 of 16, and ranks [1] wait for it in step 16: ")
 
 
 @pytest.mark.parametrize(("patience", "asked"), [(0, 0), (60, 1)])

@@ -31,7 +31,7 @@ async def paused(job: Job, gateway: GatewayPeer) -> int:
     await gateway.pause()
     code, words = await stopped(gateway)
     assert code == 0
-    return int(words.removeprefix("training stands behind step "))
+    return int(words.removeprefix("training stands after step "))
 
 
 async def replaced_manager(job: Job, gateway: GatewayPeer) -> None:
@@ -47,7 +47,7 @@ async def test_a_paused_job_ends_as_if_nothing_had_happened(job: Job, gateway: G
     step = await paused(job, gateway)
     assert [job.steps(rank)[-1]["step"] for rank in range(WORLD)] == [step] * WORLD
     await gateway.go_on()
-    assert await status(gateway) == ("continue", 0, f"training goes on behind step {step}")
+    assert await status(gateway) == ("continue", 0, f"training goes on after step {step}")
     assert gateway.metadata["ReportRecoverStatus"] == [{"rekindle-attempt": "attempt-1"}]
     assert await job.codes() == {0}
     assert job.final() == reference
@@ -134,9 +134,9 @@ async def test_a_manager_that_dies_in_the_pause_is_followed_by_one_that_lets_tra
     await replaced_manager(job, gateway)
     if told_again:
         await gateway.pause()
-        assert await stopped(gateway, 2) == (0, f"training stands behind step {step}")
+        assert await stopped(gateway, 2) == (0, f"training stands after step {step}")
     await gateway.go_on()
-    assert await status(gateway) == ("continue", 0, f"training goes on behind step {step}")
+    assert await status(gateway) == ("continue", 0, f"training goes on after step {step}")
     assert gateway.metadata["ReportRecoverStatus"] == [{"rekindle-attempt": "attempt-1"}]
     assert await job.codes() == {0, -9}
     assert job.final() == reference

@@ -65,7 +65,7 @@ async def test_a_part_that_nobody_has_any_more_is_the_checkpoint_s(alone: Standa
         ("nobody else", "session(replicas): rank 0 names itself alone, so a rank that is lost takes its state along"),
         ("contradiction", "session(replicas): rank 0 names [0, 1], and rank 1 names [1]; ranks that have the same"),
         ("late groups", "session(after_update): process groups were made inside the session; make them before it"),
-        ("a step too many", "training.guard: all 4 steps are done; the loop begins behind `training.step`"),
+        ("a step too many", "training.guard: all 4 steps are done; the loop begins after `training.step`"),
         ("no checkpoints", "session(checkpoints): Nothing has no newest and no write and no read"),
     ],
 )

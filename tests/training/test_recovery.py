@@ -54,7 +54,7 @@ async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
     await gateway.retry()
     assert await status(gateway) == ("retry", 405, "rank 1 is gone")
     await gateway.in_place(1, uuid="attempt-2")
-    assert await status(gateway, 2) == ("recover", 0, "training goes on behind step 4")
+    assert await status(gateway, 2) == ("recover", 0, "training goes on after step 4")
     assert await recovered.codes() == {0}
     assert last_words(recovered.outputs()) == undisturbed
     assert "spare assigned to a rank" in recovered.outputs()
@@ -70,7 +70,7 @@ async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
     assert await opened(gateway, 2, 3) == ["recover", "exit"]
     await gateway.elsewhere(1)
     await recovered.backup(1)
-    assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
+    assert await status(gateway) == ("recover", 0, "training goes on after step 4")
     assert await recovered.started["worker-0"].code() == 0
     assert await recovered.started["backup-1"].code() == 0
     assert await recovered.started["worker-1"].code() == 128 + signal.SIGKILL
@@ -134,7 +134,7 @@ async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
     assert await fault(gateway) == {"1": type_}
     assert await opened(gateway, 1) == ["retry", "recover", "exit"]
     await gateway.retry()
-    assert await status(gateway) == ("retry", 0, "training goes on behind step 4")
+    assert await status(gateway) == ("retry", 0, "training goes on after step 4")
     assert await recovered.codes() == {0}
     assert last_words(recovered.outputs()) == undisturbed
 
@@ -263,7 +263,7 @@ async def test_a_recovery_behind_the_last_step_is_answered(recovered: Job, gatew
     await fault(gateway)
     await opened(gateway, 3)
     await gateway.in_place(3)
-    assert await status(gateway) == ("recover", 0, "training goes on behind step 12")
+    assert await status(gateway) == ("recover", 0, "training goes on after step 12")
     assert await recovered.codes() == {0}
     assert last_words(recovered.outputs()) == undisturbed
 
@@ -466,7 +466,7 @@ async def test_lost_connections_that_nobody_is_to_blame_for_are_the_networks(job
         assert await fault(gateway) == {"3": "2"}
         assert await opened(gateway, 3) == ["retry", "recover", "exit"]
         await gateway.retry()
-        assert await status(gateway) == ("retry", 0, "training goes on behind step 1")
+        assert await status(gateway) == ("retry", 0, "training goes on after step 1")
         await asyncio.gather(*(rank.finish(2) for rank in ranks))
 
 

@@ -135,7 +135,7 @@ async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> 
 async def test_an_update_that_fails_everywhere_leaves_the_checkpoint(train: Train, undisturbed: Undisturbed) -> None:
     """No rank has the state behind the step, and none can go back: this is said, and the next start goes on at the checkpoint."""
     failed = await train(code=1, EVERY="2", FAULTS=",".join(f"{rank}:5:updated" for rank in range(WORLD)), **BY_ITSELF)
-    assert "no rank has the state behind step 5" in failed.outputs()
+    assert "no rank has the state after step 5" in failed.outputs()
     assert last_words((await train(EVERY="2")).outputs()) == await undisturbed()
 
 

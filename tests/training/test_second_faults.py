@@ -156,7 +156,7 @@ async def test_a_damaged_checkpoint_leads_to_the_one_before(
     printed = await alone.run(script=SCRIPT, EVERY="2")
     assert last_words(printed) == await undisturbed()
     assert f"{newest}: rank " in printed
-    assert "the one behind step 4 is read" in printed
+    assert "the one after step 4 is read" in printed
     names = {entry.name for entry in (alone.folder / "checkpoints").iterdir()}
     assert names == {"step-00000006", "step-00000006.damaged", "step-00000008"}
 

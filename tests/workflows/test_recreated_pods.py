@@ -278,5 +278,5 @@ async def test_pods_of_which_nobody_knows_who_they_were_are_not_waited_for(tempo
     async with training(temporal, job, cluster=TheirCluster(job)) as (world, peer):
         await peer.report_fault(3)
         incident = await restarted(world, peer)
-        assert "nobody knows who held pod rank 1" in incident.ladder[0].reason
+        assert "it is not known which pods held pod rank 1" in incident.ladder[0].reason
         assert peer.carried_out == ["stop_train", "on_global_rank"]

@@ -187,7 +187,7 @@ class Streams:
             self.wanted.add(order.job_id)
             raise NotAttached(f"the stream of job {order.job_id} is not at this gateway")
         if order.session and order.session != stream.session:
-            raise NotAttached(f"job {order.job_id} has subscribed anew, and is told all that it lacks")
+            raise NotAttached(f"job {order.job_id} has subscribed again, and receives all that it lacks")
         if self._sides and (aside := _aside(order)):
             stream.recovery = stream.recovery if order.trace else recovery  # an order of tracing is not answered
             await self._sides.deliver(order.job_id, *aside)

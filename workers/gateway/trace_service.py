@@ -59,7 +59,7 @@ class TraceService(profiling_pb2_grpc.TrainingDataTraceServicer):
         async def found() -> wire.DataStatusRes:
             state = await self._job(request.jobNsName)
             if state.trace is None:
-                raise NotFound(f"nobody has switched the tracing of job {request.jobNsName}")
+                raise NotFound(f"tracing was never switched for job {request.jobNsName}")
             return switches(state.trace, f"successfully get the status of job[{request.jobNsName}]")
 
         return await self._answered(context, found, wire.DataStatusRes)

@@ -161,7 +161,7 @@ class AskedByMarks:
 
         pods = made(await ops.reader.until(job, lambda pods: bool(made(pods)), RECREATED))
         if not pods:
-            raise Conflict(f"the Ascend Operator has not made the pod of rank {lost.rank} of AscendJob {job.name} anew yet")
+            raise Conflict(f"the Ascend Operator has not recreated the pod of rank {lost.rank} of AscendJob {job.name} yet")
         return pods[0]
 
     async def _may_live(self, ops: PodAccess, pod: Object) -> bool:

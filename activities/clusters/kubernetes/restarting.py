@@ -183,7 +183,7 @@ async def _never_started(ops: PodAccess, job: Workload) -> Workload:
     if not status.get("startTime"):
         return job
     if not any(one["type"] == "Suspended" and one["status"] == "True" for one in status.get("conditions", ())):
-        raise Conflict(f"{job.kind.name} {job.name} is told to suspend, and its controller has not said yet that it is")
+        raise Conflict(f"{job.kind.name} {job.name} is being suspended, and its controller has not confirmed it yet")
     change = {"metadata": _as_read(job), "status": {"startTime": None}}
     return Workload(job.kind, await ops.api.patch(f"{job.path}/status", change))
 

@@ -150,7 +150,7 @@ def refuse_misnamed(pod: Object) -> None:
     if _says_its_job(metadata) and not is_bare(pod):
         said, namespace = metadata["labels"][keys.JOB_ID], metadata["namespace"]
         raise BadInput(
-            f"metadata.labels.{keys.JOB_ID}: {said!r} is not accepted for a pod that nobody controls, begin it with its "
+            f"metadata.labels.{keys.JOB_ID}: {said!r} is not accepted for a pod without a controller, begin it with its "
             f"namespace and a dot, such as {f'{namespace}.{said}'[:LONGEST_LABEL]!r}"
         )
 
@@ -162,7 +162,7 @@ def _says_its_job(metadata: Object) -> bool:
 def _read(job: Workload) -> JobObject:
     if not job.annotation(keys.PODS).isdecimal():
         raise BadInput(
-            f"metadata.annotations.{keys.PODS}: missing on pods that nobody controls: how many pods with ranks they are"
+            f"metadata.annotations.{keys.PODS}: missing on pods without a controller: the number of pods that have ranks"
         )
     return as_its_pods_say(job)
 

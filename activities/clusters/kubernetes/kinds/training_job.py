@@ -59,7 +59,7 @@ def _read(job: Workload) -> JobObject:
 def _unseen(job: Workload, lost: LostRank, settings: Settings) -> Object:
     """Returns the pod of a lost rank, in the generation of the youngest other pod. Raises NotFound if no other pod is left."""
     if not lost.others:
-        raise NotFound(f"no pod of job {job.name} is left: it starts anew or not at all")
+        raise NotFound(f"no pod of job {job.name} is left: the whole job has to start again")
     youngest = max(lost.others, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
     wanted = pods_of_training_job(job, generation_of(youngest), Places(), settings.gateway_address)
     return next(pod for pod in wanted if pod["metadata"]["annotations"].get(keys.RANK_INDEX) == str(lost.rank))

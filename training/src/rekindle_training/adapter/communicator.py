@@ -58,7 +58,7 @@ def refuse_another() -> None:
     if dist.is_initialized():
         raise RuntimeError(
             "session(): the default process group is there already; leave `init_process_group` out: the session makes the group, "
-            "and makes it anew in each recovery"
+            "and recreates it in each recovery"
         )
 
 

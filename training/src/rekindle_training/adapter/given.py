@@ -83,7 +83,7 @@ def function(what: str, value: object, given: str) -> None:
     if not callable(value):
         raise TypeError(f"{what}: {value!r} is not accepted; {wanted}")
     if inspect.iscoroutinefunction(value):
-        raise TypeError(f"{what}: {_called(value)} is a coroutine function, which nobody awaits; {wanted}")
+        raise TypeError(f"{what}: {_called(value)} is a coroutine function, which is never awaited; {wanted}")
     try:
         signature = inspect.signature(value)
     except ValueError:  # some builtin functions do not tell theirs

@@ -204,7 +204,7 @@ class Training:
         @wraps(train_step)
         def guarded(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
             if self.step >= total:
-                raise RuntimeError(f"training.guard: all {total} steps are done; the loop begins behind `training.step`")
+                raise RuntimeError(f"training.guard: all {total} steps are done; the loop begins after `training.step`")
             result = missed
             for step in self._turns(self.step + 1, total):
                 with step:
@@ -260,7 +260,7 @@ class Training:
                 self._gate.break_off(self.generation)  # with the manager, of which the next one says what follows
         if self._rank.after_update is not None and self._communicator.has_late_groups:
             raise RuntimeError(
-                "session(after_update): process groups were made inside the session; make them before it, behind "
+                "session(after_update): process groups were made inside the session; make them before it, after "
                 "rekindle_training.init_process_group(), so that a replacement has them when `after_update` is called"
             )
 
@@ -292,7 +292,7 @@ class Training:
         own.put(here, self._trained.data if moved else None, self._trained.accelerator)
         if changed := untouched.changed():
             self._attempts.refuse(
-                f"{changed} was changed between session() and the loop of a process that goes on behind step {self.step}, which "
+                f"{changed} was changed between session() and the loop of a process that goes on after step {self.step}, which "
                 "has the state of training there; change it before the session, or only where `training.step == 0`"
             )
 

@@ -118,7 +118,7 @@ class Membership:
             return
         if wish.rebuild.step != self._rank.gate.completed:
             raise StateMismatch(
-                f"training goes on behind step {wish.rebuild.step}, and this rank is behind {self._rank.gate.completed}"
+                f"training goes on after step {wish.rebuild.step}, and this rank is after step {self._rank.gate.completed}"
             )
         self.lost = True
         self._attempts.go_back()
@@ -174,7 +174,7 @@ class Membership:
             except CheckpointUnreadable as error:
                 if not isinstance(self._checkpoints, Checkpoints) or not (older := self._checkpoints.older(step)):
                     raise
-                log.warning("%s; the one behind step %d is read", error, older)
+                log.warning("%s; the one after step %d is read", error, older)
                 damaged.append(step)
                 step = older
             else:

@@ -118,7 +118,7 @@ class Places:
         match self.now:
             case Place.ALONE:
                 raise Refused(
-                    f"{where}: this process replaces another one and is alone before its loop, so nobody answers; make "
+                    f"{where}: this process replaces another one and is alone before its loop, so no rank answers; make "
                     "collectives inside `with step:`"
                 )
             case Place.BEFORE if not self.accepts(EARLY):

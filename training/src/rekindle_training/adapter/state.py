@@ -48,7 +48,7 @@ def refuse(model: torch.nn.Module, objects: Mapping[str, object]) -> None:
         if kind := _unsendable(tensor):
             raise TypeError(
                 f"session(model): {name} is a {kind}, which a replacement could not be given; "
-                "keep it dense, or make it anew in `on_rebuild` and not as a buffer"
+                "keep it dense, or recreate it in `on_rebuild` and not as a buffer"
             )
 
 

@@ -239,9 +239,7 @@ class Attempts:
         if (left := self._rank.launcher_memory.behind(step)) is None:
             if step == 0:
                 return None
-            raise StateMismatch(
-                f"the process that had this rank left neither random numbers nor data position behind step {step}"
-            )
+            raise StateMismatch(f"the process that had this rank left neither random numbers nor data position after step {step}")
         return cast(Own, pickle.loads(left))  # written by a process of this rank
 
     def forget(self) -> None:

@@ -77,6 +77,6 @@ class Vote:
     def _among_pods(self, vote: int, found: Ballot, lines: Lines) -> Ballot:
         for distance in self.distances:
             if (theirs := Ballot.unpacked(lines.exchange(distance, found.packed(vote)), vote)) is None:
-                raise RuntimeError(f"a rank {distance} places behind is in another vote")
+                raise RuntimeError(f"a rank {distance} places before it is in another vote")
             found = found.merged(theirs)
         return found

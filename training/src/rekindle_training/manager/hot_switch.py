@@ -187,14 +187,14 @@ class HotSwitch:
         self._membership.turn_away(self._means.pods.forget_standbys())
         if not failure:
             self._membership.dismiss(self._all_backups(), "another pod has these ranks")
-            return MIGRATION, f"training goes on behind step {standstill.step}, on the backup"
+            return MIGRATION, f"training goes on after step {standstill.step}, on the backup"
         self.give_way(failure)
         repair = Repair(self._membership, await self._means.store, Nobody(self._membership), self._means.rebuild_timeout)
         try:
             step = await repair.run()
         except CannotRepair as error:
             raise CannotRepair(f"{failure}; on the old pod: {error}") from error
-        return CONTINUE, f"training goes on behind step {step}, on the old pod: {failure}"
+        return CONTINUE, f"training goes on after step {step}, on the old pod: {failure}"
 
     async def _switch(self, standstill: Standstill) -> str:
         """Moves the ranks to the backups. Returns why this failed. Empty: a step was completed on the backups."""

@@ -37,7 +37,7 @@ def uneven(membership: Membership) -> str:
     if not others:
         return ""
     return (
-        f"rank {rank} left its loop behind step {step} of {total}, and ranks {sorted(others)} wait for it in step "
+        f"rank {rank} left its loop after step {step} of {total}, and ranks {sorted(others)} wait for it in step "
         f"{min(others.values())}: all ranks have to do the same steps, and a loader may be a batch shorter on one rank"
     )
 

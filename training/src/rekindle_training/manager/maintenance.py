@@ -170,7 +170,7 @@ class Maintenance:
             return ""
         except CannotRepair as error:
             return str(error)
-        self._stopped = (STOPPED, f"training stands behind step {step}")
+        self._stopped = (STOPPED, f"training stands after step {step}")
         if self._asked:
             self.pause()
         return await self._stand(step)
@@ -217,7 +217,7 @@ class Maintenance:
         except Exception as error:
             log.exception("maintenance failed")  # no rank waits for ever
             return f"{type(error).__name__}: {error}"
-        self._end(RECOVERED, f"training goes on behind step {step}", "it was ordered to go on")
+        self._end(RECOVERED, f"training goes on after step {step}", "it was ordered to go on")
         return ""
 
     def _lost_meanwhile(self) -> str:

@@ -251,9 +251,9 @@ class Recovery:
             case _:
                 behind = await self._repaired(self._successors(order))
                 self._dismiss_others(order.ranks)
-                info = f"training goes on behind step {behind}"
+                info = f"training goes on after step {behind}"
                 if self._alone_behind is not None:
-                    info += f"; it had gone on by itself behind step {self._alone_behind}: the control plane did not answer"
+                    info += f"; it had gone on by itself after step {self._alone_behind}: the control plane did not answer"
                 reports.status(RECOVERED, info, RETRY if order.kind is Kind.RETRY else RECOVER, order.attempt)
                 return behind
         return None

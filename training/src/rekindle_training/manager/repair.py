@@ -48,7 +48,7 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
     if not whole:
         if all(at.place == Standing.LOST for at in standing.values()):
             raise CannotRepair("no rank is left, or none can go back to where its step began")
-        raise CannotRepair(f"no rank has the state behind step {step}: its update failed everywhere, or nobody can go back there")
+        raise CannotRepair(f"no rank has the state after step {step}: its update failed on all ranks, or none can go back to it")
     kept = {one.rank: one.own_state for at in standing.values() for one in at.kept if one.step == step and one.rank in broken}
     try:
         return Plan(step, procedures.sources(whole, broken, {rank: standing[rank].replicas for rank in whole}), kept)

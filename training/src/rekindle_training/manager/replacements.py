@@ -185,7 +185,7 @@ class Elsewhere(Nobody):
         """
         if plan.step and (missing := sorted(self.ranks - plan.own_states.keys())):
             raise CannotRepair(
-                f"nobody keeps the random numbers and the data position of rank {missing[0]} behind step {plan.step}"
+                f"no process has the random numbers and the data position of rank {missing[0]} after step {plan.step}"
             )
 
 
