@@ -140,10 +140,6 @@ class Fault(Value):
         """True if the node is cordoned. The scheduler puts no pods on it until somebody uncordons it."""
         return self.decided is not None and self.decided.saw == CORDONED
 
-    def same_as(self, other: "Fault") -> bool:
-        """Returns whether both faults are equal, except for the times at which they were seen and accepted."""
-        return self.untimed() == other.untimed()
-
     def untimed(self) -> "Fault":
         """Returns the fault without the times at which it was seen and accepted."""
         return self.model_copy(update={"seen_at": None, "accepted_at": None})

@@ -62,10 +62,6 @@ RECORDED = {
         orders.change_strategy(JOB, UUID, Strategy.EXIT, NORMAL, (1,)),
         {**STRATEGY, "fault_ranks": NORMAL, "change_strategy": "exit", "node_rank_ids": (1,)},
     ),
-    "exit after a dump": (
-        orders.exit_after_dump(JOB, UUID, (1,)),
-        {**STRATEGY, "change_strategy": "exit", "node_rank_ids": (1,), "extra_params": "dump_exit"},
-    ),
     "downgrade": (
         orders.change_strategy(JOB, UUID, Strategy.DOWNGRADE, NORMAL, (1,)),
         {

@@ -167,9 +167,3 @@ def recover_in_place(job_id: str, uuid: str, faults: tuple[FaultRank, ...], pods
     order = change_strategy(job_id, uuid, Strategy.RECOVER, faults, pods)
     actions = ("change_strategy", "fault_nodes_restart")
     return order.model_copy(update={"actions": actions, "extra_params": "recover-in-place"})
-
-
-def exit_after_dump(job_id: str, uuid: str, pods: tuple[int, ...]) -> Order:
-    """`exit` after a dump, or as the last resort: the agents of these pods end, the others are restarted."""
-    order = change_strategy(job_id, uuid, Strategy.EXIT, pods=pods)
-    return order.model_copy(update={"extra_params": "dump_exit"})
