@@ -140,10 +140,6 @@ class Fault(Value):
         """True if the node is cordoned. The scheduler puts no pods on it until somebody uncordons it."""
         return self.decided is not None and self.decided.saw == CORDONED
 
-    def untimed(self) -> "Fault":
-        """Returns the fault without the times at which it was seen and accepted."""
-        return self.model_copy(update={"seen_at": None, "accepted_at": None})
-
     def is_part_of(self, other: "Fault") -> bool:
         """Returns whether this is the other fault seen again, with no more ranks or pod ranks. Its texts may differ."""
         if (self.source, self.id) != (other.source, other.id):
