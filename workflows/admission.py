@@ -6,12 +6,12 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.policy.placement import admission
 from workflows import steps
-from workflows.incident import Memory
+from workflows.incident import JobContext
 from workflows.journal import Journal
 
 
 class Admission:
-    def __init__(self, known: Memory, journal: Journal) -> None:
+    def __init__(self, known: JobContext, journal: Journal) -> None:
         self._known, self._journal = known, journal
 
     def tell(self) -> None:

@@ -45,7 +45,7 @@ LOOKED_AT = 100
 """Maximum number of nodes that one look of our own reads, as many as a sighting has."""
 
 
-class Memory:
+class JobContext:
     """State of a job, shared by the entity and its incidents."""
 
     def __init__(self, state: JobState) -> None:
@@ -60,7 +60,7 @@ class Memory:
 
 
 class IncidentRun:
-    def __init__(self, case: Case, known: Memory, journal: Journal, shown: Callable[[], None], receipt_to: str) -> None:
+    def __init__(self, case: Case, known: JobContext, journal: Journal, shown: Callable[[], None], receipt_to: str) -> None:
         """Args:
         shown: renews the job's row and page in the Temporal UI.
         receipt_to: session of the stream whose gateway waits for the receipt of these faults; empty: none does.
@@ -318,14 +318,14 @@ def _answer(verdicts: list[Verdict]) -> Verdict:
     return last if first is last else last.with_(asked=Own(outcome=first.outcome, reason=first.reason))
 
 
-async def pause_for_the_cluster(known: Memory) -> None:
+async def pause_for_the_cluster(known: JobContext) -> None:
     try:
         await workflow.wait_condition(lambda: bool(known.state.ended), timeout=UNANSWERED, timeout_summary="wait for the cluster")
     except TimeoutError:
         pass
 
 
-async def look(known: Memory, journal: Journal) -> bool:
+async def look(known: JobContext, journal: Journal) -> bool:
     """Reads the job's pods and the nodes of its faults from the cluster; False: the cluster did not answer.
 
     If a sighting arrived meanwhile, the result is not used.

@@ -7,14 +7,14 @@ from temporalio import workflow
 
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
-from workflows.incident import Memory
+from workflows.incident import JobContext
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
 """Pause before the deletion is tried again; it doubles each time that the cluster refuses, up to the second value."""
 
 
-class Broom:
-    def __init__(self, known: Memory) -> None:
+class LeftoverPods:
+    def __init__(self, known: JobContext) -> None:
         self._known = known
         self.pause = FIRST_PAUSE
 

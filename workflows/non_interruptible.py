@@ -12,7 +12,7 @@ from workflows.front import front
 from workflows.mode import Ends, ModeWorkflow, shielded
 
 
-class Concluding(ModeWorkflow):
+class NonInterruptible(ModeWorkflow):
     _cancelled_late = False
 
     def has_been_cancelled(self) -> bool:

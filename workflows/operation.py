@@ -15,12 +15,12 @@ from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import cases
 from workflows.asked import LOST, asked_whether_it_trains
 from workflows.mode import Ends, seconds
-from workflows.non_interruptible import Concluding
+from workflows.non_interruptible import NonInterruptible
 
 CANCELLED = "cancelled by request"
 
 
-class Operation(Concluding):
+class Operation(NonInterruptible):
     uuid = ""
     """Uuid of the attempt that pauses training."""
 

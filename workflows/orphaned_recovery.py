@@ -15,7 +15,7 @@ from rekindle.policy.modes import cases
 from rekindle.policy.modes.mode_table import MODES, About, row_of
 from workflows import job_reducers, steps
 from workflows.dialogue import cancel_and_forget
-from workflows.incident import Memory, look
+from workflows.incident import JobContext, look
 from workflows.journal import Journal
 
 PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
@@ -28,7 +28,7 @@ UNNOTED = 10
 """Maximum number of incidents that the cluster may not have recorded. Modes that repair processes do not need the cluster."""
 
 
-async def is_settled(known: Memory, journal: Journal) -> bool:
+async def is_settled(known: JobContext, journal: Journal) -> bool:
     """Returns whether the lost recovery is settled: it came to its own end, or there was none, or the job has ended.
 
     If not, the last mode cleans up what it left behind.
@@ -62,7 +62,7 @@ def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
     return bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS) and _is_broken(state)
 
 
-async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
+async def _last_of(noted: str, known: JobContext, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
     """Returns the last recovery that had begun, with its end.
 
     Recoveries of earlier incidents are noted on the way. None: the job has ended.
@@ -102,7 +102,7 @@ def _of_incident(state: JobState, incident: int) -> list[str]:
     return [recovery_workflow(state.job, incident, row.mode) for row in MODES]
 
 
-async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
+async def _end_of(recovery: str, known: JobContext) -> RecoveryEnd | None:
     """Waits for the end of a recovery; None: the job has ended meanwhile.
 
     A recovery that exceeds the deadline of its mode is ended, as its parent would have done.
@@ -123,7 +123,7 @@ async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
     return None
 
 
-async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
+async def _conclude(known: JobContext, journal: Journal, end: RecoveryEnd) -> None:
     """Stores what the recovery did as if this workflow had started it.
 
     A cancelled recovery does not say what it left behind, so its backup pods are deleted.
@@ -139,7 +139,7 @@ async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
         await look(known, journal)  # the recovery changed pods, which was not known until now
 
 
-async def _delete_backups(known: Memory) -> None:
+async def _delete_backups(known: JobContext) -> None:
     """Deletes all backup pods of the job.
 
     They are not known by name, so a later sweep could not delete them. A restart would delete them, and does not wait for this.
@@ -157,7 +157,7 @@ def _is_broken(state: JobState) -> bool:
     return bool(state.ended) or any(not fault.backup for fault in cases.counting(state, workflow.now()))
 
 
-async def _backups_are_deleted(known: Memory) -> bool:
+async def _backups_are_deleted(known: JobContext) -> bool:
     try:
         await steps.delete_backups(known.state.job.id)
     except ActivityError as error:

@@ -15,7 +15,7 @@ from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import faulty_ranks, recovery_opening
 from workflows.asked import asked_whether_it_trains
 from workflows.mode import Ends, seconds
-from workflows.non_interruptible import Concluding
+from workflows.non_interruptible import NonInterruptible
 from workflows.opening import open_recovery
 
 NEWS = timedelta(seconds=1)
@@ -31,7 +31,7 @@ Afterwards the order is sent again; our manager carries out an order once.
 """
 
 
-class ProcessLevel(Concluding):
+class ProcessLevel(NonInterruptible):
     """Mode that repairs processes. Its `carry_out` sends the order after the opening and returns the answer."""
 
     known: tuple[Fault, ...] = ()

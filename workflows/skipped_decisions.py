@@ -11,12 +11,12 @@ from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import observe_only
 from rekindle.policy.modes.cases import Case
 from workflows import job_reducers
-from workflows.incident import Memory
+from workflows.incident import JobContext
 from workflows.journal import Journal
 
 
-class Declined:
-    def __init__(self, known: Memory, journal: Journal) -> None:
+class SkippedDecisions:
+    def __init__(self, known: JobContext, journal: Journal) -> None:
         self._known, self._journal = known, journal
         self._told: dict[int | None, tuple[str, ...]] = {}
         """Last message about each pod rank.

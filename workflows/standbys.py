@@ -16,12 +16,12 @@ from rekindle.model.standby import Upkeep
 from rekindle.policy.placement import standbys
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
-from workflows.incident import Memory
+from workflows.incident import JobContext
 from workflows.journal import Journal
 
 
 class Standbys:
-    def __init__(self, known: Memory, journal: Journal) -> None:
+    def __init__(self, known: JobContext, journal: Journal) -> None:
         self._known, self._journal = known, journal
         self._trying: ActivityHandle[StandbysNow] | None = None
 

@@ -36,11 +36,11 @@ from rekindle.policy.operations import links
 from workflows import again, attachments, faults, job_reducers, orphaned_recovery, steps, ui_text
 from workflows.admission import Admission
 from workflows.attachments import Standing
-from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
+from workflows.incident import IncidentRun, JobContext, look, pause_for_the_cluster
 from workflows.journal import Journal
-from workflows.leftover_pods import Broom
+from workflows.leftover_pods import LeftoverPods
 from workflows.shown import Shown
-from workflows.skipped_decisions import Declined
+from workflows.skipped_decisions import SkippedDecisions
 from workflows.standbys import Standbys
 
 ROOM = 200
@@ -69,19 +69,19 @@ class TrainingJob:
     def __init__(self, given: object) -> None:
         state, self._left_out = stored.read(JobState, given, needed=("job",))
         self._is_readable = state is not None
-        self.known = Memory(state or JobState.of(NOBODY))
+        self.known = JobContext(state or JobState.of(NOBODY))
         self.incident: IncidentRun | None = None
         self._is_resting = False
         self._receipt_to = ""
         """Session of the stream whose gateway waits for the first order that the faults lead to."""
         self.journal = Journal(self._to_remember)
-        self._broom = Broom(self.known)
+        self._leftovers = LeftoverPods(self.known)
         self._standbys = Standbys(self.known, self.journal)
         self._admission = Admission(self.known, self.journal)
         is_new = workflow.info().continued_run_id is None
         self._shown = Shown({} if is_new or not self._is_readable else ui_text.job_row(self.state, None))
         self._told: tuple[Fault, ...] = ()
-        self._declined = Declined(self.known, self.journal)
+        self._skipped = SkippedDecisions(self.known, self.journal)
 
     @property
     def state(self) -> JobState:
@@ -186,7 +186,7 @@ class TrainingJob:
             self._show()
             return
         heard = self.known.sightings
-        pause = due - now if due else self._broom.pause if left else LOOKS_AFTER
+        pause = due - now if due else self._leftovers.pause if left else LOOKS_AFTER
         why = "a fault is given time" if due else "delete what was left behind" if left else "look at the job"
         if standbys and not due and standbys - now < pause:
             pause, why = standbys - now, "see to the standbys"
@@ -204,7 +204,7 @@ class TrainingJob:
         except TimeoutError:
             if standbys and self._standbys_are_due():
                 return
-            if left and not due and await self._broom.sweep(self._has_work):
+            if left and not due and await self._leftovers.sweep(self._has_work):
                 self.journal.soon(self.journal.remember())
             elif not due and heard == self.known.sightings and not self._has_work() and await look(self.known, self.journal):
                 self._show()
@@ -247,7 +247,7 @@ class TrainingJob:
         if case.plan.modes and not self.state.job.observe:
             await self._recover(case)
         else:
-            self._declined.take(case)
+            self._skipped.take(case)
             self._show()
 
     async def _await_stream(self) -> None:
@@ -295,8 +295,8 @@ class TrainingJob:
     def _begin_again(self) -> None:
         """Drops what was said and tried before the incident, as a new run does: after it, the same may be said again."""
         self._told = ()
-        self._declined = Declined(self.known, self.journal)
-        self._broom = Broom(self.known)
+        self._skipped = SkippedDecisions(self.known, self.journal)
+        self._leftovers = LeftoverPods(self.known)
 
     async def _tell_what_comes_due(self) -> None:
         """Sends faults that become due during an incident to the running mode. Other news may arrive at the same time."""

@@ -17,7 +17,7 @@ def found() -> list[str]:
     """Returns a line for each message: the folder, the name of the call and the text, separated by tabs."""
     trees = {path: ast.parse(path.read_text()) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     raised = {_name(node.exc) for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Raise)} - {""}
-    lines = set()
+    lines: set[str] = set()
     for path, tree in trees.items():
         folder = path.relative_to(ROOT).parts[0]
         for node in ast.walk(tree):

@@ -1,35 +1,39 @@
 """A fictitious mode: this file and its row are all that the control plane would need to try one more, besides a word in `Mode`.
 
-It has the word of the online retry, as words are members of an enumeration.
+It has the word of process rescheduling, as words are members of an enumeration.
 """
+
+from typing import ClassVar
 
 from temporalio import workflow
 
+from rekindle.model.dialogue import ReportKind
 from rekindle.model.fault import FaultKind
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.verdict import Verdict
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes.mode_table import About, ModeRow
-from workflows.mode import NOTHING, Ends, ModeWorkflow
+from workflows.mode import NOTHING, Ends
+from workflows.non_interruptible import NonInterruptible
 
 ROW = ModeRow(
-    mode=Mode.ONLINE_RETRY,
+    mode=Mode.PROCESS_RESCHEDULING,
     workflow="Nudge",
     procedure="tests.fakes.fake_mode",
     begins="the job is nudged",
     about=About.RANKS,
-    serves=(FaultKind.PROCESS,),
+    serves=(FaultKind.NODE,),
     reasons_against=lambda state, _pod_rank: () if state.job.pods == 2 else ("only a job of two pods can be nudged",),
-    limits=("retry",),
+    limits=("repair",),
 )
 
 
 @workflow.defn(name=ROW.workflow, failure_exception_types=[Exception])
-class Nudge(ModeWorkflow):
+class Nudge(NonInterruptible):
     """Does nothing, and says so."""
 
     MODE = ROW.mode
-    EXPECTS = ()
+    EXPECTS: ClassVar[tuple[ReportKind, ...]] = ()
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
@@ -41,4 +45,4 @@ class Nudge(ModeWorkflow):
 
     async def _procedure(self) -> str:
         async with self.phase(ROW.begins):
-            raise Ends(Outcome.ESCALATE, "nudging did not help")
+            raise Ends(Outcome.ESCALATE, "nudging did not help", training=Training.LOST)

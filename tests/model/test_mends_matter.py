@@ -18,7 +18,7 @@ from workflows.device_check import StressTest
 from workflows.hot_switch import HotSwitch
 from workflows.incident import IncidentRun
 from workflows.job_rescheduling import JobRescheduling
-from workflows.leftover_pods import Broom
+from workflows.leftover_pods import LeftoverPods
 from workflows.link_failover import LinkFailover
 from workflows.mode import Ends, ModeWorkflow
 from workflows.process_level import ProcessLevel
@@ -56,10 +56,10 @@ def two_pods_of_one_rank_block_every_mode(patch: pytest.MonkeyPatch) -> None:
 def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
     """Treats a clean-up as done without running it, so that it is not retried."""
 
-    async def swept(broom: Broom, interrupted: object) -> bool:
+    async def swept(leftovers: LeftoverPods, interrupted: object) -> bool:
         return True
 
-    patch.setattr(Broom, "sweep", swept)
+    patch.setattr(LeftoverPods, "sweep", swept)
 
 
 def new_pods_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ from tests.support.job_views import job as a_job_object
 from tests.support.job_views import node as a_node
 from tests.support.job_views import pod as a_pod
 from workflows import faults, job_reducers
-from workflows.incident import LOOKED_AT, IncidentRun, Memory
+from workflows.incident import LOOKED_AT, IncidentRun, JobContext
 
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
 
@@ -390,7 +390,7 @@ def of_a_recovery(job: Job, found: JobState) -> list[Any]:
     case = cases.next_case(found.with_(problems=(), faults=tuple(Standing(fault=one.fault) for one in found.faults)), NOW)
     assert case
     run = IncidentRun.__new__(IncidentRun)
-    run.case, run._known, run._number = case, Memory(found), 1  # without a workflow
+    run.case, run._known, run._number = case, JobContext(found), 1  # without a workflow
     run._situation = situation(job).with_(faults=case.faults)
     gone = ManagerGone(how=f"manager {'u' * LONGEST_NAME}/{NOW.isoformat()} is another process")
     return [run._context(NOW), FaultsNow(faults=case.faults), gone]
