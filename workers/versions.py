@@ -35,6 +35,10 @@ PAUSE = 0.2
 TAKE_OVER_LIMIT = 60.0
 """Seconds within which the server must make a version current: it takes 2 to 5 for the first one of a deployment."""
 
+FIRST_WAKING, LONGEST_WAKING = timedelta(seconds=15), timedelta(minutes=10)
+"""Pause before a workflow that has not moved is signalled again; it doubles each time. A job moves after its recovery, which may
+take long, and each signal adds events to its history."""
+
 EVERY = 5.0
 """Seconds between two checks of the other versions."""
 
@@ -103,7 +107,8 @@ class Upgrades:
     def __init__(self, client: Client, build_id: str, *, alone: bool = False) -> None:
         self._client, self._build_id, self._alone = client, build_id, alone
         self._silences = Silences()
-        self._woken: set[str] = set()  # runs that were signalled; a busy one moves later by itself
+        self._wakings: dict[str, tuple[datetime, timedelta]] = {}
+        """Next signal to each run that has not moved, and the pause after it. A busy one moves when it is idle."""
 
     async def take_over(self) -> None:
         """Makes our version current if it should be; returns as soon as it is, or as another version rightly is.
@@ -170,8 +175,11 @@ class Upgrades:
         for workflow in await deployment.list_open(self._client, other.build_id):
             if lost:
                 await self._move(workflow, other)
-            elif workflow.workflow_type in MOVES_ON and workflow.run_id not in self._woken:
+            elif workflow.workflow_type in MOVES_ON and self._is_to_be_woken(workflow.run_id):
                 await self._wake(workflow)
+
+    def _is_to_be_woken(self, run_id: str) -> bool:
+        return run_id not in self._wakings or _now() >= self._wakings[run_id][0]
 
     async def _move(self, workflow: WorkflowExecution, other: Version) -> None:
         words = {"workflow": workflow.id, "from": other.build_id}
@@ -192,7 +200,8 @@ class Upgrades:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it has moved on already
                 logger.warning("workflow not signalled", extra={"workflow": workflow.id, "error": error.message})
                 return
-        self._woken.add(workflow.run_id)
+        pause = self._wakings[workflow.run_id][1] if workflow.run_id in self._wakings else FIRST_WAKING
+        self._wakings[workflow.run_id] = (_now() + pause, min(2 * pause, LONGEST_WAKING))
 
     async def drain(self) -> None:
         """Returns when our workers are not needed. That is at once if ours is the current and only version with workers, since

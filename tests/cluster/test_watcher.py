@@ -144,7 +144,7 @@ async def test_a_watch_that_was_open_for_long_is_opened_again_at_once(
     cluster = BreakingCluster(client.socket)
     async with watching(cluster, Peer()):
         await cluster.last.wait()
-    assert [record.__dict__["in_seconds"] for record in caplog.records if "broke" in record.message] == [
+    assert [record.__dict__["in_seconds"] for record in caplog.records if "interrupted" in record.message] == [
         0.001, 0.002, 0.004, last,
     ]  # fmt: skip
     await cluster.close()

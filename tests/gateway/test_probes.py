@@ -140,7 +140,7 @@ async def test_a_process_that_waits_for_its_api_server_lives_and_ends_when_told(
     async with started("control", short_path, REKINDLE_HEALTH_PORT=port, **cluster) as process:
         assert process.stderr
         async with asyncio.timeout(START_LIMIT):
-            while b"the API server does not answer, trying again" not in (line := await process.stderr.readline()):
+            while b"API server not reached, retrying" not in (line := await process.stderr.readline()):
                 assert line, "it ended"
         assert await probe(port, "healthz") == (200, "ok")
         assert await probe(port, "readyz") == (503, "it starts")

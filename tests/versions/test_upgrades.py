@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from rekindle.plans import Plans
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.changed import HurriedHotSwitchOfAWorker
 from tests.support.harness import Control, Harness, a_job, harness, sub_health
+from workers import versions
 from workers.control import MODES
 from workers.versions import Upgrades
 from workflows.job_rescheduling import JobRescheduling
@@ -109,7 +111,8 @@ async def test_a_recovery_ends_with_the_code_that_began_it(temporal: WorkflowEnv
         assert (await this.world.incident(1)).verdict is Outcome.RECOVERED
         assert await this.ran() == (this.old, True)
 
-        await this.job_is_on(this.new.build_id)
+        async with keeping(this.new):
+            await this.job_is_on(this.new.build_id)
         await this.loads()
         await this.peer.pause()
         assert (await this.world.incident(2)).verdict is Outcome.RECOVERED
@@ -134,7 +137,32 @@ async def test_an_incident_ends_with_the_code_that_began_it(temporal: WorkflowEn
         assert [verdict.mode for verdict in incident.ladder] == [Mode.HOT_SWITCH, Mode.JOB_RESCHEDULING]
         assert incident.verdict is Outcome.RECOVERED
         assert (await this.ran())[0] == this.old
-        await this.job_is_on(this.new.build_id)
+        async with keeping(this.new):
+            await this.job_is_on(this.new.build_id)
+
+
+async def test_a_busy_job_is_woken_again_until_it_has_moved(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One signal may come before the server announces the version to the job, and a recovery takes minutes."""
+    monkeypatch.setattr(versions, "EVERY", 0.1)
+    monkeypatch.setattr(versions, "FIRST_WAKING", timedelta(seconds=0.1))
+    async with upgrade(temporal) as this:
+        run = temporal.client.get_workflow_handle(this.world.entity.id, run_id=(await this.world.entity.describe()).run_id)
+        await this.loads()
+        await this.new.start()
+        async with keeping(this.new):
+            async with asyncio.timeout(30):
+                while await _signals(run) < 3:
+                    await asyncio.sleep(0.03)
+            await this.peer.pause()
+            await this.job_is_on(this.new.build_id)
+        assert (await this.world.incident(1)).verdict is Outcome.RECOVERED
+
+
+async def _signals(run: WorkflowHandle[Any, Any]) -> int:
+    history = await run.fetch_history()
+    return sum(event.HasField("workflow_execution_signaled_event_attributes") for event in history.events)
 
 
 async def test_what_waits_for_days_moves_to_the_new_version(temporal: WorkflowEnvironment) -> None:
@@ -241,11 +269,12 @@ async def test_an_old_worker_works_until_its_recoveries_have_ended(temporal: Wor
         await this.loads()
         await this.new.start()
         drain = asyncio.create_task(Upgrades(this.world.client, this.old).drain())
-        await this.peer.pause()
-        await this.world.incident(1)
-        await this.job_is_on(this.new.build_id)
-        async with asyncio.timeout(30):
-            await drain
+        async with keeping(this.new):
+            await this.peer.pause()
+            await this.world.incident(1)
+            await this.job_is_on(this.new.build_id)
+            async with asyncio.timeout(30):
+                await drain
         assert await deployment.count_open(this.world.client, this.old) == 0
 
 
