@@ -336,7 +336,7 @@ async def test_a_fault_that_somebody_else_tells_meanwhile_is_over_with_the_repai
         script.before_status = is_told
         await peer.report_fault(3)
         assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
-        assert fields(peer.received[1])[2] == ["0:1", "3:1"]
+        assert fields(peer.received[-1])[2] == ["0:1", "3:1"]
         await _stands_no_more(world, peer)
         assert (await world.status()).state.incidents == 1
 
