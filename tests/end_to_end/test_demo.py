@@ -78,7 +78,7 @@ def test_the_demo_of_a_drain_says_which_nodes_were_left(tmp_path: Path, argument
 def test_the_demo_of_a_process_fault_is_one_object_too(
     tmp_path: Path, arguments: list[str], ladder: list[tuple[str, str]]
 ) -> None:
-    """With the keys of a hot switch's, how long the fault took to be known, and how long until the next step."""
+    """The result object has the keys of a hot switch, the time until the fault was detected, and the time until the next step."""
     result = demonstrated(tmp_path, arguments)
     assert [(step["mode"], step["verdict"]) for step in result["ladder"]] == ladder
     assert result["parameters_equal"]

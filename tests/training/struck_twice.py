@@ -94,7 +94,7 @@ if os.environ.get("ENTERS") == "early":
 
 
 def tell() -> None:
-    """As an optimizer that is spread over ranks does."""
+    """Averages the parameters over all ranks, as an optimizer does that is spread over ranks."""
     if struck(0).exists():
         strike("telling")
     for parameter in model.parameters():

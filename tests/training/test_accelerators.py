@@ -1,4 +1,4 @@
-"""What differs on a device, as far as it shows without one."""
+"""Differences on a device, as far as they can be tested without one."""
 
 import json
 import pickle

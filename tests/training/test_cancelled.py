@@ -14,7 +14,7 @@ from rekindle_training.manager.recovery import Recovery
 from rekindle_wire.training_pb2 import Hello
 
 TURNS = 6
-"""Of the loop, in which a recovery that is cancelled comes to its end."""
+"""Turns of the event loop in which a cancelled recovery ends."""
 
 
 def training() -> Membership:

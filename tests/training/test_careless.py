@@ -61,14 +61,15 @@ async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(
 
 @pytest.mark.parametrize("how", ["parameter", "buffer", "large buffer"])
 async def test_a_codebook_of_which_rows_move_late_is_repaired(how: str, alone: Standalone, beside: Standalone) -> None:
-    """By whichever way it is written, and long after the first steps were looked at."""
+    """A run ends with the bits of an undisturbed one, however the rows are written, and long after the first steps were
+    checked."""
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="codes", HOW=how, FAULT="1:7")
     assert "repaired step=6" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH="codes", HOW=how))
 
 
 async def test_what_a_replacement_changes_before_its_loop_is_refused(alone: Standalone) -> None:
-    """It has the state of training there, which the script would overwrite without a word."""
+    """A replacement has the state of training before its loop. A script that overwrites it is refused."""
     wish = "changes between session and loop"
     printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH=wish, FAULT="1:5")
     assert "lr of optimizer was changed between session() and the loop of a process that goes on behind step 4" in printed
@@ -81,7 +82,8 @@ async def test_an_error_of_the_rehearsal_says_that_it_is_one(alone: Standalone) 
 
 
 async def test_an_optimizer_that_holds_another_one_is_copied_with_it(alone: Standalone, beside: Standalone) -> None:
-    """Its moments move once in a step that is repeated, and in the rehearsal, which would change training by itself."""
+    """The moments of the inner optimizer move once in a repeated step. The same holds for the rehearsal, which would otherwise
+    change training by itself."""
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="container", FAULT="1:5", COPIES="1")
     assert "repaired step=4" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH="container"))

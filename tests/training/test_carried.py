@@ -153,7 +153,7 @@ async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: 
     ],
 )
 def test_what_a_turn_reads_before_it_assigns_it(body: str, expected: set[str]) -> None:
-    """The source of the loop says it."""
+    """A name that the loop's source reads before it assigns it is found."""
     (loop,) = ast.parse(f"for step in steps:\n{textwrap.indent(body, '    ')}").body
     assert isinstance(loop, ast.For)
     assert set(Reads(loop).found) == expected
@@ -196,7 +196,7 @@ def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:
 
 
 def matters(body: str, name: str, update: str = "optimizer.step()") -> bool:
-    """Whether this variable matters in a loop with these lines."""
+    """Returns whether this variable matters in a loop with these lines."""
     lines = f"for step in steps:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
     (loop,) = ast.parse(lines).body
     assert isinstance(loop, ast.For)

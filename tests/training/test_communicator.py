@@ -78,7 +78,7 @@ def _obey(communicator: Communicator, told: Connection) -> None:
 
 
 def _waits(communicator: Communicator, says: Connection) -> None:
-    """In the group that the script has made."""
+    """Waits in a collective of the group that the script has made."""
     try:
         dist.all_reduce(torch.zeros(1), group=communicator._own_groups[0].made)
     except RuntimeError:
@@ -86,7 +86,7 @@ def _waits(communicator: Communicator, says: Connection) -> None:
 
 
 def _lets_wait(_communicator: Communicator, _says: Connection) -> None:
-    """Takes part in nothing."""
+    """Takes part in no collective."""
 
 
 def _forks_and_dies(_: Communicator, says: Connection) -> None:
@@ -129,7 +129,7 @@ def test_a_killed_rank_is_noticed_although_a_worker_of_it_lives() -> None:
 
 
 def _sends_late(_: Communicator, says: Connection) -> None:
-    """What is waited for comes when there would be no more time to connect."""
+    """Sends a message only when there would be no more time to connect."""
     threading.Event().wait(_SOON * 1.5)
     dist.send(torch.ones(1), 1)
     says.send("sent")
@@ -145,7 +145,7 @@ def _receives(_: Communicator, says: Connection) -> None:
 
 
 def test_a_message_between_two_ranks_may_take_longer_than_they_had_to_connect() -> None:
-    """As any collective: a large one takes its time, and so does who sends it."""
+    """A message may take its time like any collective, and so may its sender."""
     ranks = Ranks(_sends_late, _receives, join_seconds=_SOON)
     try:
         assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
@@ -250,7 +250,7 @@ def test_who_connects_to_a_member_that_is_lost_is_not_waited_for() -> None:
 
 
 class _Accelerators(Backend):
-    """In the place of NCCL or HCCL, which need their devices: a collective ends when it is aborted."""
+    """A backend in place of NCCL or HCCL, which need their devices. A collective ends when it is aborted."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -293,7 +293,7 @@ def _waits_on_an_accelerator(says: Connection) -> None:
 
 
 def test_what_waits_on_an_accelerator_is_aborted_in_each_group_of_the_generation() -> None:
-    """Its library has connections of its own, which torch does not show."""
+    """Collectives on an accelerator are aborted, since its library has connections of its own that torch does not show."""
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_waits_on_an_accelerator, args=(there,), daemon=True)
     process.start()

@@ -41,7 +41,7 @@ OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_refused(given: dict[str, Any], words: str) -> None:
-    """Before anything of the job is touched, also outside of a job."""
+    """An argument is refused before anything of the job is touched, also outside of a job."""
     with pytest.raises(TypeError, match=words):
         rekindle_training.session(**{"model": MODEL, "optimizer": OPTIMIZER, "checkpoint_every": 0, **given})
 

@@ -29,7 +29,7 @@ async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
 async def test_a_switched_job_ends_as_if_nothing_had_happened(
     job: Job, gateway: GatewayPeer, reference: list[bytes], pod_rank: int
 ) -> None:
-    """After a hot switch of any pod, rank 0's included, final parameters are equal bit for bit and no step ran twice. Process,
+    """Final parameters are equal bit for bit, and no step ran twice, after a hot switch of any pod, rank 0's included. Process,
     pod and node of the switched ranks change, those of the survivors do not, and all are in the new generation."""
     await prepared(job, gateway, pod_rank)
     await gateway.migrate()
@@ -60,7 +60,7 @@ async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: Ga
 
 
 async def test_the_replaced_ranks_wait_for_the_end_of_their_pod(job: Job, gateway: GatewayPeer) -> None:
-    """They neither train nor end: a pod that ends by itself has ended its rank, as a cluster counts it."""
+    """The replaced ranks neither train nor end, since a pod that ends by itself has ended its rank for the cluster."""
     job.slow_down()
     await prepared(job, gateway, pod_rank=1)
     replaced = job.children("worker-1")
@@ -77,7 +77,7 @@ async def test_the_replaced_ranks_wait_for_the_end_of_their_pod(job: Job, gatewa
 async def test_the_old_pod_may_be_deleted_while_training_is_paused(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Between the report of the pause and the migration the old pod's death is no fault and disturbs nothing."""
+    """The death of the old pod between the report of the pause and the migration is no fault, and disturbs nothing."""
     await prepared(job, gateway, pod_rank=1)
     job.started["worker-1"].kill()
     await job.started["worker-1"].code()
@@ -100,7 +100,7 @@ async def test_training_goes_on_where_it_was_when_the_backup_dies(job: Job, gate
 
 
 async def test_migration_fails_when_neither_backup_nor_old_pod_is_left(job: Job, gateway: GatewayPeer) -> None:
-    """With the backup and the old pod gone there is nothing to go on with, and the status says 406."""
+    """Migration fails with status 406, since nothing is left with which to go on."""
     job.environment["REKINDLE_REBUILD_TIMEOUT"] = "3"
     await prepared(job, gateway, pod_rank=1)
     for pod in ("backup-1", "worker-1"):
@@ -171,7 +171,7 @@ async def test_the_comparison_of_final_parameters_is_honest(job: Job, gateway: G
 
 
 def digests(printed: str) -> set[str]:
-    """Of the final parameters; all ranks have printed them."""
+    """Returns the digests of the final parameters, which all ranks have printed."""
     finals = [line.split() for line in last_words(printed)]
     assert sorted(rank for _, rank, _, _ in finals) == ["0", "1", "2", "3"]
     return {digest for _, _, _, digest in finals}
@@ -208,7 +208,8 @@ async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: Ga
 
 
 async def test_a_job_of_one_pod_offers_no_migration(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Where every rank would be switched nobody could hand its state over: the offer is exit, and training goes on."""
+    """A job whose every rank would be switched is offered only `exit`, since no rank could hand its state over. Training goes
+    on."""
     await job.start(0, 1)
     await gateway.hot_switch(0, 1, 2, 3)
     assert await gateway.strategies() == ["exit"]

@@ -60,7 +60,7 @@ def test_a_manager_is_of_the_job_of_its_token_where_nobody_says_it(tmp_path: Pat
 
 @pytest.mark.parametrize(("said", "file"), [("", "/var/run/secrets/rekindle.io/token"), ("/elsewhere/t", "/elsewhere/t")])
 def test_the_cluster_says_where_it_is(said: str, file: str) -> None:
-    """Or the owner's template mounts it where we look."""
+    """The path of the token comes from the environment of the cluster, or is where the owner's template mounts it."""
     source = {"MINDX_TASK_ID": "a-job", "MINDX_SERVER_IP": "10.0.0.1", "REKINDLE_TOKEN_FILE": said}
     assert ManagerEnvironment.read(source).token_file == Path(file)
 

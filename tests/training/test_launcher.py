@@ -143,7 +143,7 @@ def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], named: st
     ],
 )
 def test_a_wrong_flag_of_a_job_without_a_control_plane_is_named(flags: list[str], named: str) -> None:
-    """Those that only the launcher's own manager can honour."""
+    """Flags that only the launcher's own manager can honour are checked."""
     with pytest.raises(UsageInvalid, match=named):
         parse(flags, {})
 
@@ -176,7 +176,7 @@ def test_the_first_failure_decides_and_ends_the_others(launcher: Launch, tmp_pat
 
 
 def test_a_rank_that_a_signal_ended_counts_as_shells_count_it(launcher: Launch) -> None:
-    """128 and the number of the signal."""
+    """The exit code is 128 and the number of the signal."""
     process = launcher("os.kill(os.getpid(), signal.SIGKILL)", "--nnodes=2")
     lines(process)
     assert process.returncode == 128 + signal.SIGKILL
@@ -256,7 +256,7 @@ def test_a_terminals_interrupt_reaches_each_rank_once_and_nobody_else_complains(
 
 
 def test_a_manager_is_given_up_when_it_ends_again_and_again() -> None:
-    """And not for having ended as often in the whole life of a job."""
+    """A manager is given up when it ends several times in quick succession, and not for as many ends in a job's whole life."""
     assert not ends_again_and_again([0.0, 1.0, 2.0, 3.0], 4.0)
     assert ends_again_and_again([0.0, 1.0, 2.0, 3.0, 4.0], 5.0)
     assert not ends_again_and_again([0.0, 100.0, 200.0, 300.0, 400.0], 401.0)
@@ -298,7 +298,7 @@ def test_what_a_program_leaves_behind_ends_with_it(launcher: Launch, tmp_path: P
 
 
 def test_a_script_that_is_not_there_is_a_wrong_argument(launcher: Launch) -> None:
-    """It is said before anything is started."""
+    """The error is reported before anything is started."""
     process = launcher("", "--nnodes=2", "missing.py")
     _, errors = process.communicate(timeout=ENDS_SECONDS)
     assert process.returncode == 2
@@ -346,13 +346,13 @@ def test_a_log_folder_stays_where_it_was_when_a_script_changes_its_own() -> None
 
 
 def ends_as(program: str) -> str:
-    """The last thing that it prints."""
+    """Returns the last thing that the program prints."""
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=ENDS_SECONDS, check=True)
     return done.stdout.splitlines()[-1]
 
 
 def test_a_signal_reaches_a_process_that_is_only_beginning() -> None:
-    """It would have been lost, as its maker ignores it."""
+    """A signal is not lost although the process that makes the new one ignores it."""
     assert (
         ends_as("""
 import os, signal
@@ -375,7 +375,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def test_a_spare_that_nobody_needed_ends_as_its_script_would(tmp_path: Path) -> None:
-    """What it has registered for its end is done."""
+    """Functions that the script has registered for its end are called."""
     (tmp_path / "rank.py").write_text('import atexit, os; atexit.register(print, "cleaned", flush=True); os.environ["RANK"]')
     assert (
         ends_as(f"""

@@ -1,4 +1,4 @@
-"""What a rank leaves in memory to the process that follows it, whenever it was killed."""
+"""State that a rank leaves in memory for the process that follows it, whenever the rank was killed."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ def test_what_was_left_last_of_a_step_is_found_by_the_next_process() -> None:
 
 
 def test_a_torn_writing_does_not_count() -> None:
-    """Who was killed in the middle of one has left the one before it."""
+    """A process that is killed in the middle of a write has left the state of the write before it."""
     memory = os.memfd_create("test")
     before = LauncherMemory(memory)
     for number in range(6):

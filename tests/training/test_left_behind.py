@@ -1,4 +1,4 @@
-"""What a rank has started ends with it, and a pod survives the end of the process that makes all others."""
+"""Processes that a rank has started end with the rank, and a pod survives the end of the process that makes all others."""
 
 import asyncio
 import os
@@ -68,13 +68,13 @@ def script(folder: Path, text: str) -> str:
 
 
 async def gone(*processes: psutil.Process) -> bool:
-    """All of them, in a moment."""
+    """Waits until all these processes are gone."""
     _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=10)
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 async def ready(alone: Standalone, *ranks: int) -> dict[int, list[psutil.Process]]:
-    """What each of these ranks has started."""
+    """Waits until these ranks are ready, and returns the processes that each has started."""
     for rank in ranks:
         await alone.prints(f"ready {rank}")
     return {rank: [psutil.Process(pid) for pid in pids(alone, "child", rank)] for rank in ranks}
@@ -95,7 +95,7 @@ async def test_what_a_killed_rank_has_started_ends_with_it(method: str, alone: S
 
 
 async def test_workers_and_their_server_end_with_their_rank(alone: Standalone, tmp_path: Path) -> None:
-    """Those of a data loader that is not forked: the server, its workers and what looks after their resources."""
+    """A data loader that is not forked ends with its rank: the server, its workers and what looks after their resources."""
     await alone.start(script=script(tmp_path, NO_TORCH + WORKERS), ranks=1)
     started = (await ready(alone, 0))[0]
     assert len(started) >= 3
@@ -115,7 +115,7 @@ async def test_nothing_is_left_of_a_pod_that_is_killed(victim: str, alone: Stand
 
 
 async def test_what_a_rank_leaves_behind_that_ended_well_is_left_alone(alone: Standalone, tmp_path: Path) -> None:
-    """As with torchrun: an upload goes on, for instance."""
+    """Processes of a rank that ended well are left alone, as with torchrun, so that an upload goes on."""
     await alone.run(script=script(tmp_path, FAMILY), ranks=1)
     left = [psutil.Process(pid) for pid in pids(alone, "child", 0)]
     assert [process.status() for process in left] == [psutil.STATUS_SLEEPING] * 3
@@ -140,7 +140,7 @@ async def test_a_job_whose_zygote_is_killed_before_its_first_step_begins_again(a
 async def test_a_job_whose_zygote_is_killed_goes_on_at_its_checkpoint(
     flags: list[str], alone: Standalone, undisturbed: Undisturbed
 ) -> None:
-    """As often as --max-restarts allows, to the bits of an undisturbed run."""
+    """A job begins again as often as --max-restarts allows, and ends with the bits of an undisturbed run."""
     launcher = await alone.start("--max-restarts=1", *flags, EVERY="2", PACE_MS="50")
     await alone.prints("progress step=1")
     async with asyncio.timeout(60):
@@ -192,7 +192,7 @@ def test_a_zygote_that_is_stopped_again_and_again_is_ended() -> None:
 
 
 async def test_a_spare_that_is_killed_while_it_waits_is_followed_by_another_one(alone: Standalone, tmp_path: Path) -> None:
-    """In a moment, and not at the next fault."""
+    """A killed spare is followed by another one in a moment, and not at the next fault."""
     text = "import os\nos.write(1, f'spare {os.getpid()}\\n'.encode())\n" + NO_TORCH + WAITS + "wait_for('ends')"
     launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
     await alone.prints("spare parked")
@@ -207,7 +207,7 @@ async def test_a_spare_that_is_killed_while_it_waits_is_followed_by_another_one(
 
 
 async def test_spares_that_fail_again_and_again_are_given_up(alone: Standalone, tmp_path: Path) -> None:
-    """With the code of the last one; the job goes on without."""
+    """Spares that fail are given up with the code of the last one, and the job goes on without spares."""
     text = 'import os, sys\nif b"RANK" not in os.environ._data:\n    sys.exit(5)\n' + NO_TORCH + "wait_for('ends')"
     launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
     await alone.prints("spare ended early, not replaced code=5")
@@ -254,7 +254,7 @@ if __name__ == "__main__":
     [("helpers", "helped 1"), ("forkserver", "batches 4"), ("spawn", "batches 4"), ("fork", "batches 4")],
 )
 async def test_a_rank_makes_processes_in_every_way(makes: str, said: str, alone: Standalone, tmp_path: Path) -> None:
-    """Whether by torch's `spawn` or by a data loader, and in whichever context."""
+    """A rank can make processes by torch's `spawn` and by a data loader, in any context."""
     await alone.start("--spares=1", script=script(tmp_path, MAKES.replace("sys.argv[1]", repr(makes))), ranks=1)
     assert await alone.started[0].code() == 0
     assert said in alone.printed

@@ -56,7 +56,7 @@ def test_a_check_begins_where_the_loop_stands() -> None:
 
 
 def test_no_step_begins_between_the_question_and_the_agreement() -> None:
-    """Who was asked where it stands goes no further: otherwise the agreed step could lie behind it."""
+    """A loop that was asked where it stands does not go on. The agreed step could otherwise lie behind it."""
     gate = opened(completed=4)
     gate.hold()
     crossed = threading.Event()
