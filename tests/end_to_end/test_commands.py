@@ -101,7 +101,7 @@ def test_logs_of_a_pod_are_printed(shell: Shell) -> None:
 
 
 def test_a_job_whose_pods_wait_says_so(shell: Shell) -> None:
-    """A job that asks for more than a node has is waiting, in the list and on its page, which has the scheduler's words."""
+    """A job that asks for more than a node has is waiting, in the list and on its page, which has the scheduler's message."""
     shell("submit", "-", standard_input=JOB.replace("name: idle", "name: big").replace("ranksPerPod: 1", "ranksPerPod: 9"))
     listed = until(lambda: next((row for row in shell.json("jobs") if row["name"] == "big"), None))
     assert listed["phase"] == "waiting: 2 of 2 pods have no node"

@@ -44,7 +44,7 @@ def demonstrated(directory: Path, arguments: list[str]) -> dict[str, Any]:
 @pytest.mark.timeout(400)
 @pytest.mark.same_path("a demo, as a machine reads it")
 def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
-    """Ignored, in the real scheduler's words, and training was not touched."""
+    """The fault is ignored with the message of the real scheduler, and training is not touched."""
     result = demonstrated(tmp_path, ["hot-switch", "--cluster", "kubernetes", "--no-spare"])
     assert (result["mode"], result["verdict"], result["policy_after"]) == ("hot switch", "ignored", "ignore")
     assert "0/2 nodes are available" in result["reason"]

@@ -1,5 +1,5 @@
-"""`kubectl drain` of node after node under a training job, on a real control plane: it takes a moment longer, and no step is lost
-as long as a node is free. Where none is, the job's owner has the word."""
+"""`kubectl drain` of node after node under a training job, on a real control plane. A drain takes a moment longer, and no step is
+lost as long as a node is free. The job's owner decides where none is free."""
 
 import asyncio
 import json

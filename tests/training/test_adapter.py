@@ -96,7 +96,7 @@ DRAWS: list[Callable[[], float]] = [
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_generator_that_was_not_read_again_has_not_moved(seed: int) -> None:
-    """Whatever was drawn, and also where the next number was drawn in advance, or a generator was set back to where it was."""
+    """A generator draws the same again, whatever was drawn before, and also after it was set back to an earlier position."""
     order = random.Random(seed)
     for _ in range(50):
         for way in order.choices(DRAWS, k=order.randrange(3)):
@@ -211,7 +211,8 @@ def test_of_a_long_step_log_only_the_end_is_read(tmp_path: Path) -> None:
 
 
 def test_a_step_log_does_not_grow_beyond_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full file is put aside and the one before it goes; the last step is known all the time, also right behind the change."""
+    """A full file is put aside and the one before it is removed. The last step is known at any time, also right after the
+    change."""
     monkeypatch.setattr("rekindle_training.adapter.step_log.LARGEST", 2000)
     with closing(StepLog(rank_environment(tmp_path))) as log:
         for step in range(1, 101):

@@ -97,7 +97,7 @@ class Rank:
         self.boundary = Boundary(self.trained)
 
     def begin(self) -> None:
-        """All that comes before the update."""
+        """Does everything that comes before the update."""
         self.model(torch.rand(8, 4)).sum().backward()
         random.random()
         self.model.eval()
@@ -260,7 +260,7 @@ def test_a_parameter_that_is_replaced_in_a_step_is_found() -> None:
 
 
 def test_layers_that_come_while_training_runs_are_remembered_too() -> None:
-    """A buffer of a layer that was added behind the first step."""
+    """A buffer is remembered that belongs to a layer added after the first step."""
     rank = Rank()
     rank.boundary.remember()
     late = nn.BatchNorm1d(4)

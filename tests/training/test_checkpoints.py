@@ -17,7 +17,7 @@ from tests.training.trained_ranks import adam, torch_optimizer, written_and_read
 
 
 class Plain(torch.optim.Optimizer):
-    """An optimizer written by somebody who never heard of closures."""
+    """An optimizer that does not support closures."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.01})

@@ -204,7 +204,7 @@ async def test_a_store_of_the_script_s_own_that_fails_does_not_end_training(alon
 
 @pytest.mark.parametrize("loop", [{}, {"NO_SCOPE": "yes"}], ids=["with step:", "no scope"])
 async def test_a_store_that_fails_is_no_fault_of_its_rank(loop: dict[str, str], job: Job, gateway: GatewayPeer) -> None:
-    """The control plane hears of no fault and is asked for nothing, and the next checkpoint is tried when it is due."""
+    """The control plane receives no fault and is asked for nothing, and the next checkpoint is tried when it is due."""
     job.script, job.arguments = SCRIPT, []
     job.environment |= {"EVERY": "4", "STORE": "yes", **loop}
     (job.folder / "broken").touch()

@@ -295,7 +295,7 @@ def after_ten(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 class Knows(Dataset[int]):
-    """Is told its epoch."""
+    """A dataset that is told its epoch."""
 
     epoch = -1
 

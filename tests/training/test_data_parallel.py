@@ -30,7 +30,7 @@ async def test_sums_are_those_of_an_undisturbed_run(options: str, kind: str, alo
 
 @pytest.mark.same_path("DDP's buckets are carried")
 async def test_a_checkpoint_has_the_layout_of_the_buckets(alone: Standalone, beside: Standalone) -> None:
-    """All ranks that begin again at it sum as training has summed there."""
+    """Ranks that begin again at a checkpoint sum as training has summed before it."""
     printed = await alone.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="3", WRAP="")
     assert "all ranks restarted from the last checkpoint" in printed
     assert last_words(printed) == last_words(await beside.run(WRAP=""))

@@ -99,7 +99,7 @@ async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_
 async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats_a_step(
     mode: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """All orders of the attempt come again, and find nothing that is broken; nobody is replaced for them."""
+    """All orders of the attempt come again, and find nothing that is broken. No rank is replaced for them."""
     recovered.environment["PACE_MS"] = "1000"
     await struck_in(mode, recovered, gateway)
     await ordered(mode, gateway)
@@ -118,7 +118,7 @@ async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats
 
 
 async def struck_in(mode: str, job: Job, gateway: GatewayPeer) -> None:
-    """Rank 2 is struck, and the recovery is open."""
+    """Strikes rank 2, and returns when the recovery is open."""
     job.environment |= {"KIND": "memory" if mode == "retry" else "kill", "FAULTS": "2:2:backward"}
     await job.start()
     await fault(gateway)

@@ -94,7 +94,7 @@ def test_one_changed_bit_changes_the_digest(hashed: Hashed) -> None:
 @of_hosts_and_of_accelerators
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex128, torch.int64, torch.uint8])
 def test_the_digest_sees_the_highest_bits(dtype: torch.dtype, hashed: Hashed) -> None:
-    """Signs and exponents as well as what is lowest: two words whose upper bits change do not make up for each other."""
+    """Signs and exponents count as much as the lowest bits. Two words whose upper bits change do not cancel each other out."""
     content = torch.arange(1, 65).to(dtype)
     words = content.view(torch.uint8).view(-1, 8)
     digests = {hashed(content)}
@@ -117,7 +117,7 @@ def test_the_digest_sees_signs(dtype: torch.dtype, hashed: Hashed) -> None:
 
 @of_hosts_and_of_accelerators
 def test_words_that_change_places_change_the_digest(hashed: Hashed) -> None:
-    """Neighbours, and words of the same place in two chunks."""
+    """Neighbouring words that change places are found, and so are words of the same place in two chunks."""
     content = torch.arange(2 * CHUNK + 3)
     assert len({hashed(one) for one in (content, swapped(content, 5, 6), swapped(content, 5, 5 + CHUNK))}) == 3
 

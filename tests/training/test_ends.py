@@ -116,7 +116,7 @@ async def test_an_emergency_save_takes_as_long_as_it_takes(start: Start) -> None
 
 
 async def test_ranks_that_take_longer_than_their_grace_are_killed_and_named(start: Start) -> None:
-    """--grace-seconds is the user's word for it."""
+    """The grace period that the user sets is --grace-seconds."""
     pod = await start("--grace-seconds=1")
     pod.process.kill(signal.SIGTERM)
     assert await pod.process.code() == 128 + signal.SIGTERM
@@ -126,7 +126,7 @@ async def test_ranks_that_take_longer_than_their_grace_are_killed_and_named(star
 
 
 async def test_a_second_signal_ends_all_ranks_at_once(start: Start) -> None:
-    """Whoever asks twice does not want to wait."""
+    """A second signal means that the user does not want to wait."""
     pod = await start(LIMITS="launcher.grace.REPEATED_SECONDS=0")
     pod.process.kill(signal.SIGTERM)
     await pod.prints("saving", 2)

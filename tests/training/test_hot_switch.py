@@ -46,7 +46,7 @@ async def test_a_switched_job_ends_as_if_nothing_had_happened(
 
 
 async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A backup that starts behind the order costs no time: training pauses when it is loaded and not before."""
+    """A backup that starts after the order costs no time: training pauses when it is loaded and not before."""
     job.slow_down()
     await job.start()
     await gateway.hot_switch(2, 3)
@@ -89,7 +89,7 @@ async def test_the_old_pod_may_be_deleted_while_training_is_paused(
 
 
 async def test_training_goes_on_where_it_was_when_the_backup_dies(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A backup that dies behind the pause costs nothing: the order to migrate lets the old ranks go on."""
+    """A backup that dies after the pause costs nothing: the order to migrate lets the old ranks go on."""
     await prepared(job, gateway, pod_rank=1)
     await job.lose("backup-1")
     await gateway.migrate()
@@ -151,7 +151,8 @@ async def test_orders_that_come_again_are_carried_out_once(job: Job, gateway: Ga
 @pytest.mark.same_path("a corrupted migration")
 @pytest.mark.parametrize("left_out", ["optimizer", "bit"])
 async def test_a_migration_that_is_not_exact_does_not_count(job: Job, gateway: GatewayPeer, left_out: str) -> None:
-    """Ranks are compared after its first step: a missing state of the optimizer, or one flipped bit, ends training in words."""
+    """Ranks are compared after the first step of a migration. A missing state of the optimizer, or one flipped bit, ends training
+    with an explanation."""
     job.environment["REKINDLE_TAMPER"] = left_out
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
@@ -161,7 +162,7 @@ async def test_a_migration_that_is_not_exact_does_not_count(job: Job, gateway: G
 
 @pytest.mark.same_path("a corrupted migration")
 async def test_the_comparison_of_final_parameters_is_honest(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Random numbers are each rank's own, so that nothing but the end shows that they are other ones."""
+    """Random numbers are each rank's own, so that only the final parameters show that they are other ones."""
     job.environment["REKINDLE_TAMPER"] = "rng"
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
@@ -231,7 +232,7 @@ async def test_a_frozen_backup_is_found_out_in_time(job: Job, gateway: GatewayPe
 
 
 async def test_a_switch_that_comes_with_the_last_step_lets_training_end(job: Job, gateway: GatewayPeer) -> None:
-    """Nothing is offered, so that nobody restarts a job that is about to be done; every rank is let go."""
+    """No strategy is offered, so that nobody restarts a job that is about to be done. All ranks are let go."""
     await job.manager()
     held = RankMessage(held=Held(step=3, total=3))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:

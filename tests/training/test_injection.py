@@ -91,7 +91,7 @@ async def test_a_backup_that_fails_behind_the_pause_is_gone_when_it_is_reported(
 
 
 def test_a_restarted_job_is_spared() -> None:
-    """The generation that the cluster counts says whether this is a job's first life."""
+    """A job's first life is recognized by the generation that the cluster counts."""
     fault = json.dumps([{"fault": "pause-hangs"}])
     assert Injection.read({"REKINDLE_INJECT": fault, "REKINDLE_GENERATION": "0"}).pause_hangs
     assert not Injection.read({"REKINDLE_INJECT": fault, "REKINDLE_GENERATION": "1"}).pause_hangs
@@ -134,7 +134,7 @@ def trained(model: torch.nn.Module) -> Trained:
     ],
 )
 def test_a_fault_strikes_at_its_place_in_the_step(place: str, done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward pass of training, the end of a backward pass, or a forward pass of an evaluation; once."""
+    """A fault is raised once: in a forward pass of training, at the end of a backward pass, or in an evaluation."""
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "exception", "rank": 0, "step": 1, "place": place}]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     model = torch.nn.Linear(1, 1)
@@ -158,7 +158,7 @@ def test_a_fault_strikes_at_its_place_in_the_step(place: str, done: list[str], m
 
 
 def test_a_signal_strikes_after_the_last_update_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scope of the step calls it at its end; an error there could not be repeated, and is refused."""
+    """A signal is raised by the scope of the step at its end. An error there could not be repeated, and is refused."""
     kill = {"fault": "kill", "rank": 0, "step": 2, "place": "updated"}
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([kill]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)

@@ -39,7 +39,7 @@ def test_without_memory_nothing_is_left() -> None:
 
 
 def test_memory_that_cannot_be_written_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says it once. What was left before stays, and is not taken for what belongs to a later step."""
+    """The log says it once. Earlier state stays, and is not taken for that of a later step."""
     memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     before = LauncherMemory(memory)
     before.leave(4, b"left")

@@ -82,7 +82,7 @@ async def ready(alone: Standalone, *ranks: int) -> dict[int, list[psutil.Process
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 async def test_what_a_killed_rank_has_started_ends_with_it(method: str, alone: Standalone, tmp_path: Path) -> None:
-    """Also what has left its session, its parent or its environment; what another rank has started lives on."""
+    """A process ends even if it has left its session, its parent or its environment. Processes of another rank live on."""
     text = FAMILY + WAITS + "time.sleep(1000) if life == '0' else sys.exit(0)"
     launcher = await alone.start(f"--start-method={method}", script=script(tmp_path, text), ranks=2)
     started = await ready(alone, 0, 1)
@@ -105,7 +105,7 @@ async def test_workers_and_their_server_end_with_their_rank(alone: Standalone, t
 
 @pytest.mark.parametrize("victim", ["launcher", "zygote"])
 async def test_nothing_is_left_of_a_pod_that_is_killed(victim: str, alone: Standalone, tmp_path: Path) -> None:
-    """Neither of its processes, nor of theirs, whichever of the two that hold them is killed."""
+    """No process of a pod or of its ranks is left, whichever of the two that hold them is killed."""
     launcher = await alone.start(script=script(tmp_path, FAMILY + WAITS + "time.sleep(1000)"), ranks=1)
     started = (await ready(alone, 0))[0]
     (zygote,) = children(launcher.pid)
@@ -127,7 +127,7 @@ async def test_what_a_rank_leaves_behind_that_ended_well_is_left_alone(alone: St
 
 
 async def test_a_job_whose_zygote_is_killed_before_its_first_step_begins_again(alone: Standalone, tmp_path: Path) -> None:
-    """Nothing is lost with that, and --max-restarts is not used."""
+    """No step is lost, and --max-restarts is not used."""
     text = NO_TORCH + WAITS + "time.sleep(1000) if life == '0' else sys.exit(0)"
     launcher = await alone.start(script=script(tmp_path, text), ranks=2)
     await ready(alone, 0, 1)
@@ -162,7 +162,7 @@ async def test_a_job_whose_zygote_is_killed_and_that_may_not_begin_again_ends_wi
 
 
 async def test_a_rank_that_is_lost_while_the_zygote_is_stopped_is_replaced(alone: Standalone) -> None:
-    """The zygote goes on, and tells of the end that it has missed; no rank begins again for it."""
+    """The zygote goes on, and reports the end that it has missed. No rank begins again for it."""
     launcher = await alone.start("--spares=1", script=PROTECTED, ranks=2, EVERY="0", WAITS="3")
     async with asyncio.timeout(60):
         while len(list(alone.folder.glob("waits-3-*"))) < 2:
@@ -178,7 +178,7 @@ async def test_a_rank_that_is_lost_while_the_zygote_is_stopped_is_replaced(alone
 
 
 def test_a_zygote_that_is_stopped_again_and_again_is_ended() -> None:
-    """Another one follows, as after each end of a zygote. One that has gone on by itself is left alone."""
+    """The zygote is followed by another one, as after each end of a zygote. One that has gone on by itself is left alone."""
     pod = Mock(_is_zygote_stopped=True, _zygote_stops=[])
     for _ in range(STARTS):
         Pod._rouse_zygote(pod)
@@ -262,6 +262,6 @@ async def test_a_rank_makes_processes_in_every_way(makes: str, said: str, alone:
 
 
 async def test_a_script_that_starts_its_ranks_itself_is_refused(alone: Standalone, tmp_path: Path) -> None:
-    """The launcher has started them."""
+    """The script is refused, since the launcher has started its ranks."""
     printed = await alone.run(code=1, script=script(tmp_path, MAKES.replace("sys.argv[1]", repr("ranks"))), ranks=1)
     assert "this process was made by rank 0 and is none itself: `rekindle-train --nproc-per-node N` starts the ranks" in printed

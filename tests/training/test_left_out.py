@@ -1,4 +1,4 @@
-"""A rank that leaves a collective out of a step ends the job, in words, and one that only takes long is waited for."""
+"""A rank that leaves a collective out of a step ends the job with an explanation, and one that only takes long is waited for."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WORDS = "ranks [1] have come to the end of step 3, and ranks [0, 2] wait for the
 @pytest.mark.same_path("a rank leaves a collective out of a step")
 @pytest.mark.parametrize("way", ["inner break", "inner continue"])
 async def test_a_rank_that_leaves_a_collective_out_ends_the_job(way: str, alone: Standalone) -> None:
-    """The step is repeated once, ends as before, and the words name who waits for whom; restarts would not help."""
+    """The step is repeated once and ends as before. The text names which rank waits for which, and the job is not restarted."""
     launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="4,3,4", TOTAL="4", WAY=way)
     assert await launcher.code(within=90) == 1
     assert f"rekindle-train ERROR training abandoned reason={WORDS}" in alone.printed
@@ -98,7 +98,7 @@ def test_what_took_long_before_may_take_long_again(ranks: Ranks) -> None:
 
 
 def test_a_job_whose_ranks_often_stand_so_is_asked_less_and_less(ranks: Ranks) -> None:
-    """Each time costs it a step."""
+    """A question costs the job a step."""
     asked = []
     for step in range(5, 9):
         ranks.says(0, heartbeat=beat(10 * step, step=step, votes=True))
@@ -112,12 +112,12 @@ def test_a_job_whose_ranks_often_stand_so_is_asked_less_and_less(ranks: Ranks) -
 
 
 def stand(ranks: Ranks, *, other: Standing | None = None) -> str:
-    """Rank 0 says that it votes, and rank 1 that it is in its step; what the manager makes of it."""
+    """Sends that rank 0 votes and rank 1 is in its step, and returns the manager's conclusion."""
     return left_out(ranks.membership, {0: Standing(step=4, place=Standing.VOTES), 1: other or Standing(step=4)})
 
 
 def doubt(ranks: Ranks) -> None:
-    """The same step is broken off twice."""
+    """Interrupts the same step twice."""
     wait(ranks)
     assert ranks.looks(QUIET_SECONDS + 1) == 1
     assert stand(ranks) == ""
@@ -155,7 +155,7 @@ def test_a_rank_that_has_computed_until_then_is_not_accused(ranks: Ranks) -> Non
 
 
 def test_who_waits_for_a_rank_that_is_gone_is_not_accused(ranks: Ranks) -> None:
-    """The rank is replaced."""
+    """The rank that is gone is replaced."""
     doubt(ranks)
     ranks.membership.ended("a/1")
     assert stand(ranks) == ""

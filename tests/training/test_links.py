@@ -107,7 +107,8 @@ async def test_collectives_move_to_the_other_link_and_back(
 async def test_a_link_is_remembered_as_long_as_the_pod_lives(
     linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """A process that takes a rank in its pod begins on the rank's link, whichever manager is there; a new pod on its first."""
+    """A process that takes a rank in its pod begins on the rank's link, whichever manager is there. A new pod begins on its first
+    link."""
     first, backup = (link.address for link in links)
     linked.environment["PACE_MS"] = "1000"
     await paused(linked, gateway)
@@ -366,7 +367,8 @@ async def test_orders_that_come_again_are_answered_again_and_carried_out_once(
 async def test_a_manager_that_dies_while_links_are_switched_is_followed_by_one_that_ends_it(
     phase: str, linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """The next one finds the ranks paused, for which attempt, and on which links; the list and the order to go on are told it."""
+    """The next manager finds the ranks paused, for which attempt, and on which links. The answers to the list and to the order to
+    go on say so."""
     _, backup = links
     linked.environment["REBUILT"] = f"1 {backup.name} wait" if phase == "switching" else "- - -"
     await paused(linked, gateway)

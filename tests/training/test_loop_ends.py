@@ -23,7 +23,7 @@ async def test_training_is_complete_with_its_last_step(alone: Standalone) -> Non
 
 @pytest.mark.parametrize("way", ["break", "loader"])
 async def test_a_loop_that_all_ranks_end_early_is_said_to_be_so(way: str, alone: Standalone) -> None:
-    """An early stop that the script announces ends with 0, and nobody calls it complete."""
+    """An early stop that the script announces ends with 0, and no process reports that training is complete."""
     printed = await alone.run(script=SCRIPT, ranks=2, STEPS="15,15", TOTAL="16", WAY=way, FINISHES="yes")
     assert "rekindle-manager WARNING training ended before its last step step=15 total=16 ranks=[0, 1]" in printed
     assert "complete" not in printed

@@ -43,7 +43,7 @@ async def replaced_manager(job: Job, gateway: GatewayPeer) -> None:
 
 
 async def test_a_paused_job_ends_as_if_nothing_had_happened(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """All ranks stand at one boundary, in the group that they have, and nobody does a step before the order to go on."""
+    """Ranks stand at one boundary, in the group that they have, and none does a step before the order to go on."""
     step = await paused(job, gateway)
     assert [job.steps(rank)[-1]["step"] for rank in range(WORLD)] == [step] * WORLD
     await gateway.go_on()
@@ -130,7 +130,7 @@ async def test_another_maintenance_may_follow_in_the_same_pause(job: Job, gatewa
 async def test_a_manager_that_dies_in_the_pause_is_followed_by_one_that_lets_training_go_on(
     told_again: bool, job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """The ranks say for which attempt they stand, whatever of it is told again."""
+    """Ranks report the attempt for which they stand, whether the order to pause is sent again or not."""
     step = await paused(job, gateway)
     await replaced_manager(job, gateway)
     if told_again:
@@ -149,7 +149,7 @@ async def test_a_manager_that_dies_in_the_pause_is_followed_by_one_that_lets_tra
 async def test_a_manager_that_dies_with_an_order_is_followed_by_one_that_carries_it_out(
     order: str, job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Ranks that are held, or on their way, are met in whatever they do."""
+    """Ranks that are held, or on their way, are reached in whatever they do."""
     job.slow_down(1000)
     await job.start()
     await gateway.report("ReportProgress")
@@ -254,7 +254,8 @@ async def test_a_pause_is_refused_before_the_first_step_and_with_the_last(job: J
 
 
 async def test_a_rank_that_dies_on_the_way_to_the_pause_has_it_answered_behind_the_fault(job: Job, gateway: GatewayPeer) -> None:
-    """The control plane knows what has failed when it hears that training could not be paused; so with the order to go on."""
+    """The control plane knows the fault when it receives that training could not be paused. The same holds for the order to go
+    on."""
     await job.manager()
     holds = {rank: rank != 3 for rank in range(WORLD)}
 

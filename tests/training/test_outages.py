@@ -241,7 +241,7 @@ async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_th
 
 
 async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A pause that nobody ends is over after the configured time, on the old ranks."""
+    """A pause without further orders is over after the configured time, on the old ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
     await job.start(1)
     await gateway.hot_switch(2, 3)
@@ -294,7 +294,7 @@ async def test_a_frozen_rank_is_reported(job: Job, gateway: GatewayPeer) -> None
 
 
 async def test_a_restarted_job_goes_on_from_its_checkpoint(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A killed job repeats the steps behind its newest checkpoint, says how many, and ends with the same bits."""
+    """A killed job repeats the steps after its newest checkpoint, says how many, and ends with the same bits."""
     job.arguments += ["--checkpoint-every", "10"]
     await job.start()
     await job.reached(15)

@@ -52,7 +52,7 @@ async def test_an_optimizer_that_is_spread_over_ranks_goes_on(
 
 
 async def test_a_part_that_nobody_has_any_more_is_the_checkpoint_s(alone: Standalone, plain: list[bytes]) -> None:
-    """Each part is written, and read by the ranks that had it."""
+    """Each part is written to the checkpoint, and read by the ranks that had it."""
     printed = await alone.run("--max-restarts=1", script=STRUCK, KIND="kill", FAULTS="1:8:behind,3:8:behind")
     assert "all ranks restarted from the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
     assert final(alone.folder, WORLD) == plain

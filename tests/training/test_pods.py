@@ -71,7 +71,7 @@ def test_a_restart_that_is_ordered_before_a_launcher_speaks_is_told_to_it() -> N
 async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_better(
     lives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One call that keeps the interpreter's lock silences it, and is no fault."""
+    """A call that keeps the interpreter's lock silences a process, which is no fault."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
     membership = Membership(1)
     membership.lives = lambda _: lives
@@ -88,7 +88,7 @@ async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_bette
 
 
 async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> None:
-    """The cluster has seen the end of its pod; who speaks is left alone, whatever they say."""
+    """The cluster has seen the end of the silent process's pod. A process that sends heartbeats is left alone."""
     membership = Membership(2)
     membership.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
     process, outbox = membership.enroll(Hello(rank=1, role="worker", process="silent"), 1)
@@ -99,7 +99,7 @@ async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> N
 
 @pytest.mark.parametrize(("kind", "vacant"), [(kind, set() if kind is Kind.ELSEWHERE else {1}) for kind in Kind])
 async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind, vacant: set[int]) -> None:
-    """Only the ranks of pods that are replaced may live."""
+    """A silent rank is lost at once, unless its pod is to be replaced: the rank may then still live."""
     membership = Membership(2)
     _, outbox = membership.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
     membership.depart(*membership.enroll(Hello(rank=1, role="worker", process="silent"), 1))
@@ -116,7 +116,7 @@ async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind
 
 
 async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that is frozen, or cut off, takes both."""
+    """A node that is frozen or cut off silences both."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
     membership, pods = Membership(1), Pods()
     LivenessMonitor(membership, pods, patience=0, break_off=lambda: None)

@@ -63,7 +63,7 @@ async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
 async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """All ranks of its pod are, with the random numbers and the data that other pods have kept; the pod's living rank waits."""
+    """All ranks of the pod are taken, with the random numbers and data that other pods have kept. The pod's living rank waits."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
     await recovered.start()
     assert await fault(gateway) == {"2": "1"}
@@ -129,7 +129,7 @@ async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: Ga
 async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
     kind: str, type_: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """The type of the fault says whether another try may help; it is the control plane that orders one."""
+    """The type of the fault says whether a retry may help. The control plane orders it."""
     recovered.environment |= {"KIND": kind, "FAULTS": "1:5:backward"}
     await recovered.start()
     assert await fault(gateway) == {"1": type_}
@@ -141,7 +141,7 @@ async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
 
 
 async def test_a_step_that_fails_in_each_retry_is_a_retry_that_failed(recovered: Job, gateway: GatewayPeer) -> None:
-    """Three times it is tried; then the control plane orders something else, and the ranks stand until it does."""
+    """A retry is tried three times. The control plane then orders something else, and the ranks stand until it does."""
     recovered.environment |= {"FAULTS": "1:5:backward", "ONCE": "no"}
     await recovered.start()
     await fault(gateway)
@@ -241,7 +241,7 @@ async def test_a_rank_that_is_lost_behind_the_offers_needs_another_attempt(
 async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attempt(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """Training stands already, so that nobody has to stop it again."""
+    """Training stands already, so that it need not be stopped again."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward,2:5:rebuilt"}
     await recovered.start()
     await fault(gateway)
@@ -347,7 +347,7 @@ def test_a_pod_whose_ranks_another_one_has_taken_is_asked_for_no_replacement() -
 
 
 def test_a_pod_that_came_as_a_backup_is_replaced_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manager that has just come is told again what the one before carried out; later the order is a new one."""
+    """A new manager is told again what the one before carried out. An order that comes later is a new one."""
     made = Membership(2)
     for rank in range(2):
         made.enroll(Hello(rank=rank, role="backup", process=f"pod-{rank}/0/1", protocol=PROTOCOL), 3)

@@ -92,8 +92,8 @@ def at_places(path: str, **places: str) -> list[ParameterSet]:
     ],
 )
 async def test_a_step_that_fails_is_repeated(faults: str, train: Train, undisturbed: Undisturbed) -> None:
-    """Wherever it fails, on one rank or several: parameters, moments, random numbers, data, schedule and scale are, to the bit,
-    those of an undisturbed run."""
+    """A step may fail at any place, on one rank or several. Parameters, moments, random numbers, data, schedule and scale are, to
+    the bit, those of an undisturbed run."""
     job = await train(FAULTS=faults)
     assert last_words(job.outputs()) == await undisturbed()
     assert "repaired step=" in job.outputs()
@@ -124,7 +124,8 @@ async def test_a_collective_behind_the_scope_ends_training_and_does_not_hang(pla
 
 
 async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> None:
-    """Three repairs are tried; then the job ends with an error. Its log has one traceback, and a line for each further try."""
+    """A repair is tried three times, then the job ends with an error. Its log has one traceback, and a line for each further
+    try."""
     printed = (await train(code=1, FAULTS="2:5:backward", ONCE="no", **BY_ITSELF)).outputs()
     assert printed.count("\nValueError: struck backward\n") == printed.count("Traceback (most recent call last)") == 1
     assert printed.count("failed again in step 5, as before: ValueError: struck backward") == 3
@@ -133,7 +134,8 @@ async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> 
 
 @pytest.mark.same_path("a checkpoint around a step that fails")
 async def test_an_update_that_fails_everywhere_leaves_the_checkpoint(train: Train, undisturbed: Undisturbed) -> None:
-    """No rank has the state behind the step, and none can go back: this is said, and the next start goes on at the checkpoint."""
+    """No rank has the state after the step, and none can go back. The log says so, and the next start goes on at the
+    checkpoint."""
     failed = await train(code=1, EVERY="2", FAULTS=",".join(f"{rank}:5:updated" for rank in range(WORLD)), **BY_ITSELF)
     assert "no rank has the state behind step 5" in failed.outputs()
     assert last_words((await train(EVERY="2")).outputs()) == await undisturbed()
@@ -150,7 +152,7 @@ async def test_a_checkpoint_that_fails_on_a_rank_costs_no_step(train: Train, und
 
 
 async def test_without_the_scope_a_failure_ends_the_process(train: Train) -> None:
-    """A loop that does not say `with step:` has what torchrun's has, a traceback."""
+    """A loop that does not say `with step:` ends with a traceback, as with torchrun."""
     assert "repaired step=" not in (await train(code=1, FAULTS="2:5:backward", BARE="yes", **BY_ITSELF)).outputs()
 
 
@@ -164,7 +166,7 @@ class Unspeakable(Exception):
     [(Unspeakable(), "Unspeakable"), (ValueError("\ud800"), "ValueError: ?"), (KeyError("x" * 10**6), "KeyError: 'xx")],
 )
 def test_what_failed_is_told_in_words_whatever_it_was(error: Exception, words: str) -> None:
-    """The manager is told no more than fits into a message, and nothing that cannot be sent."""
+    """The manager receives no more than fits into a message, and nothing that cannot be sent."""
     told = in_words(error)
     assert told.startswith(words)
     assert len(told.encode()) <= LONGEST

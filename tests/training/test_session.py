@@ -58,7 +58,7 @@ for epoch in training.epochs({epochs}, 3):
 
 
 async def test_steps_that_are_counted_anew_in_each_epoch_are_refused(alone: Standalone) -> None:
-    """`steps` counts over the whole training: a second loop over it would train nothing, without a word. One that goes further
+    """`steps` counts over the whole training. A second loop over it would train nothing in silence. A loop that goes further
     trains on."""
     loop = """
 import gc
@@ -89,7 +89,7 @@ def test_a_session_wants_to_know_how_often_a_checkpoint_is_written(given: dict[s
 
 @pytest.mark.usefixtures("launched")
 def test_a_process_group_of_the_scripts_own_is_refused() -> None:
-    """The session makes the group: a left-over `init_process_group` is named."""
+    """The left-over `init_process_group` is named, since the session makes the group."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(RuntimeError, match="leave `init_process_group` out"):

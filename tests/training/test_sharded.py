@@ -92,7 +92,7 @@ async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, beside:
 
 
 async def test_a_group_of_the_script_s_own_is_asked_for_again(alone: Standalone, beside: Standalone) -> None:
-    """Survivors get it in `on_rebuild` by the same call by which a replacement makes it, and nobody waits for the other."""
+    """Survivors get the group in `on_rebuild` by the same call by which a replacement makes it. Neither waits for the other."""
     printed = await alone.run("--spares=1", script=OWN_GROUPS, FAULTS="1:3,2:6")
     assert printed.count("repaired step=") == 2
     assert last_words(printed) == last_words(await beside.run(script=OWN_GROUPS))

@@ -76,7 +76,7 @@ async def test_a_rank_is_replaced_where_no_spare_waits(alone: Standalone, undist
 
 @pytest.mark.same_path("a rank is lost in another way")
 async def test_a_rank_that_is_stopped_is_replaced(alone: Standalone, undisturbed: Undisturbed) -> None:
-    """The launcher is told of it by the kernel, and who holds all others up is killed."""
+    """The kernel informs the launcher of the stopped rank, and the rank that holds all others up is killed."""
     printed = await alone.run("--spares=1", KIND="stop", FAULTS="1:5:backward")
     assert "reason=stopped" in printed
     assert last_words(printed) == await undisturbed()
@@ -217,7 +217,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 
 async def test_a_spare_that_is_stopped_is_left_alone(alone: Standalone, tmp_path: Path) -> None:
-    """A process is started in its place."""
+    """A process is started in place of the stopped spare."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 say(f"loaded {{os.getpid()}}.")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -140,7 +140,7 @@ def test_what_hooks_add_to_an_optimizers_state_is_carried() -> None:
 
 
 def test_tensors_that_are_there_are_filled_in_place() -> None:
-    """Whoever holds one of the model's tensors, such as DDP or a compiled graph, holds the right one afterwards."""
+    """A holder of one of the model's tensors, such as DDP or a compiled graph, holds the right one afterwards."""
     replica, replacement = a_rank(), a_rank()
     step(replica, 1)
     before = {name: tensor.data_ptr() for name, tensor in replacement.collect()["model"].items()}

@@ -26,8 +26,8 @@ async def went_on(job: Job, gateway: GatewayPeer) -> None:
 
 
 async def test_training_does_not_notice_a_stress_test(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """All checks on all ranks: each has a line with figures. Parameters are those of an undisturbed run, bit for bit, no step is
-    done twice, and the group is that of before. The same order again is answered again, and nothing is done."""
+    """A stress test has a line with figures for each check on each rank. Parameters are those of an undisturbed run, bit for bit,
+    no step is done twice, and the group is that of before. A repeated order is answered again, and nothing is done."""
     await paused(job, gateway)
     await gateway.stress(dict.fromkeys(range(WORLD), (0, 1, 2)))
     told = await gateway.tested()

@@ -1,4 +1,4 @@
-"""Start commands as they stand behind `torchrun`: each works with `rekindle-train` in its place, or is refused by name."""
+"""Start commands that were written for `torchrun`: each works with `rekindle-train` in its place, or is refused by name."""
 
 import asyncio
 import signal
@@ -41,7 +41,7 @@ Line = Callable[..., Awaitable[Process]]
 
 @pytest_asyncio.fixture
 async def line(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Line]:
-    """Starts a script by a line; none is left behind by a test that fails."""
+    """Starts a script by a line. A process that a failing test leaves is ended."""
     started: list[Process] = []
 
     async def line(*flags: str, script: str = TRAINS, **environment: str) -> Process:
@@ -135,7 +135,7 @@ def test_a_flag_goes_before_its_variable() -> None:
     ],
 )
 def test_the_rank_of_the_pod_is_read_where_other_controllers_write_it(variables: dict[str, str], rank: int) -> None:
-    """The cluster's own word counts first; a number that is no rank of a pod means something else."""
+    """The cluster's own value counts first. A number that is no rank of a pod means something else."""
     assert parse(["--nnodes=4", "x.py"], {**JOB, **variables}).node_rank == rank
     if "REKINDLE_POD_RANK" not in variables:
         assert parse(["--nnodes=4", "--node-rank=1", "x.py"], {**JOB, **variables}).node_rank == 1

@@ -65,7 +65,7 @@ def _text(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("message", [message for row in MESSAGES for message in row if message])
 def test_a_message_of_the_guide_is_what_the_program_says(message: str) -> None:
-    """Each run of words of it stands in texts of the program."""
+    """A message's runs of words stand in texts of the program."""
     if message.startswith("EADDRINUSE"):  # of the operating system
         return
     fragments = [words.strip() for words in re.split(r"\S*[\d'.:=/]\S*|\.\.\.|\b[A-Z]\w*\b", message) if len(words.strip()) > 8]

@@ -1,4 +1,4 @@
-"""Votes of real processes: all say the same word, or all hear who does not; who is lost keeps nobody waiting."""
+"""Votes of real processes: all send the same value, or all learn which does not. A lost rank keeps no other waiting."""
 
 import os
 import re
@@ -241,7 +241,7 @@ def test_a_rank_whose_process_is_in_another_pod_takes_part(voters: Make) -> None
 
 @pytest.mark.parametrize(("pods", "ranks_per_pod"), [(1, 4), (2, 2), (3, 1)])
 def test_a_thousand_votes_are_not_mixed_up(pods: int, ranks_per_pod: int, voters: Make) -> None:
-    """A rank that is ahead says its next word before others have read its last one."""
+    """A rank that is ahead sends its next value before others have read its last one."""
     ranks = voters(pods, ranks_per_pod).joined(1)
     assert ranks.all_answer("vote often", 1000) == ["agreed"] * len(ranks.members)
 
@@ -289,7 +289,7 @@ def test_a_cut_ends_a_vote_in_shared_memory(voters: Make) -> None:
 
 
 def test_a_cut_ends_a_vote_between_pods(voters: Make) -> None:
-    """The rank that is cut closes its connections, so that those that wait for it hear it too."""
+    """The rank that is cut closes its connections, so that those that wait for it notice it too."""
     ranks = voters(2, 1).joined(1)
     ranks.tell({1}, "vote", 1)
     ranks.wait_in_vote(1, votes=1)
@@ -322,7 +322,7 @@ def test_ranks_that_wait_for_a_vote_have_begun_more_than_the_rank_that_does_not_
 
 
 def test_a_worker_that_a_rank_forks_keeps_no_connection_open(voters: Make) -> None:
-    """Otherwise the others would hear of a lost rank only when its workers have ended."""
+    """Other ranks notice a lost rank at once, and not only when its workers have ended."""
     ranks = voters(2, 1).joined(1)
     worker = ranks.members[0].asked("fork")
     try:
@@ -335,7 +335,7 @@ def test_a_worker_that_a_rank_forks_keeps_no_connection_open(voters: Make) -> No
 
 
 def test_ranks_of_neighbouring_pods_exchange_messages_of_any_size(voters: Make) -> None:
-    """All send before one of them reads, more than their connections hold."""
+    """Ranks send before any of them reads, more than their connections hold."""
     ranks = voters(3, 2).joined(1)
     for sizes in ([0, 1, 16 * 1024, 20_000_000, 3, 16 * 1024 - 8], [20_000_000] * 6, [100] * 6):
         assert ranks.all_answer("exchange", sizes) == ["exchanged"] * 6
@@ -368,7 +368,7 @@ def test_a_stranger_that_calls_is_not_taken_for_a_rank() -> None:
 
 
 def test_ballots_are_counted_in_any_order() -> None:
-    """Pods hear of each other in several ways, and of some of them twice."""
+    """Pods learn of each other in several ways, and of some of them twice."""
     words = {0: 5, 1: 5, 2: 4, 3: 5, 4: 3}
     single = [Ballot(rank, word) for rank, word in words.items()]
     for turn in range(5):

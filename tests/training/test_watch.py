@@ -40,14 +40,14 @@ def test_a_rank_a_step_behind_is_stuck() -> None:
 
 @pytest.mark.parametrize("patience", [10, 0])
 def test_what_takes_all_ranks_long_is_no_fault(patience: float) -> None:
-    """A compilation, an evaluation: nobody waits for anybody."""
+    """A compilation or an evaluation makes no rank wait for another one."""
     job = Watched(patience)
     job.sees((4, 40), (4, 40), seconds=1000)
     assert job.killed == []
 
 
 async def test_ranks_that_wait_for_an_order_hold_nobody_up() -> None:
-    """However long it takes; the one that failed has begun less than the others, and so it stays."""
+    """A failed rank has begun fewer collectives than the others, and is not killed however long all wait for an order."""
     job, membership = Watched(), Membership(2)
     for rank in range(2):
         member, _ = membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
@@ -106,7 +106,7 @@ def test_a_job_that_was_suspended_as_a_whole_has_nobody_stuck() -> None:
 
 
 def test_a_stopped_process_is_given_a_moment() -> None:
-    """Somebody may stop it and let it go on at once."""
+    """A stopped process is not killed at once, since it may soon go on."""
     job = Watched()
     job.watch.look_at_stopped(frozenset({2}))
     job.now = STOPPED_SECONDS / 2
