@@ -21,7 +21,7 @@ from rekindle.model.keys import RANK_INDEX
 from rekindle.model.mode import Mode
 
 Then = tuple[str, Callable[["StruckAgain"], Awaitable[None]]]
-"""A word in the log of the manager, and what happens when it is there."""
+"""Text in the log of the manager, and what happens when it is there."""
 
 PATIENCE = 60.0
 STEPS = 60
@@ -40,7 +40,7 @@ class Product:
     directory: Path
 
     async def run(self, meanwhile: Meanwhile | None = None, **changes: Any) -> dict[str, Any]:
-        """The object of the hot switch's demo for one run with these options."""
+        """Returns the result object of the hot switch demo for one run with these options."""
         options = SubHealth(**{"steps": STEPS, **changes})
         return await HotSwitchScenario(options, self.stack, self.directory, lambda _: None, meanwhile).run()
 
@@ -57,7 +57,7 @@ class Product:
 
 
 class StruckAgain(ProcessFaultScenario):
-    """Something else happens as soon as the recovery has come to a certain place."""
+    """A process fault after which something else happens as soon as the recovery has reached a certain point."""
 
     def __init__(self, options: ProcessFaults, stack: Stack, directory: Path, then: Then | None) -> None:
         super().__init__(options, stack, directory, lambda _: None)
@@ -84,7 +84,7 @@ class StruckAgain(ProcessFaultScenario):
         _kill([self._last_step(rank).pid])
 
     async def kill_pod(self, rank: int) -> None:
-        """Of this rank."""
+        """Kills all processes of the pod of this rank."""
         _kill(processes_of(self._last_step(rank).pod_uid))
 
     def _last_step(self, rank: int) -> StepRecord:

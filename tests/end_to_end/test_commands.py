@@ -53,7 +53,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """`rekindle dev`, told to stop by Ctrl-C at the end; then nothing of it runs any more."""
+    """Yields a running `rekindle dev`. It is stopped by Ctrl-C at the end, and none of its processes remains."""
     shell = Shell(tmp_path_factory.mktemp("dev"))
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway")]
     with subprocess.Popen(
@@ -95,13 +95,13 @@ def test_a_submitted_job_is_listed_and_shown(shell: Shell) -> None:
 
 
 def test_logs_of_a_pod_are_printed(shell: Shell) -> None:
-    """What a pod wrote can be read; a pod that is none of the job's is named with those that are."""
+    """The output of a pod can be read; the error for an unknown pod lists the pods of the job."""
     assert "I train" in shell("logs", "idle", "--pod", "idle-worker-1")
     assert "idle-worker-0" in shell("logs", "idle", "--pod", "nobody", code=2)
 
 
 def test_a_job_whose_pods_wait_says_so(shell: Shell) -> None:
-    """A job that asks for more than a node has is waiting, in the list and on its page, which has the scheduler's words."""
+    """A job that asks for more than a node has is waiting, in the list and on its page, which has the scheduler's message."""
     shell("submit", "-", standard_input=JOB.replace("name: idle", "name: big").replace("ranksPerPod: 1", "ranksPerPod: 9"))
     listed = until(lambda: next((row for row in shell.json("jobs") if row["name"] == "big"), None))
     assert listed["phase"] == "waiting: 2 of 2 pods have no node"
@@ -123,7 +123,7 @@ def test_a_command_that_cannot_start_is_said(shell: Shell) -> None:
 
 
 def test_logs_of_pods_that_are_gone_are_kept(shell: Shell) -> None:
-    """What a pod wrote can be read when the pod was replaced, and when its job has been deleted."""
+    """The output of a pod can be read after the pod was replaced, and after its job was deleted."""
     dying = JOB.replace("name: idle", "name: dying").replace("exec sleep 1000", "exit 3")
     shell("submit", "-", standard_input=dying)
     gone = until(lambda: "gone (uid" in (printed := shell("logs", "dying", "--pod", "dying-worker-1")) and printed)

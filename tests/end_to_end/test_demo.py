@@ -44,7 +44,7 @@ def demonstrated(directory: Path, arguments: list[str]) -> dict[str, Any]:
 @pytest.mark.timeout(400)
 @pytest.mark.same_path("a demo, as a machine reads it")
 def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
-    """Ignored, in the real scheduler's words, and training was not touched."""
+    """The fault is ignored with the message of the real scheduler, and training is not touched."""
     result = demonstrated(tmp_path, ["hot-switch", "--cluster", "kubernetes", "--no-spare"])
     assert (result["mode"], result["verdict"], result["policy_after"]) == ("hot switch", "ignored", "ignore")
     assert "0/2 nodes are available" in result["reason"]
@@ -78,7 +78,7 @@ def test_the_demo_of_a_drain_says_which_nodes_were_left(tmp_path: Path, argument
 def test_the_demo_of_a_process_fault_is_one_object_too(
     tmp_path: Path, arguments: list[str], ladder: list[tuple[str, str]]
 ) -> None:
-    """With the keys of a hot switch's, how long the fault took to be known, and how long until the next step."""
+    """The result object has the keys of a hot switch, the time until the fault was detected, and the time until the next step."""
     result = demonstrated(tmp_path, arguments)
     assert [(step["mode"], step["verdict"]) for step in result["ladder"]] == ladder
     assert result["parameters_equal"]

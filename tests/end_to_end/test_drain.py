@@ -1,5 +1,5 @@
-"""`kubectl drain` of node after node under a training job, on a real control plane: it takes a moment longer, and no step is lost
-as long as a node is free. Where none is, the job's owner has the word."""
+"""`kubectl drain` of node after node under a training job, on a real control plane. A drain takes a moment longer, and no step is
+lost as long as a node is free. The job's owner decides where none is free."""
 
 import asyncio
 import json
@@ -26,14 +26,14 @@ STEP_MS = 500.0
 
 
 class Upgraded(SubHealth):
-    """No wait is long."""
+    """Options of a scenario in which no wait is long."""
 
     steps: int = STEPS
     at_step: int = 5
 
     @property
     def limits(self) -> dict[str, float]:
-        """A restart waits for a node that is being upgraded."""
+        """Limits with which a restart waits for a node that is being upgraded."""
         return {**super().limits, "backupScheduled": 3, "drainAgain": 2, "replacementScheduled": 3}
 
 
@@ -57,11 +57,11 @@ class Drained(HotSwitchScenario):
 
     @property
     def steps_lost(self) -> int:
-        """So far."""
+        """Steps lost so far."""
         return measure.steps_lost(measure.read_steps(self.job_directory))
 
     async def until(self, condition: Callable[[], Awaitable[object]], what: str) -> None:
-        """Training goes on for as long as it takes."""
+        """Waits for a condition while training goes on for as long as it takes."""
 
         async def holds() -> object:
             self._drag_out()
@@ -70,14 +70,14 @@ class Drained(HotSwitchScenario):
         await until(holds, what)
 
     async def ranks(self) -> dict[str, Pod]:
-        """By rank, as far as they run and hold it."""
+        """Returns the running pods that hold a rank, by rank."""
         status = await self._status()
         pods = [pod for pod in await self.cluster.pods(self.job_id) if RANK_INDEX in pod.metadata.annotations]
         running = (pod for pod in pods if pod.status.phase is PodPhase.RUNNING and not pod.metadata.deletion_timestamp)
         return {pod.metadata.annotations[RANK_INDEX]: pod for pod in running if pod.metadata.uid[:8] in status.state.holders}
 
     async def trains_on(self, *nodes: str) -> None:
-        """All ranks are on these nodes, have completed a step there, and nothing more is to be done."""
+        """Waits until all ranks are on these nodes, have completed a step there, and nothing more is to be done."""
 
         async def settled() -> bool:
             on = {pod.spec.node_name for pod in (await self.ranks()).values()}
@@ -92,7 +92,7 @@ class Drained(HotSwitchScenario):
         return measure.last_step(measure.read_steps(self.job_directory)) >= step
 
     def drain(self, node: str) -> asyncio.Task[str]:
-        """`kubectl drain`, which runs on; what it writes."""
+        """Starts `kubectl drain`, and returns the task that returns its output."""
         words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
         return asyncio.create_task(self.kubectl("drain", node, *words))
 
@@ -107,11 +107,12 @@ class Drained(HotSwitchScenario):
         await self.kubectl("uncordon", node)
 
     async def says(self, word: str) -> None:
-        """The owner of the job says what is to become of it without a spare."""
+        """Sets the annotation by which the owner of the job says what happens to it without a spare."""
         await self.kubectl("annotate", "trainingjob", "gpt", f"rekindle.io/drain={word}", "--overwrite")
 
     async def budgets(self) -> dict[str, bool]:
-        """Whether the server has counted each: of one that it has not `kubectl drain` says nothing, and asks again 10 s later."""
+        """Returns for each budget whether the server has observed it. For an unobserved budget `kubectl drain` reports nothing,
+        and asks again 10 s later."""
         found = json.loads(await self.kubectl("get", "poddisruptionbudgets", "--output=json"))
         return {
             one["metadata"]["name"]: one.get("status", {}).get("observedGeneration") == one["metadata"]["generation"]
@@ -122,14 +123,14 @@ class Drained(HotSwitchScenario):
         return any(counted for name, counted in (await self.budgets()).items() if name.endswith("-drain"))
 
     async def is_held_by_its_owner(self) -> bool:
-        """And not by us any more."""
+        """Returns whether the owner's budget alone holds the job, and ours no longer does."""
         return await self.budgets() == {"own": True}
 
     async def is_not_held(self) -> bool:
         return not await self.budgets()
 
     async def told(self) -> set[str]:
-        """Who is told that the drain waits."""
+        """Returns the names of the objects that have an event which says that the drain waits."""
         found = json.loads(await self.kubectl("get", "events", "-A", "--field-selector=reason=DrainWaits", "--output=json"))
         return {one["involvedObject"]["name"] for one in found["items"]}
 
@@ -199,7 +200,7 @@ async def with_a_spare(job: Drained, first: str, second: str, third: str) -> Non
 
 
 async def without_one(job: Drained, first: str, second: str, third: str) -> None:
-    """The third is cordoned still."""
+    """Drains without a spare: the third node is still cordoned."""
     draining = job.drain(first)
     (waiting,) = [pod.metadata.name for pod in (await job.ranks()).values() if pod.spec.node_name == first]
 

@@ -32,7 +32,7 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: Product) -> None:
 
 @pytest.mark.same_path("the whole product, on one machine")
 async def test_pod_rank_0_moves_too(product: Product) -> None:
-    """With this training side the pod of rank 0 is switched like any other."""
+    """The pod of rank 0 is switched like any other pod."""
     result = await product.run(pod_rank=0)
     assert tried(result) == [("hot switch", "recovered")], result
     assert result["parameters_equal"]
@@ -52,7 +52,7 @@ async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(produ
 
 @pytest.mark.same_path("the whole product, on one machine")
 async def test_a_backup_that_dies_after_the_pause_leaves_training_where_it_was(product: Product) -> None:
-    """The old pod is the rescue: nothing is lost, nobody moves, and sub-health is ignored from then on."""
+    """The old ranks go on, nothing is lost, no rank moves, and sub-health is ignored from then on."""
     result = await product.run(backup_dies_paused=True)
     assert tried(result) == [("hot switch", "ignored")], result
     assert result["parameters_equal"]
@@ -61,7 +61,7 @@ async def test_a_backup_that_dies_after_the_pause_leaves_training_where_it_was(p
 
 @pytest.mark.same_path("the whole product, on one machine")
 async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Product) -> None:
-    """At the limit the mode escalates, and the job recovers from its checkpoint."""
+    """The mode escalates when the limit is reached, and the job recovers from its checkpoint."""
     result = await product.run(pause_hangs=True)
     assert tried(result) == ESCALATED, result
     assert result["parameters_equal"]
@@ -70,7 +70,7 @@ async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Produ
 
 @pytest.mark.same_path("the whole product, on one machine")
 async def test_a_resume_that_fails_is_mended_by_a_repeated_step(product: Product) -> None:
-    """All processes live, the old pod too: training goes on where it stands, and sub-health is ignored from then on."""
+    """All processes live, also those of the old pod. Training goes on where it stands, and sub-health is ignored from then on."""
     result = await product.run(resume_fails=True)
     assert tried(result) == [("hot switch", "escalate"), ("online retry", "recovered")], result
     assert result["parameters_equal"]

@@ -49,7 +49,7 @@ async def played(namespace: Namespace) -> AsyncIterator[None]:
     "kind", [pytest.param(kind, marks=pytest.mark.same_path("restarts of kinds")) for kind in ("Job", "JobSet")]
 )
 async def test_a_job_with_a_manager_of_its_own_kind_is_restarted(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """All pods start anew from the last checkpoint, be the manager a pod of the job or of a Job of its own."""
+    """All pods start again from the last checkpoint, whether the manager is a pod of the job or of a Job of its own."""
 
     async def restart(underway: Underway) -> None:
         verdict = await underway.rekindle.reschedule(underway.uid)

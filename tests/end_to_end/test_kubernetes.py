@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)
 @dataclass
 class OnKubernetes(Product):
     relays: tuple[ApiProxy, ...] = ()
-    """Before the API server, of the control worker and of the watcher."""
+    """Proxies in front of the API server, for the control worker and the watcher."""
 
     @property
     def state(self) -> Path:
@@ -75,7 +75,8 @@ async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(produ
 
 @pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_a_broken_api_server_costs_no_recovery(product: OnKubernetes) -> None:
-    """While the backup pod loads, every watch of control worker and watcher expires, and then the API server is killed."""
+    """All watches of the control worker and the watcher expire while the backup pod loads, and then the API server is killed. The
+    hot switch succeeds, and no step is lost."""
 
     async def break_it() -> None:
         for relay in product.relays:
@@ -109,6 +110,6 @@ async def test_a_rank_that_is_killed_is_replaced_in_its_pod(product: OnKubernete
 
 @pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_without_a_spare_node_the_job_is_rescheduled(product: OnKubernetes) -> None:
-    """In the words of the real scheduler."""
+    """The reason for the escalation is the message of the real scheduler."""
     result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, no_spare=True)
     assert "nodes are available" in result["ladder"][0]["reason"]

@@ -48,7 +48,7 @@ async def maintenance_of(product: Product, result: dict[str, Any]) -> Maintenanc
 
 @SAME
 async def test_traffic_leaves_its_links_and_returns(product: Product) -> None:
-    """Those are down while training runs on the others, and a rank that is killed there is replaced in its pod."""
+    """The first links are down while training runs on the others. A rank that is killed meanwhile is replaced in its pod."""
     result = await maintained(product)
     before, between, after = (result[f"links_{when}"] for when in ("before", "between", "after"))
     assert (used(before), used(between), used(after)) == ([FIRST], [BACKUP], [FIRST])
@@ -62,7 +62,7 @@ async def test_traffic_leaves_its_links_and_returns(product: Product) -> None:
 
 @SAME
 async def test_a_rank_that_is_lost_in_a_switch_comes_first(product: Product) -> None:
-    """It is replaced on the links of before, and then all move."""
+    """The rank is replaced on the links in use before the switch, and then all ranks move."""
     result = await maintained(product, struck_in_switch=True, no_spare=True)
     assert tried(result)[:3] == [("link switch", "cancelled"), ("in-place recovery", "recovered"), ("link switch", "recovered")]
     assert [moved["rank"] for moved in result["switched"]] == [0, 2]
@@ -70,7 +70,7 @@ async def test_a_rank_that_is_lost_in_a_switch_comes_first(product: Product) -> 
 
 @SAME
 async def test_a_pod_that_is_lost_meanwhile_begins_on_its_first_link(product: Product) -> None:
-    """The maintenance hears of it, and moves back what is left to it."""
+    """The maintenance is told of the lost pod, and moves back the links that are left."""
     result = await maintained(product, mode=Mode.PROCESS_RESCHEDULING)
     assert [moved["rank"] for moved in result["switched"]] == [2, 3]
     assert used(result["links_between"]) == [FIRST, BACKUP]

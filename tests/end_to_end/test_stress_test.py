@@ -10,7 +10,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)
 
 @pytest.mark.same_path("a rank is struck or a pod is lost, on one machine")
 async def test_a_node_that_computes_wrongly_is_isolated_and_training_goes_on_without_it(product: Product) -> None:
-    """Its pod's ranks go to a spare node; no step is lost, and parameters are those of an undisturbed run, bit for bit."""
+    """The ranks of its pod move to a spare node. No step is lost, and the parameters are those of an undisturbed run, bit for
+    bit."""
     options = StressDemo(steps=STEPS)
     result = await StressScenario(options, product.stack, product.directory, lambda _: None).run()
     assert options.is_met_by(result), result

@@ -38,7 +38,7 @@ async def gateway() -> AsyncIterator[GatewayPeer]:
 
 @pytest_asyncio.fixture
 async def job(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> AsyncIterator[Job]:
-    """Not started yet. What its processes printed is shown when the test fails."""
+    """Yields a job that is not started yet. The output of its processes is shown when the test fails."""
     job = Job(tmp_path, zygote, gateway)
     yield job
     await job.end()
@@ -50,14 +50,14 @@ STRUCK = str(Path(__file__).with_name("scripts").joinpath("repaired.py"))
 
 @pytest.fixture
 def recovered(job: Job) -> Job:
-    """A job of the script on which faults act."""
+    """Prepares a job with the script on which faults act."""
     job.script, job.arguments = STRUCK, []
     return job
 
 
 @pytest.fixture(scope="session")
 def last_of_undisturbed() -> list[str]:
-    """How an undisturbed run of that script ended, once one has."""
+    """Keeps the last output lines of an undisturbed run of that script, once there was one."""
     return []
 
 
@@ -77,7 +77,7 @@ async def undisturbed(tmp_path: Path, zygote: Zygote, last_of_undisturbed: list[
 
 @pytest_asyncio.fixture
 async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    """Without a control plane; not started yet."""
+    """Yields a job without a control plane, which is not started yet."""
     alone = Standalone(tmp_path / "alone", zygote)
     yield alone
     await alone.end()
@@ -85,7 +85,7 @@ async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
 
 @pytest_asyncio.fixture
 async def beside(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    """Another one, to compare it with."""
+    """Yields another job without a control plane, to compare with."""
     beside = Standalone(tmp_path / "beside", zygote)
     yield beside
     await beside.end()
@@ -93,7 +93,7 @@ async def beside(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """Of one rank: checkpoints are written by all ranks together."""
+    """Makes a process group of one rank: checkpoints are written by all ranks together."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,4 +1,4 @@
-"""What a control plane and a training side say to each other in a recovery, with the gateway of a test."""
+"""Messages that a control plane and a training side exchange in a recovery, with the gateway of a test."""
 
 import os
 import signal
@@ -8,13 +8,13 @@ from tests.training.job import Job
 
 
 async def fault(gateway: GatewayPeer, number: int = 1) -> dict[str, str]:
-    """What the `number`-th report names, with types."""
+    """Returns the ranks in the `number`-th report of faults, with the types of their faults."""
     report = await gateway.report("ReportProcessFault", number)
     return {one.rankId: one.faultType for one in report.faultRanks}
 
 
 async def all_lost(gateway: GatewayPeer, *ranks: int) -> None:
-    """Until exactly these were reported, in as many reports as it took."""
+    """Waits until exactly these ranks were reported, in as many reports as it took."""
     expected = {str(rank) for rank in ranks}
     await gateway.until(
         lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == expected
@@ -26,7 +26,7 @@ async def offers(gateway: GatewayPeer, number: int = 1) -> list[str]:
 
 
 async def opened(gateway: GatewayPeer, *announced: int, uuid: str = "attempt-1", number: int = 1) -> list[str]:
-    """Up to the offers; training stands still."""
+    """Opens a recovery up to the offered strategies; training stands still. Returns the strategies."""
     await gateway.stop_train(uuid)
     assert (await gateway.report("ReportStopComplete", number)).status.code == 0
     await gateway.announce(*announced, uuid=uuid)

@@ -32,7 +32,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         self.refuses: dict[str, int] = {}
         self.subscriptions = 0
         self.recovers: str = ""
-        """`in place` or `retry`: what it orders when faults are reported; nothing: the test orders."""
+        """The order that the gateway gives when faults are reported, `in place` or `retry`. The test gives the orders if it is
+        empty."""
         self.attempts = 0
         self.faulty: dict[int, str] = {}
         """Ranks that were reported and are not recovered, with the types of their faults."""
@@ -41,7 +42,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         self.metadata: dict[str, list[dict[str, str]]] = {}
         self.ids: list[str] = []
         """Ids of reports, in the order in which they came."""
-        """Of ours, by the names of calls, in the order of arrival."""
+        """Metadata with keys of ours, by the names of calls, in the order of arrival."""
         self._orders: asyncio.Queue[ProcessManageSignal | None] | None = None
         self._switches: asyncio.Queue[SwitchRankList] | None = None
         self._tests: asyncio.Queue[StressTestRankParams] | None = None
@@ -57,7 +58,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         await self._server.start()
 
     async def stop(self) -> None:
-        """As if it was killed; `start` brings it back on the same port."""
+        """Stops the gateway as if it was killed; `start` brings it back on the same port."""
         if self._deciding is not None:
             self._deciding.cancel()
         if self._server is not None:
@@ -129,20 +130,20 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         await self.order("changeStrategy", "change_strategy", uuid=uuid, strategy="continue")
 
     async def switch(self, links: Mapping[int, bool]) -> None:
-        """`links`: of ranks, whether they are to use the second one of their pods."""
+        """Sends an order to switch links: `links` has for each rank whether it uses the second link of its pod."""
         await self.until(lambda: self._switches is not None)
         assert self._switches is not None
         self._switches.put_nowait(SwitchRankList(rankID=map(str, links), op=links.values(), jobId=JOB))
 
     async def stress(self, ops: Mapping[int | str, Iterable[int]]) -> None:
-        """`ops`: of ranks, the checks that they make."""
+        """Sends an order for a stress test: `ops` has the checks of each rank."""
         params = {str(rank): StressOpList(ops=listed) for rank, listed in ops.items()}
         await self.until(lambda: self._tests is not None)
         assert self._tests is not None
         self._tests.put_nowait(StressTestRankParams(stressParam=params, jobId=JOB))
 
     async def tested(self, number: int = 1) -> dict[int, dict[str, tuple[str, str]]]:
-        """Code and line of each check of each rank."""
+        """Returns code and result line of each check of each rank."""
         told = (await self.report("ReplyStressTestResult", number)).stressResult
         return {
             int(rank): {name: (one.code, one.result) for name, one in of_rank.rankResult.items()}
@@ -150,7 +151,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         }
 
     async def report(self, name: str, number: int = 1) -> Any:
-        """The message of the `number`-th call of that name."""
+        """Waits for the `number`-th call of that name, and returns its message."""
         await self.until(lambda: len(self.all(name)) >= number)
         return self.all(name)[number - 1]
 
@@ -158,7 +159,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         return list((await self.report("ReportRecoverStrategy")).strategies)
 
     async def status(self, strategy: str = "migration") -> int:
-        """`continue`: training goes on on the old pod."""
+        """Waits for the status of a strategy, and returns its code. The strategy `continue` means that training goes on on the
+        old pod."""
         report = await self.report("ReportRecoverStatus")
         assert report.strategy == strategy
         assert report.HasField("status")
@@ -175,7 +177,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     # The control plane.
 
     async def _decide(self) -> None:
-        """One attempt after the other, until nothing is faulty; three of them."""
+        """Makes up to three attempts, one after the other, until nothing is faulty."""
         while self.faulty and self.attempts < ATTEMPTS:
             self.attempts += 1
             uuid, heard = f"attempt-of-the-peer-{self.attempts}", len(self.heard)
@@ -192,7 +194,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
                 self.faulty = {rank: kind for rank, kind in self.faulty.items() if rank not in announced}
 
     async def _answer(self, name: str, behind: int) -> Any:
-        """The first one of that name that came later than so many others."""
+        """Waits for the first call of that name after so many other calls, and returns its message."""
         found: list[Any] = []
 
         def came() -> bool:
@@ -256,7 +258,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         return self._hear("ReplyStressTestResult", request)
 
     def _note(self, name: str, context: Any) -> None:
-        """What ours says beside a message."""
+        """Keeps the metadata with keys of ours that comes with a message."""
         found = {
             key: value.decode() if isinstance(value, bytes) else value
             for key, value in context.invocation_metadata()

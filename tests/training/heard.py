@@ -13,10 +13,11 @@ class Watching(Protocol):
 
 
 class Ranks:
-    """Both are members of the first generation."""
+    """Two ranks, both members of the first generation."""
 
     def __init__(self, watching: Callable[[Membership, Callable[[], None], Callable[[], float]], Watching]) -> None:
-        """`watching` is made with the membership, what breaks off what goes on between the ranks, and a clock."""
+        """Makes what watches the ranks from the membership, a function that interrupts communication between ranks, and a
+        clock."""
         self.membership, self.now, self.cuts = Membership(2), 0.0, 0
         processes = [self.membership.enroll(Hello(rank=rank, role="worker", process=f"a/{rank}"), 0)[0] for rank in range(2)]
         self.membership.install(dict(enumerate(processes)))
@@ -30,7 +31,7 @@ class Ranks:
         self.membership.hear(self.membership.members[rank], RankMessage(generation=generation, **kind))
 
     def looks(self, seconds: float) -> int:
-        """How often it has broken off what goes on between the ranks in this time."""
+        """Returns how often communication between the ranks was interrupted in this time."""
         before = self.cuts
         for _ in range(int(seconds * 2)):
             self._watching.look()

@@ -23,7 +23,7 @@ NOT_ALLOWED = "the tests of links give lo further addresses, and make namespaces
 
 
 class Alias:
-    """One of them, as `ip address add ... label lo:...` would make it."""
+    """An alias of the loopback interface, as `ip address add ... label lo:...` would make it."""
 
     def __init__(self, letter: str, network: int) -> None:
         number = os.getpid() % 65024
@@ -35,25 +35,26 @@ class Alias:
             pytest.fail(NOT_ALLOWED)
 
     def remove(self) -> None:
-        """An alias that is down is no more. May be called again."""
+        """Takes the alias down, which removes it. May be called again."""
         with contextlib.suppress(OSError):
             _ask(self.name, SET_FLAGS, struct.pack("H14x", 0))
 
 
 def addresses(process: int) -> set[str]:
-    """Of both ends of this process's connections, but for 127.0.0.1, which the system gives to who connects on this machine."""
+    """Addresses of both ends of this process's connections. The address 127.0.0.1, which the system gives to local connections,
+    is left out."""
     ends = {end for *both, state in _sockets(process) for end in both if state == ESTABLISHED}
     return ends - {"127.0.0.1"}
 
 
 def listens(process: int) -> str:
-    """Where others connect to this process."""
+    """Returns the address on which this process accepts connections."""
     (found,) = {local for local, _, state in _sockets(process) if state == LISTENS and local != "127.0.0.1"}
     return found
 
 
 def _sockets(process: int) -> Iterator[tuple[str, str, str]]:
-    """Local and remote address, and state."""
+    """Yields local address, remote address and state of each socket of a process."""
     sockets: set[str] = set()
     for entry in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -69,7 +70,8 @@ def _address(end: str) -> str:
 
 
 def problems_in_a_new_namespace() -> list[str]:
-    """Of lo, which is down there, up without an address, and with one; and of an interface that is not there."""
+    """Problems of lo in a new network namespace: down, up without an address, and up with one. The last entry is that of an
+    absent interface."""
     with multiprocessing.get_context("spawn").Pool(1) as other:
         return other.apply(_problems)
 

@@ -33,12 +33,12 @@ class Job:
     arguments: list[str] = field(default_factory=lambda: ["--steps", str(STEPS), "--step-ms", "40"])
     script: str = EXAMPLE
     flags: list[str] = field(default_factory=list)
-    """Of launchers."""
+    """Flags of launchers."""
     manager_flags: list[str] = field(default_factory=list)
     pods: int = PODS
     generation: int = 0
     started: dict[str, Process] = field(default_factory=dict)
-    """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
+    """Pods by name. A pod that was started again is listed here, and its predecessor in `gone`."""
     gone: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -48,11 +48,11 @@ class Job:
             self.arguments += ["--step-ms-file", str(self.pace)]
 
     def slow_down(self, step_ms: int = 200) -> None:
-        """For a test that does something while training goes on: its steps take longer, and compute the same."""
+        """Makes steps take longer and compute the same, for a test that does something while training goes on."""
         self.arguments[self.arguments.index("--step-ms") + 1] = str(step_ms)
 
     def hurry(self) -> None:
-        """Nothing happens to training any more: its steps take as long as they compute."""
+        """Makes steps take only as long as they compute, since nothing more happens to training."""
         scratch = self.pace.with_suffix(".new")
         scratch.write_text("0")
         scratch.replace(self.pace)
@@ -60,7 +60,7 @@ class Job:
     # Pods.
 
     async def start(self, *backups: int) -> None:
-        """Backups that start with the job are loaded early in it, however slow the machine is."""
+        """Starts the job. Backups that start with it are loaded early in it, however slow the machine is."""
         await self.manager()
         for pod_rank in range(self.pods):
             await self.worker(pod_rank)
@@ -78,7 +78,7 @@ class Job:
         return await self.worker(pod_rank, "backup")
 
     async def standby(self, name: str = "standby") -> str:
-        """The uid of its pod."""
+        """Starts a standby, and returns the uid of its pod."""
         number = len(self.started) + len(self.gone)
         await self._pod("train", name, "standby", None, [*self._size, *self.flags, self.script, *self.arguments])
         return f"uid-{number}"
@@ -92,12 +92,12 @@ class Job:
         return tuple(range(pod_rank * RANKS_PER_POD, (pod_rank + 1) * RANKS_PER_POD))
 
     def children(self, pod: str) -> list[int]:
-        """The processes of a pod's ranks."""
+        """Returns the processes of a pod's ranks."""
         (zygote,) = children(self.started[pod].pid)
         return children(zygote)
 
     async def lose(self, pod: str) -> None:
-        """Kills it with all its processes, as a node that fails would; returns when none is left."""
+        """Kills a pod with all its processes, as a failed node would; returns when none is left."""
         processes = self.children(pod)
         self.started[pod].kill()
         await self.started[pod].code()
@@ -106,12 +106,12 @@ class Job:
                 await asyncio.sleep(0.005)
 
     async def codes(self) -> set[int]:
-        """Exit codes of all pods, as soon as the last one has ended; training hurries to its end."""
+        """Returns the exit codes of all pods when the last one has ended; training hurries to its end."""
         self.hurry()
         return set(await asyncio.gather(*(process.code() for process in [*self.started.values(), *self.gone])))
 
     async def printed(self, text: str, times: int = 1, within: float = 60) -> None:
-        """Waits for what the manager prints."""
+        """Waits until the manager has printed a text."""
         output = self.started["manager"].output
         async with asyncio.timeout(within):
             while not output.exists() or output.read_text().count(text) < times:
@@ -168,7 +168,8 @@ class Job:
         return [(self.folder / "final" / f"rank-{rank:05d}.bin").read_bytes() for rank in range(WORLD)]
 
     def executed_once(self, *ranks: int) -> bool:
-        """By default all; one that is killed may have done a step that it did not log any more."""
+        """Returns whether these ranks, by default all, executed each step once. A killed rank may have done a step that it did
+        not log."""
         return all([line["step"] for line in self.steps(rank)] == list(range(1, STEPS + 1)) for rank in ranks or range(WORLD))
 
     def pause_seconds(self) -> float:
@@ -185,8 +186,8 @@ def children(process: int) -> list[int]:
 
 
 def free_port() -> int:
-    """None of those that the system gives to connections, nor that managers of other tests choose from: one of them could take
-    it before this job's manager listens."""
+    """Returns a port that neither the system nor managers of other tests give away. One of them could otherwise take it before
+    this job's manager listens."""
     first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):

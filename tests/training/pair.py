@@ -16,7 +16,7 @@ LIMIT = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """What the receiving rank has to say."""
+    """Answer of the receiving rank."""
 
     digest: bytes
     expected: bytes

@@ -1,4 +1,4 @@
-"""Asks the zygote for processes and hears of their ends."""
+"""Client of the zygote, which starts processes and reports their ends."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class Process:
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._ended)), within)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Nothing happens to one that has ended, also where its end is not told yet."""
+        """Sends a signal to the process, unless it has ended. An end that is not reported yet does not matter."""
         if not self._ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)

@@ -1,4 +1,4 @@
-"""Ranks of a job without any training: each says what the test wants the manager to hear."""
+"""Ranks of a job without any training: each sends the manager what the test wants it to receive."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,11 +9,11 @@ from rekindle_wire.training_pb2 import Goodbye, Hello, ManagerMessage, RankMessa
 from rekindle_wire.training_pb2_grpc import RanksStub
 
 Answer = Callable[[ManagerMessage], RankMessage | None]
-"""What a rank says to a message that the test is about; None: nothing."""
+"""Answer of a rank to a message that the test is about; None is no answer."""
 
 
 class ScriptedRank:
-    """One process. It joins every generation at once, and completes a step in it, unless it `stays` in that one."""
+    """One process. It joins every generation at once and completes a step in it, unless it `stays` in that generation."""
 
     def __init__(  # what it is, and how it is met
         self,
@@ -36,15 +36,15 @@ class ScriptedRank:
         self._hears = asyncio.create_task(self._listen(RanksStub(channel)))
 
     def say(self, message: RankMessage) -> None:
-        """Of its own accord."""
+        """Sends a message that is no answer."""
         self._says.put_nowait(message)
 
     def end(self) -> None:
-        """It is killed."""
+        """Ends the process as if it was killed."""
         self._hears.cancel()
 
     async def finish(self, generation: int = 1) -> None:
-        """Its training is complete."""
+        """Ends the process when its training is complete."""
         self._says.put_nowait(RankMessage(generation=generation, goodbye=Goodbye()))
         await self._hears
 

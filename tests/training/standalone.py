@@ -26,7 +26,7 @@ class Standalone:
         return process
 
     async def run(self, *flags: str, code: int = 0, script: str = SCRIPT, ranks: int = WORLD, **environment: str) -> str:
-        """To its end; what was printed."""
+        """Runs the job to its end, and returns what it printed."""
         assert await (await self.start(*flags, script=script, ranks=ranks, **environment)).code() == code
         return self.printed
 

@@ -1,4 +1,4 @@
-"""What differs on a device, as far as it shows without one."""
+"""Differences on a device, as far as they can be tested without one."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 async def test_a_job_with_another_default_device_is_repaired(alone: Standalone, beside: Standalone) -> None:
-    """Everything that the session makes for itself says where it lies: kills, errors and a restart end with equal bits."""
+    """Objects that the session makes for itself name their device. Kills, errors and a restart end with equal bits."""
     faults = [
         {"fault": "exception", "rank": 0, "step": 4},
         {"fault": "kill", "rank": 1, "step": 6},
@@ -98,7 +98,8 @@ def test_devices_are_counted_without_their_driver(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_watchdog_does_not_end_a_rank_that_lost_a_neighbour() -> None:
-    """Torch's default ends the process where a collective on the device fails; who wants that says so."""
+    """The watchdog is turned off, since torch's default ends the process where a collective on the device fails. A value of the
+    user is kept."""
     given = arguments.parse(["--standalone", "train.py"], {})
     assert pod_environment(given, 1, 3, {})["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
     assert pod_environment(given, 1, 3, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"})["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"

@@ -58,7 +58,7 @@ def test_an_adapted_script_differs_in_a_handful_of_lines() -> None:
 
 
 def test_a_step_of_the_example_keeps_its_pace_until_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for the rest of its time, and for that of another pace once the file has it."""
+    """A step waits for the rest of its time, and for the rest of another time once the file has one."""
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
     for told in ("2e6", "0", ""):
@@ -73,7 +73,7 @@ def draw() -> tuple[float, float, float]:
 
 
 def test_own_state_brings_every_random_number_back() -> None:
-    """After a restoration python, numpy and torch draw what they would have drawn."""
+    """Python, numpy and torch draw the same numbers after a restoration as they would have drawn before."""
     content = own.take(None, None)
     drawn = draw()
     own.put(content, None, None)
@@ -96,7 +96,7 @@ DRAWS: list[Callable[[], float]] = [
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_generator_that_was_not_read_again_has_not_moved(seed: int) -> None:
-    """Whatever was drawn, and also where the next number was drawn in advance, or a generator was set back to where it was."""
+    """A generator draws the same again, whatever was drawn before, and also after it was set back to an earlier position."""
     order = random.Random(seed)
     for _ in range(50):
         for way in order.choices(DRAWS, k=order.randrange(3)):
@@ -113,7 +113,7 @@ def test_a_generator_that_was_not_read_again_has_not_moved(seed: int) -> None:
 
 
 def test_own_state_that_has_not_moved_is_taken_once() -> None:
-    """It is taken twice in each step: the same object is given again, with its bytes, until something moves."""
+    """Own state is taken twice in each step. The same object is returned, with its bytes, until something moves."""
     before = own.take(None, None)
     assert own.take(None, None) is before
     assert own.take(None, None).pickled is before.pickled
@@ -127,7 +127,8 @@ def test_own_state_that_has_not_moved_is_taken_once() -> None:
 def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
     completed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who goes on in the middle draws what comes next there, whatever is drawn before the loop: a data loader, its seed."""
+    """A rank that goes on in the middle draws what comes next there, whatever is drawn before the loop, such as a data loader's
+    seed."""
     monkeypatch.setattr(Communicator, "watch", lambda _: None)
     monkeypatch.setattr(DataParallel, "watch", lambda _: None)
     monkeypatch.setattr(Processor, "start", lambda _: None)
@@ -182,7 +183,7 @@ def test_a_step_is_logged_with_who_where_and_when(tmp_path: Path) -> None:
 
 
 def test_a_step_log_that_cannot_be_written_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its disk is full, or its folder is somebody else's; it is said once."""
+    """Training goes on when its disk is full or its folder is somebody else's, and the log says so once."""
     (tmp_path / "steps").touch()
     with closing(StepLog(rank_environment(tmp_path))) as log:
         for step in (1, 2):
@@ -201,7 +202,7 @@ def test_a_step_log_that_cannot_be_read_costs_no_training(tmp_path: Path, caplog
 
 
 def test_of_a_long_step_log_only_the_end_is_read(tmp_path: Path) -> None:
-    """A process that starts after a million steps reads no more than any other: what is before is not even text."""
+    """A process that starts after a million steps reads no more than any other process. The part before is not even text."""
     path = tmp_path / "steps" / "rank-00002.jsonl"
     path.parent.mkdir()
     path.write_bytes(b"\xff" * 100_000 + b'\n{"step": 41}\n{"step": 42}\n')
@@ -210,7 +211,8 @@ def test_of_a_long_step_log_only_the_end_is_read(tmp_path: Path) -> None:
 
 
 def test_a_step_log_does_not_grow_beyond_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full file is put aside and the one before it goes; the last step is known all the time, also right behind the change."""
+    """A full file is put aside and the one before it is removed. The last step is known at any time, also right after the
+    change."""
     monkeypatch.setattr("rekindle_training.adapter.step_log.LARGEST", 2000)
     with closing(StepLog(rank_environment(tmp_path))) as log:
         for step in range(1, 101):

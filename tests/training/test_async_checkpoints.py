@@ -24,7 +24,7 @@ async def test_a_job_that_saves_asynchronously_outlives_a_rank(alone: Standalone
 
 
 async def test_an_error_of_a_save_before_the_recovery_is_shown_as_what_it_is(alone: Standalone) -> None:
-    """A script that waits for it in each try of the next step is not told that other ranks were lost, and the job ends by it."""
+    """A script that waits for the save in each try of the next step gets its own error. The job ends by it."""
     printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, KILL="yes", KEEPS="yes")
     words = r"training did not get beyond step 4 in 3 tries: rank [01]: kept from before the last recovery: RuntimeError: "
     assert re.search(words, printed)

@@ -1,4 +1,4 @@
-"""What a rank goes back to when its step is to be repeated, and when it cannot."""
+"""State to which a rank goes back when its step is repeated, and cases in which it cannot go back."""
 
 import random
 from typing import Any
@@ -83,7 +83,7 @@ class Scaled(nn.Module):
 
 
 class Rank:
-    """Its model, with everything that a step changes before its update."""
+    """A rank with its model, and with everything that a step changes before its update."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -97,7 +97,7 @@ class Rank:
         self.boundary = Boundary(self.trained)
 
     def begin(self) -> None:
-        """All that comes before the update."""
+        """Does everything that comes before the update."""
         self.model(torch.rand(8, 4)).sum().backward()
         random.random()
         self.model.eval()
@@ -153,7 +153,7 @@ def test_counters_of_modules_go_back_with_the_step() -> None:
 
 @pytest.mark.parametrize("gathers", [False, True], ids=["dropped in each step", "gathered over steps"])
 def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
-    """Where a loop adds to the gradients of the turn before; one that drops them first pays for no copy."""
+    """A loop that adds to the gradients of the turn before gets them back. One that drops them first costs no copy."""
     rank = Rank()
     for _ in range(3):
         rank.boundary.remember()
@@ -175,7 +175,7 @@ def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
 
 
 def test_a_loop_that_begins_to_gather_cannot_go_back_in_that_step() -> None:
-    """Its gradients were not copied yet, and have changed in place."""
+    """A rank cannot go back, since its gradients were not copied yet and have changed in place."""
     rank = Rank()
     for _ in range(2):
         rank.boundary.remember()
@@ -190,7 +190,7 @@ def test_a_loop_that_begins_to_gather_cannot_go_back_in_that_step() -> None:
 
 @pytest.mark.parametrize("what", ["parameter", "data", "another tensor", "average", "layer"])
 def test_a_rank_whose_state_changed_before_the_update_cannot_go_back(what: str) -> None:
-    """Parameters and large objects are not copied at each step: a change of them in front of the update is found."""
+    """A change of parameters and large objects before the update is found, since they are not copied at each step."""
     rank = Rank()
     rank.boundary.remember()
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_a_parameter_that_is_replaced_in_a_step_is_found() -> None:
 
 
 def test_layers_that_come_while_training_runs_are_remembered_too() -> None:
-    """A buffer of a layer that was added behind the first step."""
+    """A buffer is remembered that belongs to a layer added after the first step."""
     rank = Rank()
     rank.boundary.remember()
     late = nn.BatchNorm1d(4)

@@ -14,7 +14,7 @@ from rekindle_training.manager.recovery import Recovery
 from rekindle_wire.training_pb2 import Hello
 
 TURNS = 6
-"""Of the loop, in which a recovery that is cancelled comes to its end."""
+"""Turns of the event loop in which a cancelled recovery ends."""
 
 
 def training() -> Membership:
@@ -27,7 +27,7 @@ def training() -> Membership:
 
 @pytest.mark.parametrize("procedure", [repair.stand, procedures.pause], ids=["repair", "hot switch"])
 async def test_who_is_cancelled_when_a_rank_is_lost_does_not_ask_on(procedure: Callable[[Membership], Awaitable[Any]]) -> None:
-    """Each rank that is left would be waited for in vain, and with it who began the procedure."""
+    """The procedure ends. It would otherwise wait in vain for each rank that is left."""
     membership = training()
     asking = asyncio.ensure_future(procedure(membership))
     await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_who_is_cancelled_when_a_rank_is_lost_does_not_ask_on(procedure: C
 
 @pytest.mark.parametrize("turns", range(TURNS))
 async def test_nothing_is_left_of_a_recovery_that_is_cancelled_again_while_it_ends(turns: int) -> None:
-    """Neither its word to launchers that it is not decided yet, nor what it was doing."""
+    """No task of the recovery is left, neither its message to launchers that it is undecided, nor its current work."""
     means: Any = SimpleNamespace(membership=training(), pods=Pods(), reports=None, order_timeout=60)
     others = asyncio.all_tasks()
     recovering = asyncio.ensure_future(Recovery(means, asyncio.Event().wait, None).run())

@@ -1,4 +1,5 @@
-"""Scripts of others: what a recovery cannot repeat is refused in words while all is well, the rest is repaired to the bit."""
+"""Scripts of others. What a recovery cannot repeat is refused with an explanation while all is well; the rest is repaired to the
+bit."""
 
 import re
 
@@ -61,27 +62,29 @@ async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(
 
 @pytest.mark.parametrize("how", ["parameter", "buffer", "large buffer"])
 async def test_a_codebook_of_which_rows_move_late_is_repaired(how: str, alone: Standalone, beside: Standalone) -> None:
-    """By whichever way it is written, and long after the first steps were looked at."""
+    """A run ends with the bits of an undisturbed one, however the rows are written, and long after the first steps were
+    checked."""
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="codes", HOW=how, FAULT="1:7")
     assert "repaired step=6" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH="codes", HOW=how))
 
 
 async def test_what_a_replacement_changes_before_its_loop_is_refused(alone: Standalone) -> None:
-    """It has the state of training there, which the script would overwrite without a word."""
+    """A replacement has the state of training before its loop. A script that overwrites it is refused."""
     wish = "changes between session and loop"
     printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH=wish, FAULT="1:5")
     assert "lr of optimizer was changed between session() and the loop of a process that goes on after step 4" in printed
 
 
 async def test_an_error_of_the_rehearsal_says_that_it_is_one(alone: Standalone) -> None:
-    """Such as of a list that the script clears after the update."""
+    """A rehearsal may fail, for example, on a list that the script clears after the update."""
     printed = await alone.run(code=1, script=SCRIPT, ranks=1, WISH="fills a list")
     assert "was done a second time on purpose, as after a fault (the rehearsal): RuntimeError: not the first pass" in printed
 
 
 async def test_an_optimizer_that_holds_another_one_is_copied_with_it(alone: Standalone, beside: Standalone) -> None:
-    """Its moments move once in a step that is repeated, and in the rehearsal, which would change training by itself."""
+    """The moments of the inner optimizer move once in a repeated step. The same holds for the rehearsal, which would otherwise
+    change training by itself."""
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH="container", FAULT="1:5", COPIES="1")
     assert "repaired step=4" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH="container"))
@@ -108,14 +111,14 @@ async def test_a_model_that_is_frozen_when_a_step_ends_is_repaired(alone: Standa
 
 
 async def test_a_generator_that_some_steps_use_is_named_when_it_first_moves(alone: Standalone) -> None:
-    """Once on each rank. One that is seeded by the number of the step, or is not used, is not named."""
+    """A generator is named once on each rank. One that is seeded by the number of the step, or is not used, is not named."""
     printed = await alone.run(script=SCRIPT, ranks=2, WISH="a generator in some steps")
     named = re.findall(r"the generator (\w+) \((\w+)\) was not given to the session, and moved in step (\d)", printed)
     assert named == [("noise", "Generator", "3")] * 2
 
 
 async def test_a_callback_of_a_rebuild_that_fails_is_named_and_its_traceback_is_printed_once(alone: Standalone) -> None:
-    """Each try of the rebuild has one line, and the reason of the end names the callback, too."""
+    """Tries of the rebuild have one line each, and the reason of the end names the callback, too."""
     printed = await alone.run("--spares=1", code=1, script=SCRIPT, ranks=2, WISH="callback that fails", FAULT="1:5")
     assert printed.count("callback regroup of on_rebuild failed") == 1
     assert printed.count("failed again, as before: callback regroup of on_rebuild: ValueError: no such group") == 2
@@ -137,6 +140,6 @@ async def test_what_another_thread_says_after_an_update_is_no_pass_of_the_model(
 
 
 async def test_a_loop_that_ends_before_its_total_is_no_complete_training(alone: Standalone) -> None:
-    """Unless the script says that it is meant."""
+    """A loop that ends early is an error unless the script says that it is meant."""
     printed = await alone.run(code=1, script=SCRIPT, ranks=1, WISH="ends early")
     assert "the loop ended after step 7 of 8; say training.finish() before a `break` that is meant" in printed

@@ -114,7 +114,8 @@ HARMLESS = [
 async def test_a_variable_that_does_not_matter_may_be_carried(
     before: str, after: str, alone: Standalone, beside: Standalone, tmp_path: Path
 ) -> None:
-    """Training goes on with what is only printed, a time, what each turn assigns and what the session has. Kills are mended."""
+    """Training goes on with what is only printed, a time, what each turn assigns and what the session has. Kills are
+    recovered."""
     path = script(tmp_path, before, after)
     printed = await alone.run("--spares=1", script=path, ranks=2, FAULT="1")
     assert "repaired step=4" in printed
@@ -122,7 +123,7 @@ async def test_a_variable_that_does_not_matter_may_be_carried(
 
 
 async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: Path) -> None:
-    """The word is `carried-variables`."""
+    """The accepted value is `carried-variables`."""
     path = script(tmp_path, "scale += average", "average = 0.9 * average + 0.1 * loss.item()")
     assert "final" in await alone.run(script=path, ranks=1, ACCEPT="carried-variables")
 
@@ -153,14 +154,14 @@ async def test_a_script_may_accept_what_it_carries(alone: Standalone, tmp_path: 
     ],
 )
 def test_what_a_turn_reads_before_it_assigns_it(body: str, expected: set[str]) -> None:
-    """The source of the loop says it."""
+    """A name that the loop's source reads before it assigns it is found."""
     (loop,) = ast.parse(f"for step in steps:\n{textwrap.indent(body, '    ')}").body
     assert isinstance(loop, ast.For)
     assert set(Reads(loop).found) == expected
 
 
 def test_a_container_that_holds_itself_does_not_end_training() -> None:
-    """Such a container is not looked at, and neither is a whole dataset."""
+    """A container that holds itself, or a whole dataset, is not inspected."""
     found, carried = [], Carried([])
     held: list[object] = []
     held.append(held)
@@ -196,7 +197,7 @@ def test_a_loop_whose_source_is_not_known_is_not_judged() -> None:
 
 
 def matters(body: str, name: str, update: str = "optimizer.step()") -> bool:
-    """Whether this variable matters in a loop with these lines."""
+    """Returns whether this variable matters in a loop with these lines."""
     lines = f"for step in steps:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
     (loop,) = ast.parse(lines).body
     assert isinstance(loop, ast.For)
@@ -255,7 +256,7 @@ TRAINED = "\nloss = model(x).sum() * weight\nloss.backward()\noptimizer.step()"
     ],
 )
 def test_a_value_that_reaches_training_is_followed(body: str) -> None:
-    """Through what is computed from it and where it decides, into gradients, updates, options and random numbers."""
+    """A value is followed through computations and decisions into gradients, updates, options and random numbers."""
     assert matters(body, "a", "train(" if "train(x" in body else "optimizer.step()")
 
 

@@ -537,7 +537,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=0) as training
 
 
 async def test_a_rate_that_a_variable_lowers_between_epochs_is_refused(alone: Standalone, tmp_path: Path) -> None:
-    """Training ends in its second step, and the words name the ways out."""
+    """Training ends in its second step, and the error names the ways out."""
     path = tmp_path / "carrying.py"
     path.write_text(JOB.replace("{first}", "0.02"))
     printed = await alone.run("--max-restarts=3", code=1, script=str(path), ranks=1)

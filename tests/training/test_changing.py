@@ -1,4 +1,4 @@
-"""What a script changes while it trains is had by a process that replaces a rank."""
+"""Changes that a script makes while it trains are present in a process that replaces a rank."""
 
 import pytest
 
@@ -18,7 +18,7 @@ async def test_a_replacement_has_what_the_script_changed_in_earlier_steps(
 
 
 async def test_a_step_that_is_repeated_after_its_update_moves_the_scaler_once(alone: Standalone, beside: Standalone) -> None:
-    """Its scale grows after as many steps as in an undisturbed run."""
+    """The scale of the scaler grows after as many steps as in an undisturbed run."""
     options = {"script": SCRIPT, "ranks": 2, "WISH": "scaler", "COPIES": "1"}
     printed = await alone.run(FAULT="1:7", PLACE="end", KIND="raise", **options)  # type: ignore[arg-type]
     assert "repaired step=6" in printed

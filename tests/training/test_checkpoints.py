@@ -1,4 +1,4 @@
-"""What a restarted job gets of its checkpoint, with optimizers of every kind, and who else can read it."""
+"""State that a restarted job reads from its checkpoint, with optimizers of every kind, and other readers of a checkpoint."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.training.trained_ranks import adam, torch_optimizer, written_and_read
 
 
 class Plain(torch.optim.Optimizer):
-    """Written by somebody who never heard of closures."""
+    """An optimizer that does not support closures."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.01})
@@ -53,7 +53,7 @@ def look_up(rank: Trained) -> None:
 def test_optimizers_that_cannot_step_without_a_gradient_go_on_from_a_checkpoint(
     tmp_path: Path, optimizer_of: Callable[..., torch.optim.Optimizer]
 ) -> None:
-    """What torch's own reading begins with, a step that makes their state, is nothing that they can do."""
+    """Optimizers that cannot make the empty step with which torch's own reader begins are restored from a checkpoint."""
     before, after = (a_table(optimizer_of, sparse=optimizer_of is torch.optim.SparseAdam) for _ in range(2))
     for _ in range(2):
         look_up(before)
@@ -65,7 +65,8 @@ def test_optimizers_that_cannot_step_without_a_gradient_go_on_from_a_checkpoint(
 
 @pytest.mark.usefixtures("group")
 def test_a_checkpoint_of_other_objects_is_not_taken(tmp_path: Path) -> None:
-    """What the script has no more would be lost without a word, and what is new would have no state."""
+    """A checkpoint of other objects is refused. State of removed objects would be lost in silence, and new objects would have no
+    state."""
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
@@ -90,7 +91,8 @@ def test_a_checkpoint_of_another_number_of_ranks_is_not_taken(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("group")
 def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
-    """By torch's own reader of distributed checkpoints, with the names that parameters have in the model, also of tied ones."""
+    """Torch's own reader of distributed checkpoints reads it, with the names that parameters have in the model, tied ones
+    included."""
     model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "last": torch.nn.Linear(2, 2)})
     model["last"].weight = model["first"].weight
     rank = Trained(model, adam(model))
@@ -152,7 +154,7 @@ def test_a_damaged_checkpoint_that_cannot_be_renamed_does_not_count(
 
 @pytest.mark.usefixtures("group")
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A job does not begin anew where its checkpoints cannot be seen."""
+    """A job does not begin again from the start where its checkpoints cannot be read."""
     (tmp_path / "checkpoints").symlink_to("checkpoints")
     model = torch.nn.Linear(2, 2)
     with pytest.raises(CheckpointUnreadable, match=rf"checkpoints in {tmp_path}/checkpoints: rank 0: OSError: .*symbolic links"):

@@ -145,7 +145,7 @@ async def test_training_goes_on_without_a_checkpoint_that_cannot_be_written(
 async def test_a_checkpoint_that_one_rank_cannot_write_is_no_failure_of_training(
     alone: Standalone, undisturbed: Undisturbed
 ) -> None:
-    """Nobody waits for that rank in a collective. The memory that it cannot write either costs it no step."""
+    """No rank waits for that rank in a collective. The launcher memory that it cannot write costs no step either."""
     printed = await alone.run(script=SCRIPT, ranks=RANKS, EVERY="4", QUOTA="1")
     assert "checkpoint after step 4 not written" in printed
     assert "rank 1: OSError: [Errno 27] File too large" in printed
@@ -204,7 +204,7 @@ async def test_a_store_of_the_script_s_own_that_fails_does_not_end_training(alon
 
 @pytest.mark.parametrize("loop", [{}, {"NO_SCOPE": "yes"}], ids=["with step:", "no scope"])
 async def test_a_store_that_fails_is_no_fault_of_its_rank(loop: dict[str, str], job: Job, gateway: GatewayPeer) -> None:
-    """The control plane hears of no fault and is asked for nothing, and the next checkpoint is tried when it is due."""
+    """The control plane receives no fault and is asked for nothing, and the next checkpoint is tried when it is due."""
     job.script, job.arguments = SCRIPT, []
     job.environment |= {"EVERY": "4", "STORE": "yes", **loop}
     (job.folder / "broken").touch()

@@ -72,13 +72,13 @@ def _rank(rank: int, port: int, does: Any, join_seconds: float, says: Connection
 
 
 def _obey(communicator: Communicator, told: Connection) -> None:
-    """Cuts what it is told to, as the thread does that hears the manager."""
+    """Cuts the generations that it is told, as the thread that receives the manager's messages does."""
     while True:
         communicator.cut(told.recv())
 
 
 def _waits(communicator: Communicator, says: Connection) -> None:
-    """In the group that the script has made."""
+    """Waits in a collective of the group that the script has made."""
     try:
         dist.all_reduce(torch.zeros(1), group=communicator._own_groups[0].made)
     except RuntimeError:
@@ -86,7 +86,7 @@ def _waits(communicator: Communicator, says: Connection) -> None:
 
 
 def _lets_wait(_communicator: Communicator, _says: Connection) -> None:
-    """Takes part in nothing."""
+    """Takes part in no collective."""
 
 
 def _forks_and_dies(_: Communicator, says: Connection) -> None:
@@ -97,8 +97,8 @@ def _forks_and_dies(_: Communicator, says: Connection) -> None:
 
 
 def test_a_cut_ends_every_collective_that_waits() -> None:
-    """Also in a group that the script has made, and without the rank that is waited for; what an earlier generation was told is
-    nothing to this one."""
+    """A cut also ends collectives in a group that the script has made, and those without the rank that is waited for. A cut of an
+    earlier generation does nothing."""
     ranks = Ranks(_lets_wait)
     try:
         assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
@@ -129,7 +129,7 @@ def test_a_killed_rank_is_noticed_although_a_worker_of_it_lives() -> None:
 
 
 def _sends_late(_: Communicator, says: Connection) -> None:
-    """What is waited for comes when there would be no more time to connect."""
+    """Sends a message only when there would be no more time to connect."""
     threading.Event().wait(_SOON * 1.5)
     dist.send(torch.ones(1), 1)
     says.send("sent")
@@ -145,7 +145,7 @@ def _receives(_: Communicator, says: Connection) -> None:
 
 
 def test_a_message_between_two_ranks_may_take_longer_than_they_had_to_connect() -> None:
-    """As any collective: a large one takes its time, and so does who sends it."""
+    """A message may take its time like any collective, and so may its sender."""
     ranks = Ranks(_sends_late, _receives, join_seconds=_SOON)
     try:
         assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
@@ -184,7 +184,8 @@ def _begins_anew(communicator: Communicator, *_: object) -> None:
 
 
 def test_an_error_of_an_earlier_generation_is_no_loss_in_this_one() -> None:
-    """Gloo says it in the same words; a rank that is lost now breaks connections that are there now."""
+    """An old error is not taken for a new loss, although Gloo's message is the same. A rank that is lost now breaks connections
+    of now."""
     ranks = Ranks(_keeps_an_error, _begins_anew)
     try:
         assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
@@ -219,7 +220,7 @@ def test_a_store_that_ends_while_it_is_reached_keeps_nobody_from_the_next_one() 
 
 
 def test_a_generation_that_is_cut_while_its_store_is_reached_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another rank may have been lost in that moment: nobody else comes."""
+    """A cut generation is not waited for, since another rank may have been lost, so that no other rank comes."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     communicator = Communicator(RankEnvironment.read(ENVIRONMENT), Gate())
     reach = communicator._connected_to
@@ -235,7 +236,7 @@ def test_a_generation_that_is_cut_while_its_store_is_reached_is_not_waited_for(m
 
 
 def test_who_connects_to_a_member_that_is_lost_is_not_waited_for() -> None:
-    """Gloo would do so for 40 seconds."""
+    """The rank does not wait for the 40 seconds of Gloo."""
     communicator = Communicator(RankEnvironment.read(ENVIRONMENT), Gate())
     communicator._generation = 2
     over = threading.Event()
@@ -250,7 +251,7 @@ def test_who_connects_to_a_member_that_is_lost_is_not_waited_for() -> None:
 
 
 class _Accelerators(Backend):
-    """In the place of NCCL or HCCL, which need their devices: a collective ends when it is aborted."""
+    """A backend in place of NCCL or HCCL, which need their devices. A collective ends when it is aborted."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -293,7 +294,7 @@ def _waits_on_an_accelerator(says: Connection) -> None:
 
 
 def test_what_waits_on_an_accelerator_is_aborted_in_each_group_of_the_generation() -> None:
-    """Its library has connections of its own, which torch does not show."""
+    """Collectives on an accelerator are aborted, since its library has connections of its own that torch does not show."""
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_waits_on_an_accelerator, args=(there,), daemon=True)
     process.start()

@@ -1,4 +1,4 @@
-"""How a state is handed over: in place, in few messages, to the bit."""
+"""Transfer of a state to another process: in place, in few messages, to the bit."""
 
 import pytest
 import torch
@@ -67,7 +67,8 @@ def test_tensors_that_are_one_on_one_side_only_do_not_mix() -> None:
 
 @pytest.mark.parametrize("size", [4, ALONE])
 def test_a_conjugated_tensor_is_sent_as_what_it_is(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory holds something else than its elements, until they are asked for; so does that of a negated one."""
+    """A conjugated or negated tensor arrives with its elements, although its memory holds something else until they are
+    resolved."""
     sent: list[torch.Tensor] = []
     monkeypatch.setattr("torch.distributed.send", lambda tensor, _: sent.append(tensor.clone()))
     conjugated = torch.full((size,), 1 + 2j).conj()

@@ -30,7 +30,7 @@ import rekindle_training
 from tests.training.scripts.batched import LOADERS, Counting, Resumable, Rows, Stream, content, taken
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-"""Of torch, when torchdata makes a loader."""
+"""A warning of torch when torchdata makes a loader."""
 
 
 MORE: dict[str, Callable[[int], Any]] = {
@@ -46,13 +46,14 @@ MORE: dict[str, Callable[[int], Any]] = {
 
 
 def numbers() -> tuple[Any, ...]:
-    """Where the generators of this process are."""
+    """Returns the positions of the random generators of this process."""
     return torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state(legacy=False))
 
 
 @pytest.mark.parametrize("kind", MORE)
 def test_batches_follow_as_they_did_before(kind: str) -> None:
-    """Behind any batch of any epoch, in the process that drew them and in another one, and with them come the same states."""
+    """Batches after any batch of any epoch are the same again, in the process that drew them and in another one. The states that
+    come with them are the same, too."""
     batches = rekindle_training.batches(MORE[kind](0))
     states, before = [], []
     for _ in range(32):
@@ -80,7 +81,7 @@ def test_random_numbers_of_a_step_are_left_alone(kind: str) -> None:
 
 
 def test_a_batch_does_not_depend_on_who_loads_it() -> None:
-    """With and without workers, and however many, samples have the same random numbers."""
+    """Samples have the same random numbers without workers, and with any number of them."""
     of = [rekindle_training.batches(DataLoader(Rows(), 4, shuffle=True, num_workers=workers)) for workers in (0, 1, 2)]
     first, *others = (taken(batches, 20) for batches in of)
     assert all(other == first for other in others)
@@ -98,7 +99,7 @@ def test_workers_may_be_started_by_other_means(context: str) -> None:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_order_is_that_of_the_loader(persistent: bool) -> None:
-    """Over several epochs, where the script gave it a generator or a sampler that knows its epoch."""
+    """The order is the loader's over several epochs, where the script gave it a generator or a sampler that knows its epoch."""
 
     rows = TensorDataset(torch.arange(20))
 
@@ -135,7 +136,7 @@ class Pids(Dataset[tuple[int, int]]):
 
 
 def test_who_goes_back_keeps_the_workers() -> None:
-    """They load again what is to be drawn again, and what they have loaded ahead is not lost."""
+    """Workers load again what is to be drawn again, and nothing that they have loaded ahead is lost."""
     batches = rekindle_training.batches(DataLoader(Pids(), None, num_workers=2))
     taken(batches, 10)
     state = batches.state_dict()
@@ -201,7 +202,8 @@ class Holds(Dataset[torch.Tensor]):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_generators_that_a_dataset_holds_draw_the_same_again(workers: int) -> None:
-    """Its own, those of its transforms and those of its module; without workers they go on for the script as they were."""
+    """Generators of the dataset, its transforms and its module draw the same again. Without workers, those of the script are left
+    as they were."""
     data = Holds()
     batches = rekindle_training.batches(DataLoader(data, 4, num_workers=workers))
     theirs = data.deep["inside"][0].get_state()
@@ -243,7 +245,7 @@ class Buckets(Sampler[list[int]]):
 
 @pytest.mark.parametrize("how", ["a generator of its own", "everybody's generator"])
 def test_a_sampler_of_the_script_gives_the_same_order_again(how: str) -> None:
-    """In another process, in a later epoch, too."""
+    """The order is the same in another process, and in a later epoch."""
     batches = rekindle_training.batches(DataLoader(Rows(), batch_sampler=Buckets(how)))
     taken(batches, 15)
     state = batches.state_dict()
@@ -254,7 +256,7 @@ def test_a_sampler_of_the_script_gives_the_same_order_again(how: str) -> None:
 
 @pytest.mark.parametrize("sampler", [Buckets("in place"), Buckets("how often"), iter([[1], [2]])])
 def test_a_sampler_that_gives_another_order_each_time_is_refused_at_once(sampler: Any) -> None:
-    """With the first batch, and not in the first recovery."""
+    """The sampler is refused with the first batch, and not in the first recovery."""
     batches = rekindle_training.batches(DataLoader(Rows(), batch_sampler=sampler))
     with pytest.raises(
         TypeError, match=rf"batches\(loader\): {type(sampler).__name__} gives other indices when it is gone through"
@@ -263,7 +265,7 @@ def test_a_sampler_that_gives_another_order_each_time_is_refused_at_once(sampler
 
 
 def test_data_that_changed_is_refused_where_training_goes_on() -> None:
-    """The batches would be others, without a word."""
+    """Changed data is refused, since the batches would silently be others."""
     state = after_ten(DataLoader(Rows(), 2, shuffle=True))
     changed = rekindle_training.batches(DataLoader(Subset(Rows(), range(50)), 2, shuffle=True))
     changed.load_state_dict(state)
@@ -293,7 +295,7 @@ def after_ten(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 class Knows(Dataset[int]):
-    """Is told its epoch."""
+    """A dataset that is told its epoch."""
 
     epoch = -1
 
@@ -309,14 +311,14 @@ class Knows(Dataset[int]):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataset_is_told_which_epoch_begins(workers: int) -> None:
-    """In workers that stay as well, so that a replacement's know no more than those of before."""
+    """A dataset receives its epoch in persistent workers too. A replacement's workers thus know no more than those before."""
     loader = DataLoader(Knows(), 4, num_workers=workers, persistent_workers=workers > 0)
     batches = rekindle_training.batches(loader)
     assert [int(next(batches)[0]) for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_state_is_small_and_holds_no_data() -> None:
-    """It is taken twice in each step: numbers, and at most the generators with which the epoch began."""
+    """A state has numbers, and at most the generators with which the epoch began, since it is taken twice in each step."""
     batches = rekindle_training.batches(DataLoader(TensorDataset(torch.zeros(100_000, 8)), 100, shuffle=True))
     taken(batches, 3)
     assert set(batches.state_dict()) == {"epoch", "position", "seed", "generators", "order"}
@@ -324,7 +326,7 @@ def test_a_state_is_small_and_holds_no_data() -> None:
 
 
 def test_a_state_that_no_message_holds_is_refused() -> None:
-    """When it is taken for the first time, by the loader's name."""
+    """A state that is too large is refused by the loader's name when it is taken for the first time."""
 
     class Large(Counting):
         def state_dict(self) -> dict[str, Any]:
@@ -344,7 +346,7 @@ def test_a_position_counts_batches_and_epochs() -> None:
 
 
 def test_a_length_that_is_not_known_is_said() -> None:
-    """With what to write instead."""
+    """The error says what to write instead."""
     batches = rekindle_training.batches(DataLoader(Stream(0), 4))
     with pytest.raises(TypeError, match=r"len\(batches\): DataLoader does not say how many batches an epoch has"):
         len(batches)
@@ -352,14 +354,14 @@ def test_a_length_that_is_not_known_is_said() -> None:
 
 
 def test_a_loader_without_batches_is_refused() -> None:
-    """It would be asked for ever."""
+    """A loader without batches is refused, since it would be asked for ever."""
     empty = rekindle_training.batches(DataLoader(Rows(), 60, drop_last=True))
     with pytest.raises(RuntimeError, match=r"next\(batches\): DataLoader gives no batch in epoch 0"):
         next(empty)
 
 
 def test_another_thread_than_that_of_training_may_not_draw() -> None:
-    """Whatever loads ahead would move the position of training."""
+    """A thread that loads ahead would move the position of training."""
     batches = rekindle_training.batches(DataLoader(Rows(), 4))
     batches.state_dict()
     raised: list[str] = []
@@ -377,7 +379,7 @@ def test_another_thread_than_that_of_training_may_not_draw() -> None:
 
 
 def test_the_state_of_another_kind_of_loader_is_refused() -> None:
-    """As where a checkpoint was written before a script's loader was replaced."""
+    """A state of another loader is refused, such as one of a checkpoint from before the script's loader was replaced."""
     batches = rekindle_training.batches(DataLoader(Rows(), 4))
     with pytest.raises(ValueError, match=r"a state with drawn is not accepted for DataLoader: .* epoch, generators, order"):
         batches.load_state_dict({"drawn": 3})

@@ -1,4 +1,4 @@
-"""Which loaders `rekindle_training.batches` takes, what it says of others, and how one is found that was not given."""
+"""Loaders that `rekindle_training.batches` accepts, its errors for others, and the detection of a loader that was not given."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +19,7 @@ from rekindle_training.data.kinds import refuse_raw
 from tests.training.scripts.batched import Counting, Rows, Stream, content, taken
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-"""Of torch, when torchdata makes a loader."""
+"""A warning of torch when torchdata makes a loader."""
 
 
 class Moves(DataLoader[Any]):
@@ -47,14 +47,14 @@ def prepared(loader: DataLoader[Any], **options: Any) -> Any:
     ],
 )
 def test_what_cannot_give_its_batches_again_is_refused(loader: Callable[[], Any], says: str) -> None:
-    """By its name, with what to write instead."""
+    """The error names the loader, and says what to write instead."""
     with pytest.raises(TypeError, match=rf"^batches\(loader\): \w+ is not accepted: .*({says})"):
         rekindle_training.batches(loader())
 
 
 @pytest.mark.parametrize("stateful", [False, True])
 def test_a_loader_that_accelerate_prepared_gives_its_batches(stateful: bool) -> None:
-    """On a rank's device, evened out, and with the end of an epoch that `Accelerator.accumulate` asks for."""
+    """Batches are on the rank's device and evened out, and have the end of an epoch that `Accelerator.accumulate` asks for."""
 
     def loader() -> Any:
         rows = TensorDataset(torch.arange(22))
@@ -88,7 +88,7 @@ def test_a_loader_that_accelerate_prepared_gives_its_batches(stateful: bool) -> 
     ],
 )
 def test_a_session_takes_no_loader_itself(data: Callable[[], object], named: str) -> None:
-    """Nor a sampler: their positions are ahead of training."""
+    """A session refuses a loader and a sampler, whose positions are ahead of training."""
     with pytest.raises(
         TypeError, match=rf"session\(data\): {named} is not accepted, .* write batches = rekindle_training\.batches"
     ):
@@ -146,7 +146,7 @@ def test_a_loader_that_one_turn_draws_from_is_accepted() -> None:
 
 
 def test_an_object_of_the_script_may_draw_from_loaders_inside() -> None:
-    """It was given, and keeps their position."""
+    """An object of the script that was given keeps the position of the loaders from which it draws."""
     turn = [1]
     drawn = iter(DataLoader(Rows(), 4))
     with Loaders(Counting(), lambda: turn[0], Places()).watched():

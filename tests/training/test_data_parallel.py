@@ -21,7 +21,8 @@ EVERYBODY = "0:5:beginning,1:5:beginning,2:5:beginning,3:5:beginning"
     ),
 )
 async def test_sums_are_those_of_an_undisturbed_run(options: str, kind: str, alone: Standalone, beside: Standalone) -> None:
-    """To the bit, on survivors and replacements, before and behind the first layout of the buckets that DDP finds by itself."""
+    """Sums are equal to the bit on survivors and replacements, before and after the first layout of the buckets that DDP finds
+    itself."""
     printed = await alone.run("--spares=1", KIND=kind, FAULTS=BEFORE_AND_BEHIND_THE_FIRST_LAYOUT, WRAP=options)
     assert printed.count("repaired step=") == 3
     assert last_words(printed) == last_words(await beside.run(WRAP=options))
@@ -29,7 +30,7 @@ async def test_sums_are_those_of_an_undisturbed_run(options: str, kind: str, alo
 
 @pytest.mark.same_path("DDP's buckets are carried")
 async def test_a_checkpoint_has_the_layout_of_the_buckets(alone: Standalone, beside: Standalone) -> None:
-    """All ranks that begin again at it sum as training has summed there."""
+    """Ranks that begin again at a checkpoint sum as training has summed before it."""
     printed = await alone.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="3", WRAP="")
     assert "all ranks restarted from the last checkpoint" in printed
     assert last_words(printed) == last_words(await beside.run(WRAP=""))
@@ -37,6 +38,6 @@ async def test_a_checkpoint_has_the_layout_of_the_buckets(alone: Standalone, bes
 
 @pytest.mark.same_path("DDP's buckets are carried")
 async def test_a_replacement_that_wraps_another_number_of_models_says_so(alone: Standalone) -> None:
-    """At its loop, and does not wait there for sums that nobody makes with it."""
+    """A replacement reports the error at its loop, and does not wait there for sums that no other rank computes with it."""
     printed = await alone.run("--spares=1", code=1, KIND="kill", FAULTS="1:5:backward", WRAP="", REPLACEMENTS="bare")
     assert "RuntimeError: 1 models more are wrapped in DistributedDataParallel on the ranks that train" in printed

@@ -1,4 +1,4 @@
-"""Managers that die in a recovery, and control planes that are away: somebody ends it, and no step is lost."""
+"""Managers that die in a recovery, and control planes that are away: the recovery ends, and no step is lost."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ MODES = ("retry", "in place", "elsewhere")
 
 
 async def test_pods_are_kept_while_others_take_long_to_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a step that takes longer than a launcher waits for a word."""
+    """Pods are kept in a step that takes longer than a launcher waits for a message."""
     monkeypatch.setattr(recovery, "KEEP_SECONDS", 0.02)
     membership, pods = Membership(1), Pods()
     membership.install({0: membership.enroll(Hello(rank=0, process="new/0/1"), 0)[0]})
@@ -45,7 +45,8 @@ async def replaced_manager(job: Job) -> None:
 async def test_a_manager_that_dies_in_a_recovery_is_followed_by_one_that_ends_it(
     phase: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """The next one finds the ranks standing, reports the fault anew, and answers the whole attempt, which is sent again."""
+    """The next manager finds the ranks standing, and reports the fault again. It answers the whole attempt, which is sent
+    again."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
     await recovered.start()
     await fault(gateway)
@@ -82,7 +83,7 @@ async def test_a_manager_that_dies_in_a_recovery_is_followed_by_one_that_ends_it
 async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_one_that_repairs(
     mode: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """In place and by a retry, as by other pods."""
+    """The next manager repairs in place and by a retry."""
     await struck_in(mode, recovered, gateway)
     await replaced_manager(recovered)
     await gateway.until(lambda: gateway.subscriptions == 2)
@@ -98,7 +99,7 @@ async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_
 async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats_a_step(
     mode: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """All orders of the attempt come again, and find nothing that is broken; nobody is replaced for them."""
+    """All orders of the attempt come again, and find nothing that is broken. No rank is replaced for them."""
     recovered.environment["PACE_MS"] = "1000"
     await struck_in(mode, recovered, gateway)
     await ordered(mode, gateway)
@@ -117,7 +118,7 @@ async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats
 
 
 async def struck_in(mode: str, job: Job, gateway: GatewayPeer) -> None:
-    """Rank 2 is struck, and the recovery is open."""
+    """Strikes rank 2, and returns when the recovery is open."""
     job.environment |= {"KIND": "memory" if mode == "retry" else "kill", "FAULTS": "2:2:backward"}
     await job.start()
     await fault(gateway)
@@ -136,7 +137,7 @@ async def ordered(mode: str, gateway: GatewayPeer) -> None:
 async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """In place, once; orders that come late find nothing to replace, and are told so."""
+    """Training goes on in place, once. Orders that come late find nothing to replace, and their answer says so."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:2:backward", "REKINDLE_ORDER_TIMEOUT": "1"}
     recovered.environment["PACE_MS"] = "300"
     recovered.flags = ["--spares=1"]
@@ -156,7 +157,7 @@ async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
 async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_to(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """However long it takes."""
+    """Ranks wait for as long as it takes."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
     recovered.environment |= {"REKINDLE_ORDER_TIMEOUT": "0", "REKINDLE_WITHOUT_ORDERS": "wait"}
     await recovered.start()
@@ -169,7 +170,7 @@ async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_t
 
 
 async def test_training_ends_where_no_control_plane_speaks_and_a_pod_is_gone(recovered: Job, gateway: GatewayPeer) -> None:
-    """Nobody could start the rank again; all pods fail, as they would without a manager that decides."""
+    """All pods fail, as they would without a manager that decides, since nobody can start the rank again."""
     recovered.environment |= {"PACE_MS": "60", "REKINDLE_ORDER_TIMEOUT": "1", "LIMITS": "manager.successors.LAUNCHER_SECONDS=2"}
     await recovered.start()
     await recovered.reached(3)
@@ -179,7 +180,7 @@ async def test_training_ends_where_no_control_plane_speaks_and_a_pod_is_gone(rec
 
 
 def test_what_follows_without_orders_is_one_of_two_words() -> None:
-    """Another one is refused, with what is accepted."""
+    """A value that is none of the two is refused, with the accepted ones."""
     environment = {"MINDX_TASK_ID": "a-job", "MINDX_SERVER_IP": "127.0.0.1"}
     assert ManagerEnvironment.read(environment).decides_without_orders
     assert not ManagerEnvironment.read({**environment, "REKINDLE_WITHOUT_ORDERS": "wait"}).decides_without_orders

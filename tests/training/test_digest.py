@@ -69,7 +69,7 @@ def test_the_digest_sees_every_difference(other: dict[str, Any]) -> None:
 
 
 def test_the_digest_is_of_the_content_only() -> None:
-    """Not of how a tensor lies in memory, nor of the order of a mapping or a set."""
+    """The digest depends neither on how a tensor lies in memory, nor on the order of a mapping or a set."""
     turned = torch.arange(6).view(2, 3).T.contiguous().T
     assert digest({"a": turned, "b": {1, 2}}) == digest({"b": {2, 1}, "a": torch.arange(6).view(2, 3)})
     assert digest(dict(reversed(STATE.items()))) == digest(STATE)
@@ -81,7 +81,7 @@ of_hosts_and_of_accelerators = pytest.mark.parametrize("hashed", [digest, sums])
 
 @of_hosts_and_of_accelerators
 def test_one_changed_bit_changes_the_digest(hashed: Hashed) -> None:
-    """Wherever it is: in the first word, the last one, or the bytes behind it."""
+    """A changed bit is found in the first word, in the last one, and in the bytes after it."""
     content = torch.zeros(CHUNK * 8 + 8 + 3, dtype=torch.uint8)
     digests = {hashed(content)}
     for place in (0, CHUNK * 8 - 1, CHUNK * 8, CHUNK * 8 + 7, CHUNK * 8 + 8, CHUNK * 8 + 10):
@@ -94,7 +94,7 @@ def test_one_changed_bit_changes_the_digest(hashed: Hashed) -> None:
 @of_hosts_and_of_accelerators
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex128, torch.int64, torch.uint8])
 def test_the_digest_sees_the_highest_bits(dtype: torch.dtype, hashed: Hashed) -> None:
-    """Signs and exponents as well as what is lowest: two words whose upper bits change do not make up for each other."""
+    """Signs and exponents count as much as the lowest bits. Two words whose upper bits change do not cancel each other out."""
     content = torch.arange(1, 65).to(dtype)
     words = content.view(torch.uint8).view(-1, 8)
     digests = {hashed(content)}
@@ -108,7 +108,7 @@ def test_the_digest_sees_the_highest_bits(dtype: torch.dtype, hashed: Hashed) ->
 @of_hosts_and_of_accelerators
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_digest_sees_signs(dtype: torch.dtype, hashed: Hashed) -> None:
-    """Of a tensor that is negated, and of zeros."""
+    """The digest changes with the sign of a tensor, and with the sign of zeros."""
     content = torch.arange(1, 17).to(dtype)
     zeros = torch.zeros(16, dtype=dtype)
     assert hashed(content) != hashed(-content)
@@ -117,7 +117,7 @@ def test_the_digest_sees_signs(dtype: torch.dtype, hashed: Hashed) -> None:
 
 @of_hosts_and_of_accelerators
 def test_words_that_change_places_change_the_digest(hashed: Hashed) -> None:
-    """Neighbours, and words of the same place in two chunks."""
+    """Neighbouring words that change places are found, and so are words of the same place in two chunks."""
     content = torch.arange(2 * CHUNK + 3)
     assert len({hashed(one) for one in (content, swapped(content, 5, 6), swapped(content, 5, 5 + CHUNK))}) == 3
 

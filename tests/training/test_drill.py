@@ -62,7 +62,7 @@ def results(found: Found) -> dict[str, str]:
 
 
 def refused(found: Found) -> bool:
-    """Returns whether the program has refused the script in words, before any fault."""
+    """Returns whether the program has refused the script with an explanation, before any fault."""
     undisturbed = found["cases"]["undisturbed"]
     return undisturbed["result"] == "fails" and bool(undisturbed["said"])
 
@@ -138,7 +138,7 @@ async def test_a_script_that_diverges_is_found_and_the_object_is_named(
 async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
     defect: str, case: str, said: str, advice: str, drill: Drill
 ) -> None:
-    """The table has the words of the program and the line of the script, unless the program has refused the script at once."""
+    """The table has the text of the program and the line of the script, unless the program has refused the script at once."""
     found = await drill(SCRIPT, f"--defect={defect}", code=1, cases=case, REKINDLE_REBUILD_TIMEOUT="5")
     if refused(found):
         return
@@ -213,7 +213,7 @@ async def test_a_place_that_the_script_does_not_come_to_is_not_tried(drill: Dril
 async def test_a_script_that_does_not_train_undisturbed_is_told_why(
     script: str, arguments: tuple[str, ...], words: str, drill: Drill, tmp_path: Path
 ) -> None:
-    """The program's own words are shown, and no fault is tried."""
+    """The program's own text is shown, and no fault is tried."""
     (tmp_path / "script.py").write_text(script)
     found = await drill(str(tmp_path / "script.py"), *arguments, code=1)
     assert results(found) == {"undisturbed": "fails"}
@@ -376,7 +376,7 @@ rekindle-manager ERROR training given up reason=no rank is left
 
 
 def test_a_reason_that_manager_and_rank_say_is_shown_once() -> None:
-    """The manager's words are those of the rank's error, with which its traceback ends too."""
+    """The manager's text is that of the rank's error, with which its traceback ends too."""
     text = """
 rekindle-manager ERROR training start failed reason=rank 0: broadcast at train.py:7 speaks to other ranks before the loop
 [rank0]: Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""How ranks are told to end: what a script does at SIGTERM is not cut, and who cannot react does not hold the pod for ever."""
+"""Ways to end ranks. A script may finish what it does at SIGTERM, and a rank that cannot react does not hold the pod for ever."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ say(f"ready {os.environ['RANK']} {os.getpid()}")
 while True:
     signal.pause()
 """
-"""At SIGTERM it writes until the test lets it."""
+"""A script that writes at SIGTERM until the test lets it go on."""
 FAILS = SAVES.replace(
     "while True:",
     """if os.environ["RANK"] == "1":
@@ -58,7 +58,7 @@ Start = Callable[..., Awaitable["Pod"]]
 
 
 class Pod:
-    """One that runs."""
+    """A running pod."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -78,7 +78,7 @@ class Pod:
         return int(found.group(1))
 
     def let(self, name: str) -> None:
-        """The script goes on where it waits for this."""
+        """Lets the script go on where it waits for this."""
         self.process.output.with_name(name).touch()
 
 
@@ -116,7 +116,7 @@ async def test_an_emergency_save_takes_as_long_as_it_takes(start: Start) -> None
 
 
 async def test_ranks_that_take_longer_than_their_grace_are_killed_and_named(start: Start) -> None:
-    """--grace-seconds is the user's word for it."""
+    """The grace period that the user sets is --grace-seconds."""
     pod = await start("--grace-seconds=1")
     pod.process.kill(signal.SIGTERM)
     assert await pod.process.code() == 128 + signal.SIGTERM
@@ -126,7 +126,7 @@ async def test_ranks_that_take_longer_than_their_grace_are_killed_and_named(star
 
 
 async def test_a_second_signal_ends_all_ranks_at_once(start: Start) -> None:
-    """Whoever asks twice does not want to wait."""
+    """A second signal means that the user does not want to wait."""
     pod = await start(LIMITS="launcher.grace.REPEATED_SECONDS=0")
     pod.process.kill(signal.SIGTERM)
     await pod.prints("saving", 2)
@@ -148,7 +148,7 @@ async def test_a_signal_that_comes_twice_in_a_moment_is_one(start: Start) -> Non
 
 
 async def test_ranks_that_outlive_the_failure_of_another_one_are_killed(start: Start) -> None:
-    """Nobody else would ever end a pod that waits for them; the exit code is that of the failure."""
+    """A pod that waits for ranks which nobody else would end kills them. The exit code is that of the failure."""
     pod = await start(script=FAILS, LIMITS=SHORT)
     pod.let("fails")
     assert await pod.process.code() == 7
@@ -177,7 +177,7 @@ async def test_ranks_that_hold_a_restart_up_are_killed(start: Start) -> None:
 
 
 async def test_a_rank_that_is_stopped_while_it_ends_is_killed(start: Start) -> None:
-    """It does not go on by itself, whatever its grace."""
+    """A stopped rank cannot go on by itself, and is killed whatever its grace period is."""
     pod = await start(LIMITS="launcher.grace.STOPPED_SECONDS=0.2")
     pod.process.kill(signal.SIGTERM)
     await pod.prints("saving", 2)

@@ -41,7 +41,7 @@ OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_refused(given: dict[str, Any], words: str) -> None:
-    """Before anything of the job is touched, also outside of a job."""
+    """An argument is refused before anything of the job is touched, also outside of a job."""
     with pytest.raises(TypeError, match=words):
         rekindle_training.session(**{"model": MODEL, "optimizer": OPTIMIZER, "checkpoint_every": 0, **given})
 
@@ -64,14 +64,14 @@ def test_a_function_that_cannot_be_given_a_step_is_refused_when_it_is_registered
 
 @pytest.mark.parametrize("function", [print, [].append, lambda step, best=0: step + best, lambda *all: all])
 def test_functions_of_one_argument_are_registered(function: Any) -> None:
-    """Builtin functions, methods, and functions with further arguments that have defaults."""
+    """Builtin functions, methods, and functions with further arguments that have defaults are accepted."""
     training = Mock(_called=[])
     Training.every(training, 2, function)
     assert training._called == [(2, function)]
 
 
 def test_a_word_to_accept_that_there_is_not_is_refused() -> None:
-    """The error lists those that there are."""
+    """The error lists the accepted values."""
     with pytest.raises(ValueError, match="anything is not known; accepted are early-collectives, late-collectives"):
         rekindle_training.session(MODEL, OPTIMIZER, checkpoint_every=0, accept=["anything"])
 

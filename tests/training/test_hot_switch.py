@@ -29,7 +29,7 @@ async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
 async def test_a_switched_job_ends_as_if_nothing_had_happened(
     job: Job, gateway: GatewayPeer, reference: list[bytes], pod_rank: int
 ) -> None:
-    """After a hot switch of any pod, rank 0's included, final parameters are equal bit for bit and no step ran twice. Process,
+    """Final parameters are equal bit for bit, and no step ran twice, after a hot switch of any pod, rank 0's included. Process,
     pod and node of the switched ranks change, those of the survivors do not, and all are in the new generation."""
     await prepared(job, gateway, pod_rank)
     await gateway.migrate()
@@ -46,7 +46,7 @@ async def test_a_switched_job_ends_as_if_nothing_had_happened(
 
 
 async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A backup that starts behind the order costs no time: training pauses when it is loaded and not before."""
+    """A backup that starts after the order costs no time: training pauses when it is loaded and not before."""
     job.slow_down()
     await job.start()
     await gateway.hot_switch(2, 3)
@@ -60,7 +60,7 @@ async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: Ga
 
 
 async def test_the_replaced_ranks_wait_for_the_end_of_their_pod(job: Job, gateway: GatewayPeer) -> None:
-    """They neither train nor end: a pod that ends by itself has ended its rank, as a cluster counts it."""
+    """The replaced ranks neither train nor end, since a pod that ends by itself has ended its rank for the cluster."""
     job.slow_down()
     await prepared(job, gateway, pod_rank=1)
     replaced = job.children("worker-1")
@@ -77,7 +77,7 @@ async def test_the_replaced_ranks_wait_for_the_end_of_their_pod(job: Job, gatewa
 async def test_the_old_pod_may_be_deleted_while_training_is_paused(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Between the report of the pause and the migration the old pod's death is no fault and disturbs nothing."""
+    """The death of the old pod between the report of the pause and the migration is no fault, and disturbs nothing."""
     await prepared(job, gateway, pod_rank=1)
     job.started["worker-1"].kill()
     await job.started["worker-1"].code()
@@ -89,7 +89,7 @@ async def test_the_old_pod_may_be_deleted_while_training_is_paused(
 
 
 async def test_training_goes_on_where_it_was_when_the_backup_dies(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A backup that dies behind the pause costs nothing: the order to migrate lets the old ranks go on."""
+    """A backup that dies after the pause costs nothing: the order to migrate lets the old ranks go on."""
     await prepared(job, gateway, pod_rank=1)
     await job.lose("backup-1")
     await gateway.migrate()
@@ -100,7 +100,7 @@ async def test_training_goes_on_where_it_was_when_the_backup_dies(job: Job, gate
 
 
 async def test_migration_fails_when_neither_backup_nor_old_pod_is_left(job: Job, gateway: GatewayPeer) -> None:
-    """With the backup and the old pod gone there is nothing to go on with, and the status says 406."""
+    """Migration fails with status 406, since nothing is left with which to go on."""
     job.environment["REKINDLE_REBUILD_TIMEOUT"] = "3"
     await prepared(job, gateway, pod_rank=1)
     for pod in ("backup-1", "worker-1"):
@@ -151,7 +151,8 @@ async def test_orders_that_come_again_are_carried_out_once(job: Job, gateway: Ga
 @pytest.mark.same_path("a corrupted migration")
 @pytest.mark.parametrize("left_out", ["optimizer", "bit"])
 async def test_a_migration_that_is_not_exact_does_not_count(job: Job, gateway: GatewayPeer, left_out: str) -> None:
-    """Ranks are compared after its first step: a missing state of the optimizer, or one flipped bit, ends training in words."""
+    """Ranks are compared after the first step of a migration. A missing state of the optimizer, or one flipped bit, ends training
+    with an explanation."""
     job.environment["REKINDLE_TAMPER"] = left_out
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
@@ -161,7 +162,7 @@ async def test_a_migration_that_is_not_exact_does_not_count(job: Job, gateway: G
 
 @pytest.mark.same_path("a corrupted migration")
 async def test_the_comparison_of_final_parameters_is_honest(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Random numbers are each rank's own, so that nothing but the end shows that they are other ones."""
+    """Random numbers are each rank's own, so that only the final parameters show that they are other ones."""
     job.environment["REKINDLE_TAMPER"] = "rng"
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
@@ -171,7 +172,7 @@ async def test_the_comparison_of_final_parameters_is_honest(job: Job, gateway: G
 
 
 def digests(printed: str) -> set[str]:
-    """Of the final parameters; all ranks have printed them."""
+    """Returns the digests of the final parameters, which all ranks have printed."""
     finals = [line.split() for line in last_words(printed)]
     assert sorted(rank for _, rank, _, _ in finals) == ["0", "1", "2", "3"]
     return {digest for _, _, _, digest in finals}
@@ -208,7 +209,8 @@ async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: Ga
 
 
 async def test_a_job_of_one_pod_offers_no_migration(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Where every rank would be switched nobody could hand its state over: the offer is exit, and training goes on."""
+    """A job whose every rank would be switched is offered only `exit`, since no rank could hand its state over. Training goes
+    on."""
     await job.start(0, 1)
     await gateway.hot_switch(0, 1, 2, 3)
     assert await gateway.strategies() == ["exit"]
@@ -230,7 +232,7 @@ async def test_a_frozen_backup_is_found_out_in_time(job: Job, gateway: GatewayPe
 
 
 async def test_a_switch_that_comes_with_the_last_step_lets_training_end(job: Job, gateway: GatewayPeer) -> None:
-    """Nothing is offered, so that nobody restarts a job that is about to be done; every rank is let go."""
+    """No strategy is offered, so that nobody restarts a job that is about to be done. All ranks are let go."""
     await job.manager()
     held = RankMessage(held=Held(step=3, total=3))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:

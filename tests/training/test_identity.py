@@ -14,7 +14,7 @@ from tests.training.gateway_service import GatewayPeer
 
 
 def test_the_file_is_read_for_each_call(tmp_path: Path) -> None:
-    """The kubelet replaces it."""
+    """The kubelet replaces the file of the token."""
     file = tmp_path / "token"
     identity = Identity("a-job", file)
     assert identity.metadata() == ()
@@ -29,7 +29,7 @@ def test_the_file_is_read_for_each_call(tmp_path: Path) -> None:
     "content", [b"", b" \n", b"two words", b"line\nline", "schl\u00fcssel".encode(), b"\xff\x00", b"a" * (LONGEST + 1)]
 )
 def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """gRPC would refuse the call by an error of its own. It is said once."""
+    """A value that gRPC would refuse with an error of its own is not sent, and the log says so once."""
     (tmp_path / "token").write_bytes(content)
     identity = Identity("a-job", tmp_path / "token")
     with caplog.at_level(logging.WARNING):
@@ -38,7 +38,7 @@ def test_what_is_no_token_is_not_sent(content: bytes, tmp_path: Path, caplog: py
 
 
 def test_a_directory_in_its_place_ends_nothing(tmp_path: Path) -> None:
-    """Nor does a file that may not be read."""
+    """A directory, or a file that may not be read, ends nothing."""
     assert Identity("a-job", tmp_path).metadata() == ()
 
 
@@ -60,13 +60,13 @@ def test_a_manager_is_of_the_job_of_its_token_where_nobody_says_it(tmp_path: Pat
 
 @pytest.mark.parametrize(("said", "file"), [("", "/var/run/secrets/rekindle.io/token"), ("/elsewhere/t", "/elsewhere/t")])
 def test_the_cluster_says_where_it_is(said: str, file: str) -> None:
-    """Or the owner's template mounts it where we look."""
+    """The path of the token comes from the environment of the cluster, or is where the owner's template mounts it."""
     source = {"MINDX_TASK_ID": "a-job", "MINDX_SERVER_IP": "10.0.0.1", "REKINDLE_TOKEN_FILE": said}
     assert ManagerEnvironment.read(source).token_file == Path(file)
 
 
 async def test_a_gateway_that_knows_no_job_by_its_token_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A gateway of an older release tells none: the manager's log says what to set, and it comes back."""
+    """A gateway of an older release reports no job. The manager's log says what to set, and the manager comes back."""
     (tmp_path / "token").write_text("a.b.c")
     peer = GatewayPeer()  # type: ignore[abstract]  # what it does not serve is answered with UNIMPLEMENTED
     await peer.start()

@@ -27,7 +27,7 @@ async def begun(job: Job, gateway: GatewayPeer) -> None:
 
 
 async def test_a_pause_that_hangs_is_never_reported(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """With `pause-hangs` training runs to its end as if nobody had asked it to pause."""
+    """Training with `pause-hangs` runs to its end as if it had not been asked to pause."""
     inject(job, fault="pause-hangs")
     await begun(job, gateway)
     await job.printed("injected: the pause hangs")
@@ -39,7 +39,7 @@ async def test_a_pause_that_hangs_is_never_reported(job: Job, gateway: GatewayPe
 async def test_a_resumption_that_fails_is_reported_and_can_be_recovered(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """With `resume-fails` the order to migrate is answered with 406; the network is blamed for it, and the step is repeated."""
+    """An order to migrate with `resume-fails` is answered with 406. The network is blamed for it, and the step is repeated."""
     inject(job, fault="resume-fails")
     await begun(job, gateway)
     assert await gateway.strategies() == ["migration"]
@@ -57,7 +57,7 @@ async def test_a_resumption_that_fails_is_reported_and_can_be_recovered(
 
 
 async def test_a_rank_that_fails_behind_the_pause_is_reported(job: Job, gateway: GatewayPeer) -> None:
-    """With `rank-fails` while paused the first rank that is not switched is killed, and the migration fails."""
+    """The first rank that is not switched is killed by `rank-fails` while paused, and the migration fails."""
     inject(job, fault="rank-fails", when="paused")
     await begun(job, gateway)
     assert await gateway.strategies() == ["migration"]
@@ -67,7 +67,7 @@ async def test_a_rank_that_fails_behind_the_pause_is_reported(job: Job, gateway:
 
 
 async def test_a_backup_that_fails_to_load_never_registers(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """With `backup-fails` while loading its pod ends with 1 and training is not touched."""
+    """A pod with `backup-fails` while loading ends with 1, and training is not touched."""
     inject(job, fault="backup-fails", when="loading")
     await begun(job, gateway)
     assert await job.started["backup-1"].code() == 1
@@ -79,7 +79,7 @@ async def test_a_backup_that_fails_to_load_never_registers(job: Job, gateway: Ga
 async def test_a_backup_that_fails_behind_the_pause_is_gone_when_it_is_reported(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """With `backup-fails` while paused its pod ends with 1, and the order to migrate rescues training on the old ranks."""
+    """A pod with `backup-fails` while paused ends with 1, and the order to migrate lets training go on on the old ranks."""
     inject(job, fault="backup-fails", when="paused")
     await begun(job, gateway)
     assert await gateway.strategies() == ["migration"]
@@ -91,15 +91,16 @@ async def test_a_backup_that_fails_behind_the_pause_is_gone_when_it_is_reported(
 
 
 def test_a_restarted_job_is_spared() -> None:
-    """The generation that the cluster counts says whether this is a job's first life."""
+    """A job's first life is recognized by the generation that the cluster counts."""
     fault = json.dumps([{"fault": "pause-hangs"}])
     assert Injection.read({"REKINDLE_INJECT": fault, "REKINDLE_GENERATION": "0"}).pause_hangs
     assert not Injection.read({"REKINDLE_INJECT": fault, "REKINDLE_GENERATION": "1"}).pause_hangs
 
 
 def test_a_fault_in_a_step_strikes_once_in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It raises in the forward pass of that step on that rank, also of a process that begins in the middle, and not when the step
-    is repeated, nor on a process that takes the rank over. The job's directory has when it struck."""
+    """A fault is raised in the forward pass of that step on that rank, also in a process that begins in the middle. It is not
+    raised when the step is repeated, or in a process that takes the rank over. The job's directory records when the fault
+    occurred."""
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "memory", "rank": 2, "step": 3}]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     step = 0
@@ -133,7 +134,7 @@ def trained(model: torch.nn.Module) -> Trained:
     ],
 )
 def test_a_fault_strikes_at_its_place_in_the_step(place: str, done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward pass of training, the end of a backward pass, or a forward pass of an evaluation; once."""
+    """A fault is raised once: in a forward pass of training, at the end of a backward pass, or in an evaluation."""
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "exception", "rank": 0, "step": 1, "place": place}]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     model = torch.nn.Linear(1, 1)
@@ -157,7 +158,7 @@ def test_a_fault_strikes_at_its_place_in_the_step(place: str, done: list[str], m
 
 
 def test_a_signal_strikes_after_the_last_update_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scope of the step calls it at its end; an error there could not be repeated, and is refused."""
+    """A signal is raised by the scope of the step at its end. An error there could not be repeated, and is refused."""
     kill = {"fault": "kill", "rank": 0, "step": 2, "place": "updated"}
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([kill]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
@@ -174,7 +175,7 @@ def test_a_signal_strikes_after_the_last_update_of_a_step(monkeypatch: pytest.Mo
 
 
 def test_a_rank_pauses_behind_the_step_that_an_injection_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has to order it in time: where it pauses, a manager finds it."""
+    """A rank pauses by itself after a named step, so that no order has to come in time. A manager finds it there."""
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "pause", "rank": 0, "step": 2}]))
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     model, gate = torch.nn.Linear(1, 1), Gate()

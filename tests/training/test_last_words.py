@@ -21,7 +21,7 @@ ERROR = "rank 1: UnpicklingError: Weights only load failed."
 async def test_the_first_error_of_a_replacement_is_the_reason(
     place: str, words: str, flags: list[str], alone: Standalone
 ) -> None:
-    """The lost connections of other ranks are not."""
+    """The first error of a replacement is the reason. The lost connections of other ranks are not."""
     printed = await alone.run(*flags, code=1, script=SCRIPT, ranks=2, PLACE=place)
     assert f"training given up reason={words}" in printed
     assert f"training abandoned reason={words}" in printed
@@ -31,7 +31,7 @@ async def test_the_first_error_of_a_replacement_is_the_reason(
 async def test_the_error_of_a_script_that_fails_before_its_session_is_the_reason(
     method: str, alone: Standalone, tmp_path: Path
 ) -> None:
-    """The manager hears of it, whichever way the process was started."""
+    """The manager receives the error, whichever way the process was started."""
     (tmp_path / "rank.py").write_text(
         "import os, signal\nimport rekindle_training\n"
         'if os.environ["RANK"] == "1":\n    raise FileNotFoundError("no tokens in /data")\nsignal.pause()'
@@ -51,7 +51,7 @@ async def test_the_error_of_a_child_of_a_rank_is_not_the_rank_s(alone: Standalon
 
 
 async def test_a_refusal_shows_the_lines_of_the_script_alone(alone: Standalone) -> None:
-    """Each rank says it, without the frames of the session, and the manager logs once that scripts have failed so."""
+    """A rank prints the refusal without the frames of the session, and the manager logs once that scripts have failed so."""
     printed = await alone.run(
         code=1, script=str(Path(__file__).with_name("scripts").joinpath("careless.py")), ranks=2, WISH="own parameters"
     )

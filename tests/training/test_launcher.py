@@ -143,7 +143,7 @@ def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], named: st
     ],
 )
 def test_a_wrong_flag_of_a_job_without_a_control_plane_is_named(flags: list[str], named: str) -> None:
-    """Those that only the launcher's own manager can honour."""
+    """Flags that only the launcher's own manager can honour are checked."""
     with pytest.raises(UsageInvalid, match=named):
         parse(flags, {})
 
@@ -176,14 +176,14 @@ def test_the_first_failure_decides_and_ends_the_others(launcher: Launch, tmp_pat
 
 
 def test_a_rank_that_a_signal_ended_counts_as_shells_count_it(launcher: Launch) -> None:
-    """128 and the number of the signal."""
+    """The exit code is 128 and the number of the signal."""
     process = launcher("os.kill(os.getpid(), signal.SIGKILL)", "--nnodes=2")
     lines(process)
     assert process.returncode == 128 + signal.SIGKILL
 
 
 def test_signals_are_passed_on_and_a_frozen_rank_is_killed(launcher: Launch) -> None:
-    """SIGTERM reaches every rank; one that is stopped does not hear of it, and is killed after some seconds."""
+    """SIGTERM reaches every rank. A stopped rank does not receive it, and is killed after some seconds."""
     program = """
         signal.signal(signal.SIGTERM, lambda *_: (say("told"), sys.exit(0)))
         say(f"ready {os.getpid()} {os.environ['LOCAL_RANK']}")
@@ -200,7 +200,7 @@ def test_signals_are_passed_on_and_a_frozen_rank_is_killed(launcher: Launch) -> 
 
 
 def test_a_signal_that_the_launcher_was_told_to_ignore_is_not_passed_on(launcher: Launch) -> None:
-    """`nohup rekindle-train` outlives its terminal, which tells the ranks as well."""
+    """A launcher under `nohup` outlives its terminal, which signals the ranks as well."""
     program = """
         say(f"ready {os.getpid()}")
         sys.stdin.readline()
@@ -218,7 +218,7 @@ def test_a_signal_that_the_launcher_was_told_to_ignore_is_not_passed_on(launcher
 
 
 def test_a_terminals_interrupt_reaches_each_rank_once_and_nobody_else_complains(launcher: Launch) -> None:
-    """A rank that saves its work is not interrupted in that; of manager and spares nothing is to be read."""
+    """A rank that saves its work is not interrupted in that. The manager and the spares print nothing."""
     program = """
         def interrupted(*_):
             say("interrupted")
@@ -256,14 +256,14 @@ def test_a_terminals_interrupt_reaches_each_rank_once_and_nobody_else_complains(
 
 
 def test_a_manager_is_given_up_when_it_ends_again_and_again() -> None:
-    """And not for having ended as often in the whole life of a job."""
+    """A manager is given up when it ends several times in quick succession, and not for as many ends in a job's whole life."""
     assert not ends_again_and_again([0.0, 1.0, 2.0, 3.0], 4.0)
     assert ends_again_and_again([0.0, 1.0, 2.0, 3.0, 4.0], 5.0)
     assert not ends_again_and_again([0.0, 100.0, 200.0, 300.0, 400.0], 401.0)
 
 
 def shell_that_trains(folder: Path, on_signal: str) -> Path:
-    """`--no-python` runs a shell, as a rule, and the shell the training, which says its process id first."""
+    """Writes a shell script that runs the training, as is usual with `--no-python`. The training prints its process id first."""
     (folder / "inner.py").write_text(
         "import os, signal, sys\n"
         f"signal.signal(signal.SIGTERM, lambda *_: {on_signal})\n"
@@ -277,7 +277,7 @@ def shell_that_trains(folder: Path, on_signal: str) -> Path:
 
 
 def test_what_a_program_started_gets_its_signals(launcher: Launch, tmp_path: Path) -> None:
-    """A shell that waits for what it started does not lose it."""
+    """A child of a shell receives the signal although the shell ignores it."""
     process = launcher(
         "", "--nnodes=2", "--no-python", str(shell_that_trains(tmp_path, "(os.write(1, b'told\\n'), os._exit(0))"))
     )
@@ -288,7 +288,7 @@ def test_what_a_program_started_gets_its_signals(launcher: Launch, tmp_path: Pat
 
 
 def test_what_a_program_leaves_behind_ends_with_it(launcher: Launch, tmp_path: Path) -> None:
-    """Nothing of a rank holds memory of a device behind its end."""
+    """No process of a rank holds memory of a device after the rank's end."""
     process = launcher("", "--nnodes=2", "--no-python", str(shell_that_trains(tmp_path, "os.kill(os.getppid(), signal.SIGKILL)")))
     assert process.stdout is not None
     inner = os.pidfd_open(int(process.stdout.readline()))
@@ -298,7 +298,7 @@ def test_what_a_program_leaves_behind_ends_with_it(launcher: Launch, tmp_path: P
 
 
 def test_a_script_that_is_not_there_is_a_wrong_argument(launcher: Launch) -> None:
-    """It is said before anything is started."""
+    """The error is reported before anything is started."""
     process = launcher("", "--nnodes=2", "missing.py")
     _, errors = process.communicate(timeout=ENDS_SECONDS)
     assert process.returncode == 2
@@ -306,7 +306,7 @@ def test_a_script_that_is_not_there_is_a_wrong_argument(launcher: Launch) -> Non
 
 
 def test_a_traceback_begins_with_the_script(launcher: Launch) -> None:
-    """Also where the process was forked and the script is run by what is there already."""
+    """The traceback begins with the script also where the process was forked."""
     process = launcher("raise ValueError('mine')", "--nnodes=2", "--start-method=fork")
     _, errors = process.communicate(timeout=ENDS_SECONDS)
     first, second = [line for line in errors.splitlines() if "Traceback" in line or "File" in line]
@@ -346,13 +346,13 @@ def test_a_log_folder_stays_where_it_was_when_a_script_changes_its_own() -> None
 
 
 def ends_as(program: str) -> str:
-    """The last thing that it prints."""
+    """Returns the last thing that the program prints."""
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=ENDS_SECONDS, check=True)
     return done.stdout.splitlines()[-1]
 
 
 def test_a_signal_reaches_a_process_that_is_only_beginning() -> None:
-    """It would have been lost, as its maker ignores it."""
+    """A signal is not lost although the process that makes the new one ignores it."""
     assert (
         ends_as("""
 import os, signal
@@ -375,7 +375,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def test_a_spare_that_nobody_needed_ends_as_its_script_would(tmp_path: Path) -> None:
-    """What it has registered for its end is done."""
+    """Functions that the script has registered for its end are called."""
     (tmp_path / "rank.py").write_text('import atexit, os; atexit.register(print, "cleaned", flush=True); os.environ["RANK"]')
     assert (
         ends_as(f"""

@@ -1,4 +1,4 @@
-"""What a rank leaves in memory to the process that follows it, whenever it was killed."""
+"""State that a rank leaves in memory for the process that follows it, whenever the rank was killed."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ def test_what_was_left_last_of_a_step_is_found_by_the_next_process() -> None:
 
 
 def test_a_torn_writing_does_not_count() -> None:
-    """Who was killed in the middle of one has left the one before it."""
+    """A process that is killed in the middle of a write has left the state of the write before it."""
     memory = os.memfd_create("test")
     before = LauncherMemory(memory)
     for number in range(6):
@@ -39,7 +39,7 @@ def test_without_memory_nothing_is_left() -> None:
 
 
 def test_memory_that_cannot_be_written_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says it once. What was left before stays, and is not taken for what belongs to a later step."""
+    """The log says it once. Earlier state stays, and is not taken for that of a later step."""
     memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     before = LauncherMemory(memory)
     before.leave(4, b"left")

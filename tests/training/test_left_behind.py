@@ -1,4 +1,4 @@
-"""What a rank has started ends with it, and a pod survives the end of the process that makes all others."""
+"""Processes that a rank has started end with the rank, and a pod survives the end of the process that makes all others."""
 
 import asyncio
 import os
@@ -68,13 +68,13 @@ def script(folder: Path, text: str) -> str:
 
 
 async def gone(*processes: psutil.Process) -> bool:
-    """All of them, in a moment."""
+    """Waits until all these processes are gone."""
     _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=10)
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 async def ready(alone: Standalone, *ranks: int) -> dict[int, list[psutil.Process]]:
-    """What each of these ranks has started."""
+    """Waits until these ranks are ready, and returns the processes that each has started."""
     for rank in ranks:
         await alone.prints(f"ready {rank}")
     return {rank: [psutil.Process(pid) for pid in pids(alone, "child", rank)] for rank in ranks}
@@ -82,7 +82,7 @@ async def ready(alone: Standalone, *ranks: int) -> dict[int, list[psutil.Process
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 async def test_what_a_killed_rank_has_started_ends_with_it(method: str, alone: Standalone, tmp_path: Path) -> None:
-    """Also what has left its session, its parent or its environment; what another rank has started lives on."""
+    """A process ends even if it has left its session, its parent or its environment. Processes of another rank live on."""
     text = FAMILY + WAITS + "time.sleep(1000) if life == '0' else sys.exit(0)"
     launcher = await alone.start(f"--start-method={method}", script=script(tmp_path, text), ranks=2)
     started = await ready(alone, 0, 1)
@@ -95,7 +95,7 @@ async def test_what_a_killed_rank_has_started_ends_with_it(method: str, alone: S
 
 
 async def test_workers_and_their_server_end_with_their_rank(alone: Standalone, tmp_path: Path) -> None:
-    """Those of a data loader that is not forked: the server, its workers and what looks after their resources."""
+    """A data loader that is not forked ends with its rank: the server, its workers and what looks after their resources."""
     await alone.start(script=script(tmp_path, NO_TORCH + WORKERS), ranks=1)
     started = (await ready(alone, 0))[0]
     assert len(started) >= 3
@@ -105,7 +105,7 @@ async def test_workers_and_their_server_end_with_their_rank(alone: Standalone, t
 
 @pytest.mark.parametrize("victim", ["launcher", "zygote"])
 async def test_nothing_is_left_of_a_pod_that_is_killed(victim: str, alone: Standalone, tmp_path: Path) -> None:
-    """Neither of its processes, nor of theirs, whichever of the two that hold them is killed."""
+    """No process of a pod or of its ranks is left, whichever of the two that hold them is killed."""
     launcher = await alone.start(script=script(tmp_path, FAMILY + WAITS + "time.sleep(1000)"), ranks=1)
     started = (await ready(alone, 0))[0]
     (zygote,) = children(launcher.pid)
@@ -115,7 +115,7 @@ async def test_nothing_is_left_of_a_pod_that_is_killed(victim: str, alone: Stand
 
 
 async def test_what_a_rank_leaves_behind_that_ended_well_is_left_alone(alone: Standalone, tmp_path: Path) -> None:
-    """As with torchrun: an upload goes on, for instance."""
+    """Processes of a rank that ended well are left alone, as with torchrun, so that an upload goes on."""
     await alone.run(script=script(tmp_path, FAMILY), ranks=1)
     left = [psutil.Process(pid) for pid in pids(alone, "child", 0)]
     assert [process.status() for process in left] == [psutil.STATUS_SLEEPING] * 3
@@ -127,7 +127,7 @@ async def test_what_a_rank_leaves_behind_that_ended_well_is_left_alone(alone: St
 
 
 async def test_a_job_whose_zygote_is_killed_before_its_first_step_begins_again(alone: Standalone, tmp_path: Path) -> None:
-    """Nothing is lost with that, and --max-restarts is not used."""
+    """No step is lost, and --max-restarts is not used."""
     text = NO_TORCH + WAITS + "time.sleep(1000) if life == '0' else sys.exit(0)"
     launcher = await alone.start(script=script(tmp_path, text), ranks=2)
     await ready(alone, 0, 1)
@@ -140,7 +140,7 @@ async def test_a_job_whose_zygote_is_killed_before_its_first_step_begins_again(a
 async def test_a_job_whose_zygote_is_killed_goes_on_at_its_checkpoint(
     flags: list[str], alone: Standalone, undisturbed: Undisturbed
 ) -> None:
-    """As often as --max-restarts allows, to the bits of an undisturbed run."""
+    """A job begins again as often as --max-restarts allows, and ends with the bits of an undisturbed run."""
     launcher = await alone.start("--max-restarts=1", *flags, EVERY="2", PACE_MS="50")
     await alone.prints("progress step=1")
     async with asyncio.timeout(60):
@@ -162,7 +162,7 @@ async def test_a_job_whose_zygote_is_killed_and_that_may_not_begin_again_ends_wi
 
 
 async def test_a_rank_that_is_lost_while_the_zygote_is_stopped_is_replaced(alone: Standalone) -> None:
-    """The zygote goes on, and tells of the end that it has missed; no rank begins again for it."""
+    """The zygote goes on, and reports the end that it has missed. No rank begins again for it."""
     launcher = await alone.start("--spares=1", script=PROTECTED, ranks=2, EVERY="0", WAITS="3")
     async with asyncio.timeout(60):
         while len(list(alone.folder.glob("waits-3-*"))) < 2:
@@ -178,7 +178,7 @@ async def test_a_rank_that_is_lost_while_the_zygote_is_stopped_is_replaced(alone
 
 
 def test_a_zygote_that_is_stopped_again_and_again_is_ended() -> None:
-    """Another one follows, as after each end of a zygote. One that has gone on by itself is left alone."""
+    """The zygote is followed by another one, as after each end of a zygote. One that has gone on by itself is left alone."""
     pod = Mock(_is_zygote_stopped=True, _zygote_stops=[])
     for _ in range(STARTS):
         Pod._rouse_zygote(pod)
@@ -192,7 +192,7 @@ def test_a_zygote_that_is_stopped_again_and_again_is_ended() -> None:
 
 
 async def test_a_spare_that_is_killed_while_it_waits_is_followed_by_another_one(alone: Standalone, tmp_path: Path) -> None:
-    """In a moment, and not at the next fault."""
+    """A killed spare is followed by another one in a moment, and not at the next fault."""
     text = "import os\nos.write(1, f'spare {os.getpid()}\\n'.encode())\n" + NO_TORCH + WAITS + "wait_for('ends')"
     launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
     await alone.prints("spare parked")
@@ -207,7 +207,7 @@ async def test_a_spare_that_is_killed_while_it_waits_is_followed_by_another_one(
 
 
 async def test_spares_that_fail_again_and_again_are_given_up(alone: Standalone, tmp_path: Path) -> None:
-    """With the code of the last one; the job goes on without."""
+    """Spares that fail are given up with the code of the last one, and the job goes on without spares."""
     text = 'import os, sys\nif b"RANK" not in os.environ._data:\n    sys.exit(5)\n' + NO_TORCH + "wait_for('ends')"
     launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
     await alone.prints("spare ended early, not replaced code=5")
@@ -254,7 +254,7 @@ if __name__ == "__main__":
     [("helpers", "helped 1"), ("forkserver", "batches 4"), ("spawn", "batches 4"), ("fork", "batches 4")],
 )
 async def test_a_rank_makes_processes_in_every_way(makes: str, said: str, alone: Standalone, tmp_path: Path) -> None:
-    """Whether by torch's `spawn` or by a data loader, and in whichever context."""
+    """A rank can make processes by torch's `spawn` and by a data loader, in any context."""
     await alone.start("--spares=1", script=script(tmp_path, MAKES.replace("sys.argv[1]", repr(makes))), ranks=1)
     assert await alone.started[0].code() == 0
     assert said in alone.printed
@@ -262,6 +262,6 @@ async def test_a_rank_makes_processes_in_every_way(makes: str, said: str, alone:
 
 
 async def test_a_script_that_starts_its_ranks_itself_is_refused(alone: Standalone, tmp_path: Path) -> None:
-    """The launcher has started them."""
+    """The script is refused, since the launcher has started its ranks."""
     printed = await alone.run(code=1, script=script(tmp_path, MAKES.replace("sys.argv[1]", repr("ranks"))), ranks=1)
     assert "this process was made by rank 0 and is none itself: `rekindle-train --nproc-per-node N` starts the ranks" in printed

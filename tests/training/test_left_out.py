@@ -1,4 +1,4 @@
-"""A rank that leaves a collective out of a step ends the job, in words, and one that only takes long is waited for."""
+"""A rank that leaves a collective out of a step ends the job with an explanation, and one that only takes long is waited for."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WORDS = "ranks [1] have come to the end of step 3, and ranks [0, 2] wait for the
 @pytest.mark.same_path("a rank leaves a collective out of a step")
 @pytest.mark.parametrize("way", ["inner break", "inner continue"])
 async def test_a_rank_that_leaves_a_collective_out_ends_the_job(way: str, alone: Standalone) -> None:
-    """The step is repeated once, ends as before, and the words name who waits for whom; restarts would not help."""
+    """The step is repeated once and ends as before. The text names which rank waits for which, and the job is not restarted."""
     launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="4,3,4", TOTAL="4", WAY=way)
     assert await launcher.code(within=90) == 1
     assert f"rekindle-train ERROR training abandoned reason={WORDS}" in alone.printed
@@ -40,7 +40,7 @@ def beat(collectives: int, groups: dict[str, int] | None = None, *, step: int = 
 
 @pytest.fixture
 def ranks() -> Ranks:
-    """Two of a job, which have completed a step. The watch has met them."""
+    """Two ranks of a job, which have completed a step. The watch has seen them."""
     ranks = Ranks(LeftOut)
     for rank in range(2):
         ranks.says(rank, stepped=Stepped(step=4))
@@ -54,7 +54,7 @@ def wait(ranks: Ranks, *, collectives: int = 11, **groups: int) -> None:
 
 
 def test_ranks_of_which_some_vote_and_others_wait_elsewhere_are_asked(ranks: Ranks) -> None:
-    """When nobody has moved for two heartbeats."""
+    """Ranks are asked when none of them has moved for two heartbeats."""
     wait(ranks)
     assert ranks.looks(QUIET_SECONDS) == 0
     assert ranks.looks(1) == 1
@@ -62,7 +62,7 @@ def test_ranks_of_which_some_vote_and_others_wait_elsewhere_are_asked(ranks: Ran
 
 
 def test_before_the_first_step_ranks_have_more_time(ranks: Ranks) -> None:
-    """They may compile."""
+    """Ranks have more time before the first step, since they may compile."""
     ranks.membership.stepped = False
     wait(ranks)
     assert ranks.looks(FIRST_SECONDS) == 0
@@ -70,19 +70,19 @@ def test_before_the_first_step_ranks_have_more_time(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_is_in_no_further_collective_is_left_alone(ranks: Ranks) -> None:
-    """It computes, and the others wait in the vote."""
+    """A rank that computes is left alone while the others wait in the vote."""
     wait(ranks, collectives=10)
     assert ranks.looks(1000) == 0
 
 
 def test_a_group_of_which_the_one_that_votes_is_no_member_says_nothing(ranks: Ranks) -> None:
-    """Its members compute between its collectives, as stages of a pipeline do."""
+    """A group is not judged whose members compute between its collectives, as stages of a pipeline do."""
     wait(ranks, collectives=10, stage=7)
     assert ranks.looks(1000) == 0
 
 
 def test_a_rank_that_speaks_in_a_group_of_its_own_is_found_all_the_same(ranks: Ranks) -> None:
-    """Its collectives are compared group by group."""
+    """Collectives are compared group by group."""
     ranks.says(0, heartbeat=beat(10, {"own": 50}, votes=True))
     ranks.says(1, heartbeat=beat(11))
     assert ranks.looks(QUIET_SECONDS + 1) == 1
@@ -98,7 +98,7 @@ def test_what_took_long_before_may_take_long_again(ranks: Ranks) -> None:
 
 
 def test_a_job_whose_ranks_often_stand_so_is_asked_less_and_less(ranks: Ranks) -> None:
-    """Each time costs it a step."""
+    """A question costs the job a step."""
     asked = []
     for step in range(5, 9):
         ranks.says(0, heartbeat=beat(10 * step, step=step, votes=True))
@@ -112,12 +112,12 @@ def test_a_job_whose_ranks_often_stand_so_is_asked_less_and_less(ranks: Ranks) -
 
 
 def stand(ranks: Ranks, *, other: Standing | None = None) -> str:
-    """Rank 0 says that it votes, and rank 1 that it is in its step; what the manager makes of it."""
+    """Sends that rank 0 votes and rank 1 is in its step, and returns the manager's conclusion."""
     return left_out(ranks.membership, {0: Standing(step=4, place=Standing.VOTES), 1: other or Standing(step=4)})
 
 
 def doubt(ranks: Ranks) -> None:
-    """The same step is broken off twice."""
+    """Interrupts the same step twice."""
     wait(ranks)
     assert ranks.looks(QUIET_SECONDS + 1) == 1
     assert stand(ranks) == ""
@@ -127,7 +127,7 @@ def doubt(ranks: Ranks) -> None:
 
 
 def test_the_same_again_is_what_the_script_does(ranks: Ranks) -> None:
-    """And the words name both ranks."""
+    """Ranks that wait in the same way after a repetition are reported, and the text names both."""
     doubt(ranks)
     assert stand(ranks).startswith("ranks [0] have come to the end of step 5, and ranks [1] wait for them in a collective")
 
@@ -142,20 +142,20 @@ def test_the_same_again_is_what_the_script_does(ranks: Ranks) -> None:
     ids=["it came to the vote as well", "its step failed", "it has done the step"],
 )
 def test_a_rank_that_tells_something_else_is_not_accused(other: Standing, ranks: Ranks) -> None:
-    """It took long, and that was all."""
+    """A rank that reports another place, a failed step or a later step took long, and is not accused."""
     doubt(ranks)
     assert stand(ranks, other=other) == ""
 
 
 def test_a_rank_that_has_computed_until_then_is_not_accused(ranks: Ranks) -> None:
-    """It began its next collective when all were asked already, and lost the others in it."""
+    """A rank is not accused that began its next collective only when all were asked already."""
     doubt(ranks)
     ranks.says(1, heartbeat=beat(12))
     assert stand(ranks) == ""
 
 
 def test_who_waits_for_a_rank_that_is_gone_is_not_accused(ranks: Ranks) -> None:
-    """The rank is replaced."""
+    """The rank that is gone is replaced."""
     doubt(ranks)
     ranks.membership.ended("a/1")
     assert stand(ranks) == ""

@@ -37,7 +37,7 @@ def links() -> Iterator[tuple[Alias, Alias]]:
 
 @pytest.fixture
 def linked(job: Job, links: tuple[Alias, Alias]) -> Job:
-    """A job of which each pod has two links; it waits for somebody who lets it hurry."""
+    """Prepares a job of which each pod has two links. It waits until the test lets it hurry."""
     job.script, job.arguments = str(Path(__file__).with_name("scripts").joinpath("linked.py")), []
     job.environment |= {"REKINDLE_LINKS": ",".join(link.name for link in links), "PACE_MS": "300"}
     return job
@@ -107,7 +107,8 @@ async def test_collectives_move_to_the_other_link_and_back(
 async def test_a_link_is_remembered_as_long_as_the_pod_lives(
     linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """A process that takes a rank in its pod begins on the rank's link, whichever manager is there; a new pod on its first."""
+    """A process that takes a rank in its pod begins on the rank's link, whichever manager is there. A new pod begins on its first
+    link."""
     first, backup = (link.address for link in links)
     linked.environment["PACE_MS"] = "1000"
     await paused(linked, gateway)
@@ -159,7 +160,8 @@ async def begun(gateway: GatewayPeer, *ranks: int, number: int) -> None:
 async def test_ranks_begin_on_their_backup_links_where_some_cannot_use_their_first_ones(
     linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """From the first link of one node to the backup of another, of which the first is pulled, there may be no way."""
+    """Ranks begin on their backup links, since a connection from the first link of one node to the backup of another may be
+    impossible."""
     _, backup = links
     first_is_there, linked.environment["REKINDLE_LINKS"] = linked.environment["REKINDLE_LINKS"], f"lo:gone,{backup.name}"
     await linked.manager()
@@ -178,13 +180,14 @@ SAYS: dict[str, Any] = {
     "switch_link": {"link_switched": LinkSwitched(rebuild=True)},
     "stand": {"standing": Standing(step=1, place=Standing.BOUNDARY, kept=[Kept(rank=rank, step=1) for rank in range(WORLD)])},
 }
-"""What a rank answers that trains after step 1."""
+"""Answers of a rank that trains after step 1."""
 
 
 async def test_a_new_pod_that_reaches_nobody_on_its_first_link_joins_the_others_on_their_backups(
     job: Job, gateway: GatewayPeer
 ) -> None:
-    """Behind the first try: where there is a way it stays on its first link, as the control plane has it."""
+    """A new pod joins on its backup link after its first try fails. It keeps its first link, as the control plane has it, where
+    that link works."""
     on_backup: dict[int, dict[int, bool]] = {}
 
     def answering(rank: int, role: str) -> ScriptedRank:
@@ -229,7 +232,7 @@ async def test_a_new_pod_that_reaches_nobody_on_its_first_link_joins_the_others_
 async def test_what_cannot_be_switched_is_answered_with_words_and_leaves_training_as_it_is(
     linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """Before the pause; of a rank that there is not; of a pod that has no second link, or whose second link is gone."""
+    """An order is refused before the pause, for an unknown rank, and for a pod whose second link is missing or gone."""
     first, backup = links
     await linked.manager()
     await linked.worker(0)
@@ -275,7 +278,7 @@ async def test_a_switch_that_fails_on_one_rank_is_undone_on_all(
 
 
 async def test_a_switch_that_cannot_be_undone_is_a_fault(linked: Job, gateway: GatewayPeer) -> None:
-    """It is reported, then the result, and the order to go on is answered with 406: the ladder follows."""
+    """The fault is reported, then the result. The order to go on is answered with 406, and recovery follows."""
     linked.environment["REBUILT"] = "1 * raise"
     await paused(linked, gateway)
     await gateway.switch(ALL_TO_BACKUP)
@@ -293,7 +296,7 @@ async def test_a_switch_that_cannot_be_undone_is_a_fault(linked: Job, gateway: G
 async def test_a_rank_that_dies_while_links_are_switched_is_a_fault(
     when: str, linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """What was not answered is undone, what was answered stays; the rank is replaced in its pod, on its link."""
+    """An unanswered switch is undone, and an answered one stays. The rank is replaced in its pod, on its link."""
     first, backup = links
     if when == "in the rebuild":
         linked.environment["REBUILT"] = f"2 {backup.name} kill"
@@ -318,7 +321,8 @@ async def test_a_rank_that_dies_while_links_are_switched_is_a_fault(
 async def test_a_rank_that_hangs_while_links_are_switched_is_ended_and_replaced(
     where: str, linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """It would not say where it stands in a recovery either, and all would wait for that for a quarter of an hour."""
+    """A rank that hangs is ended and replaced. In a recovery all ranks would otherwise wait a quarter of an hour for its
+    answer."""
     _, backup = links
     if where == "in the function":
         linked.environment |= {"FUNCTION": "hangs 3", "REKINDLE_LINKS": "", "LIMITS": "manager.link_switch.SWITCH_SECONDS=1"}
@@ -339,7 +343,7 @@ async def test_a_rank_that_hangs_while_links_are_switched_is_ended_and_replaced(
 async def test_orders_that_come_again_are_answered_again_and_carried_out_once(
     linked: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """On the same streams, and on those of another gateway."""
+    """Repeated orders are answered again and carried out once, on the same streams and on those of another gateway."""
     await paused(linked, gateway)
     await gateway.pause()
     await gateway.report("ReportStopComplete", 2)
@@ -363,7 +367,8 @@ async def test_orders_that_come_again_are_answered_again_and_carried_out_once(
 async def test_a_manager_that_dies_while_links_are_switched_is_followed_by_one_that_ends_it(
     phase: str, linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
-    """The next one finds the ranks paused, for which attempt, and on which links; the list and the order to go on are told it."""
+    """The next manager finds the ranks paused, for which attempt, and on which links. The answers to the list and to the order to
+    go on say so."""
     _, backup = links
     linked.environment["REBUILT"] = f"1 {backup.name} wait" if phase == "switching" else "- - -"
     await paused(linked, gateway)
@@ -393,7 +398,7 @@ async def test_a_manager_that_dies_while_links_are_switched_is_followed_by_one_t
 async def test_a_function_of_the_script_switches_links_without_another_group(
     linked: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """It is called on the ranks that are named, and behind each rebuild of a rank that is on its backup link."""
+    """The function is called on the ranks that are named, and after each rebuild of a rank that is on its backup link."""
     linked.environment |= {"FUNCTION": "yes", "REKINDLE_LINKS": ""}
     await paused(linked, gateway)
     await gateway.switch({1: True})
@@ -409,7 +414,7 @@ async def test_a_function_of_the_script_switches_links_without_another_group(
 async def test_a_function_that_refuses_has_the_others_switched_back(
     linked: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """All or none."""
+    """All ranks are switched, or none."""
     linked.environment |= {"FUNCTION": "3", "REKINDLE_LINKS": ""}
     await paused(linked, gateway)
     await gateway.switch({0: True, 3: True})
@@ -422,7 +427,7 @@ async def test_a_function_that_refuses_has_the_others_switched_back(
 
 
 def called(job: Job) -> dict[int, list[str]]:
-    """How the function was, by ranks."""
+    """Returns how the function was called, by rank."""
     return {int(path.name.partition("-")[2]): path.read_text().split() for path in job.folder.glob("called-*")}
 
 
@@ -438,7 +443,7 @@ def called(job: Job) -> dict[int, list[str]]:
     ],
 )
 def test_a_list_that_makes_no_sense_is_refused_with_the_field(order: SwitchRankList, words: str) -> None:
-    """Nothing of it is carried out."""
+    """Nothing of the list is carried out."""
     with pytest.raises(ValueError, match=re.escape(words)):
         link_switch.read(order, WORLD)
 
@@ -476,7 +481,7 @@ def test_a_pod_has_two_links_or_none(said: str) -> None:
 def test_a_process_whose_first_link_is_pulled_begins_on_its_backup(
     problems: dict[str, str], backup: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of a new pod does, which comes in the middle of a maintenance."""
+    """A process of a new pod that starts in the middle of a maintenance begins on its backup link."""
     monkeypatch.setattr(interfaces, "problem", lambda name: problems.get(name, ""))
     assert Links(("eth1", "eth2"), None, None).on_backup is backup
     assert Links((), None, None).on_backup is False

@@ -46,7 +46,8 @@ def said(printed: str, what: str, rank: int) -> str:
 
 @pytest.mark.parametrize(("kind", "parts"), [("ddp", [0]), ("hsdp", [0]), ("parts", [0, 2])])
 async def test_a_plain_process_evaluates_what_a_job_has_trained(kind: str, parts: list[int], alone: Standalone) -> None:
-    """Whole tensors, whoever held which shard: the bare model computes the same bits, and the optimizer has its moments."""
+    """Tensors are whole, whichever rank held which shard. The bare model computes the same bits, and the optimizer has its
+    moments."""
     printed = await alone.run(script=SCRIPT, KIND=kind)
     with CONTEXT.Pool(1) as plain:
         step, found = plain.apply(read, (str(alone.folder),))

@@ -34,7 +34,7 @@ DEADLINE = 60
 
 
 def test_a_line_takes_the_place_of_an_unfinished_progress_bar(tmp_path: Path) -> None:
-    """On a terminal: the bar is drawn again by its owner, and neither is cut in two."""
+    """A terminal shows each line whole, and the progress bar is drawn again by its owner."""
     (tmp_path / "train.py").write_text(DRAWS)
     os.mkfifo(tmp_path / "drawn")
     ours, its = pty.openpty()
@@ -53,7 +53,7 @@ def test_a_line_takes_the_place_of_an_unfinished_progress_bar(tmp_path: Path) ->
 
 
 def test_each_record_is_written_in_one_call_with_its_end_of_line() -> None:
-    """Whatever its length; a traceback stands behind the fields of its line."""
+    """A record is written in one call whatever its length. A traceback follows the fields of its line."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     subprocess.run([sys.executable, "-c", SAYS], stderr=its.fileno(), check=True, timeout=DEADLINE)
     its.close()
@@ -85,7 +85,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=0) as training
 
 
 async def test_what_a_rank_logs_has_the_form_of_all_lines(alone: Standalone, tmp_path: Path) -> None:
-    """With its rank, also where it is forked."""
+    """A line of a rank names the rank, also where the rank is forked."""
     (tmp_path / "train.py").write_text(SESSION.replace("CONFIGURES", ""))
     printed = await alone.run(script=str(tmp_path / "train.py"), ranks=1)
     assert re.search(r"^\S+ \S+ rekindle-train ERROR failed in step 1 rank=0$", printed, re.MULTILINE), printed
@@ -94,7 +94,7 @@ async def test_what_a_rank_logs_has_the_form_of_all_lines(alone: Standalone, tmp
 async def test_a_script_that_configures_its_logging_has_the_lines_of_its_rank_in_its_own_form(
     alone: Standalone, tmp_path: Path
 ) -> None:
-    """Once, as those of any other package."""
+    """A line of the rank appears once, like those of any other package."""
     configures = 'logging.basicConfig(format="mine %(message)s")'
     (tmp_path / "train.py").write_text(SESSION.replace("CONFIGURES", configures))
     printed = await alone.run(script=str(tmp_path / "train.py"), ranks=1)

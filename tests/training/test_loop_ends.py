@@ -1,4 +1,4 @@
-"""Where loops end: training is complete with its last step, and loops of different lengths end the job and do not hang."""
+"""Ends of loops. Training is complete with its last step, and loops of different lengths end the job instead of hanging."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ SCRIPT = str(Path(__file__).with_name("scripts").joinpath("uneven.py"))
 
 
 async def test_training_is_complete_with_its_last_step(alone: Standalone) -> None:
-    """Then the manager says so, and no warning."""
+    """The manager then says that training is complete, and logs no warning."""
     printed = await alone.run(script=SCRIPT, ranks=2, STEPS="4,4")
     assert "rekindle-manager INFO training is complete" in printed
     assert "WARNING" not in printed
@@ -23,7 +23,7 @@ async def test_training_is_complete_with_its_last_step(alone: Standalone) -> Non
 
 @pytest.mark.parametrize("way", ["break", "loader"])
 async def test_a_loop_that_all_ranks_end_early_is_said_to_be_so(way: str, alone: Standalone) -> None:
-    """An early stop that the script announces ends with 0, and nobody calls it complete."""
+    """An early stop that the script announces ends with 0, and no process reports that training is complete."""
     printed = await alone.run(script=SCRIPT, ranks=2, STEPS="15,15", TOTAL="16", WAY=way, FINISHES="yes")
     assert "rekindle-manager WARNING training ended before its last step step=15 total=16 ranks=[0, 1]" in printed
     assert "complete" not in printed
@@ -34,7 +34,7 @@ async def test_a_loop_that_all_ranks_end_early_is_said_to_be_so(way: str, alone:
     [("total", {}), ("loader", {"TOTAL": "16"}), ("break", {"TOTAL": "16"})],
 )
 async def test_a_loop_that_is_shorter_on_one_rank_ends_the_job(way: str, environment: dict[str, str], alone: Standalone) -> None:
-    """With an error that names the rank and both steps, at once, and whatever is left of restarts."""
+    """The job ends at once with an error that names the rank and both steps, whatever is left of restarts."""
     launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="16,15,16", WAY=way, **environment)
     assert await launcher.code(within=45) == 1
     reason = r"rank 1 left its loop after step 15 of 1[56], and ranks \[0, 2\] wait for it in step 16: all ranks"
@@ -62,7 +62,7 @@ async def test_a_shorter_loop_ends_a_job_of_a_cluster(job: Job) -> None:
 
 
 def ranks_that_end(patience: float = 0) -> Ranks:
-    """Two of a job, whose loops are watched."""
+    """Returns two ranks of a job whose loops are watched."""
     return Ranks(lambda membership, cut, clock: LoopEnds(membership, patience, cut, clock))
 
 
@@ -70,7 +70,7 @@ LEFT = {"leaving": Leaving(step=15, total=16, collectives=30)}
 
 
 def test_a_rank_that_waits_in_a_further_collective_is_asked_where_it_stands() -> None:
-    """As soon as it does not go on for two heartbeats."""
+    """A rank is asked as soon as it does not go on for two heartbeats."""
     ranks = ranks_that_end()
     ranks.says(0, **LEFT)
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=16, collectives=31))
@@ -80,7 +80,7 @@ def test_a_rank_that_waits_in_a_further_collective_is_asked_where_it_stands() ->
 
 @pytest.mark.parametrize(("patience", "asked"), [(0, 0), (60, 1)])
 def test_a_rank_that_is_in_no_further_collective_is_left_alone(patience: float, asked: int) -> None:
-    """It computes, or writes a file, and is asked when half of the user's patience is over."""
+    """A rank that computes or writes a file is left alone. It is asked when half of the user's patience is over."""
     ranks = ranks_that_end(patience)
     ranks.says(0, **LEFT)
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=15, collectives=30))
@@ -104,7 +104,7 @@ def test_ranks_that_go_on_or_leave_as_well_are_not_asked() -> None:
 
 
 def test_a_rank_that_is_lost_waits_for_nobody() -> None:
-    """It is replaced, and leaves the loop as the others did."""
+    """A rank that is lost is replaced, and leaves the loop as the others did."""
     ranks = ranks_that_end()
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=16, collectives=31))
     ranks.says(0, **LEFT)
@@ -113,7 +113,7 @@ def test_a_rank_that_is_lost_waits_for_nobody() -> None:
 
 
 def test_a_rank_that_leaves_again_in_the_next_generation_says_so_there() -> None:
-    """What it said in the one before is over."""
+    """A report that a rank leaves its loop counts in its own generation only."""
     ranks = ranks_that_end()
     ranks.says(0, **LEFT)
     ranks.membership.install(dict(ranks.membership.members))

@@ -19,13 +19,13 @@ from tests.training.ranks import ScriptedRank
 
 
 async def stopped(gateway: GatewayPeer, number: int = 1) -> tuple[int, str]:
-    """Code and words of the answer to the order to pause."""
+    """Returns code and text of the answer to the order to pause."""
     report = await gateway.report("ReportStopComplete", number)
     return report.status.code, report.status.info
 
 
 async def paused(job: Job, gateway: GatewayPeer) -> int:
-    """A new job, somewhere in training. The step behind which it stands."""
+    """Pauses a new job somewhere in training, and returns the step after which it stands."""
     await job.start()
     await job.reached(5)
     await gateway.pause()
@@ -43,7 +43,7 @@ async def replaced_manager(job: Job, gateway: GatewayPeer) -> None:
 
 
 async def test_a_paused_job_ends_as_if_nothing_had_happened(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """All ranks stand at one boundary, in the group that they have, and nobody does a step before the order to go on."""
+    """Ranks stand at one boundary, in the group that they have, and none does a step before the order to go on."""
     step = await paused(job, gateway)
     assert [job.steps(rank)[-1]["step"] for rank in range(WORLD)] == [step] * WORLD
     await gateway.go_on()
@@ -57,7 +57,7 @@ async def test_a_paused_job_ends_as_if_nothing_had_happened(job: Job, gateway: G
 
 
 async def test_training_goes_on_by_itself_where_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Who asks later is told so: that nothing is paused any more, and that training goes on."""
+    """An order that comes later is answered: nothing is paused any more, and training goes on."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
     job.slow_down()
     await paused(job, gateway)
@@ -71,7 +71,7 @@ async def test_training_goes_on_by_itself_where_no_order_comes(job: Job, gateway
 
 
 async def test_a_rank_that_dies_in_the_pause_is_a_fault(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """It is reported at once, the order to go on is answered with 406, and the rank is replaced in its pod."""
+    """The fault is reported at once, the order to go on is answered with 406, and the rank is replaced in its pod."""
     await paused(job, gateway)
     kill_rank(job, 2)
     assert await fault(gateway) == {"2": "1"}
@@ -100,7 +100,7 @@ async def test_an_order_to_stop_ends_the_pause(job: Job, gateway: GatewayPeer, r
 
 
 async def test_a_hot_switch_that_is_ordered_in_the_pause_ends_it(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """It prepares while training goes on. An order to migrate is no order of a maintenance."""
+    """The switch is prepared while training goes on. An order to migrate is no order of a maintenance."""
     await paused(job, gateway)
     await gateway.migrate("attempt-2")
     assert await status(gateway) == ("migration", 406, "training is paused for a maintenance")
@@ -113,7 +113,8 @@ async def test_a_hot_switch_that_is_ordered_in_the_pause_ends_it(job: Job, gatew
 
 
 async def test_another_maintenance_may_follow_in_the_same_pause(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Who paused training first is away; training goes on with the order of the second, and the first is told so."""
+    """A second maintenance may start when the first is away. Training goes on with the order of the second, and the first is
+    informed."""
     await paused(job, gateway)
     await gateway.pause("attempt-2")
     assert (await stopped(gateway, 2))[0] == 0
@@ -129,7 +130,7 @@ async def test_another_maintenance_may_follow_in_the_same_pause(job: Job, gatewa
 async def test_a_manager_that_dies_in_the_pause_is_followed_by_one_that_lets_training_go_on(
     told_again: bool, job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """The ranks say for which attempt they stand, whatever of it is told again."""
+    """Ranks report the attempt for which they stand, whether the order to pause is sent again or not."""
     step = await paused(job, gateway)
     await replaced_manager(job, gateway)
     if told_again:
@@ -148,7 +149,7 @@ async def test_a_manager_that_dies_in_the_pause_is_followed_by_one_that_lets_tra
 async def test_a_manager_that_dies_with_an_order_is_followed_by_one_that_carries_it_out(
     order: str, job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Ranks that are held, or on their way, are met in whatever they do."""
+    """Ranks that are held, or on their way, are reached in whatever they do."""
     job.slow_down(1000)
     await job.start()
     await gateway.report("ReportProgress")
@@ -208,7 +209,7 @@ async def test_a_rank_that_dies_with_the_manager_in_the_pause_is_a_fault(
 async def test_a_pause_is_refused_in_a_hot_switch_and_in_a_recovery(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """What is under way goes on; an order to pause that comes again is answered in the same way."""
+    """An operation that is under way goes on. A repeated order to pause is answered in the same way."""
     await job.start()
     await job.reached(5)
     await gateway.hot_switch(2, 3)
@@ -253,7 +254,8 @@ async def test_a_pause_is_refused_before_the_first_step_and_with_the_last(job: J
 
 
 async def test_a_rank_that_dies_on_the_way_to_the_pause_has_it_answered_behind_the_fault(job: Job, gateway: GatewayPeer) -> None:
-    """The control plane knows what has failed when it hears that training could not be paused; so with the order to go on."""
+    """The control plane knows the fault when it receives that training could not be paused. The same holds for the order to go
+    on."""
     await job.manager()
     holds = {rank: rank != 3 for rank in range(WORLD)}
 
@@ -317,4 +319,4 @@ async def test_who_is_lost_in_a_task_that_had_no_need_of_it_any_more_is_a_fault_
 
 
 async def acquainted() -> None:
-    """At once."""
+    """Completes at once."""

@@ -1,4 +1,4 @@
-"""How managers come back to a gateway: not all in one moment."""
+"""Managers come back to a gateway after different times, and not all in one moment."""
 
 import asyncio
 from collections import defaultdict
@@ -53,12 +53,12 @@ async def test_managers_that_were_refused_come_back_after_different_times() -> N
 
 
 def nobody(job_id: str) -> Identity:
-    """A manager without a token."""
+    """Returns a manager without a token."""
     return Identity(job_id, Path("/nowhere/token"))
 
 
 class Older(GatewayPeer):
-    """Knows only the main stream."""
+    """A gateway that serves only the main stream."""
 
     async def SubscribeNotifySwitch(self, request: Any, context: Any) -> AsyncIterator[SwitchRankList]:  # noqa: N802
         self._hear("SubscribeNotifySwitch", request)
@@ -67,7 +67,8 @@ class Older(GatewayPeer):
 
 
 async def test_a_gateway_that_does_not_know_a_stream_is_asked_for_it_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the registration, and not as often as a gateway that is away; the main stream does not notice."""
+    """A missing stream is asked for after the registration, and less often than a gateway that is away. The main stream is not
+    affected."""
     slept: list[float] = []
     sleep = asyncio.sleep
 

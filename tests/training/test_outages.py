@@ -73,7 +73,7 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
 
 
 async def test_a_report_has_an_id_of_its_own() -> None:
-    """It is the same each time that the report is sent, so that a control plane that has it takes it once."""
+    """A report keeps its id each time that it is sent, so that a control plane that has it takes it once."""
     reports = Reports()
     reports.process_fault({3: "1"})
     reports.process_fault({3: "1"})
@@ -83,7 +83,8 @@ async def test_a_report_has_an_id_of_its_own() -> None:
 
 
 def test_a_report_is_repeated_for_as_long_as_the_control_plane_waits_for_it() -> None:
-    """It may be away itself meanwhile; an order that it repeats then is not answered a second time."""
+    """A report is repeated as long as the control plane waits for it, since the control plane may be away itself. An order that
+    it repeats then is not answered a second time."""
     limits = Limits()
     for waits in (limits.pause, limits.resume, limits.stop, limits.offers, limits.retry, limits.repair):
         assert waits.total_seconds() <= REPORT_SECONDS
@@ -97,8 +98,8 @@ def test_a_report_is_repeated_for_as_long_as_the_control_plane_waits_for_it() ->
 async def test_ranks_do_not_wait_for_a_manager_that_is_gone(
     job: Job, gateway: GatewayPeer, paused: frozenset[int], total: int, told: list[str]
 ) -> None:
-    """It died between asking all ranks to hold and telling them where to pause: the next one lets them go, or where a rank stands
-    there already, brings the others to it."""
+    """The manager died between asking all ranks to hold and telling them where to pause. The next one lets them go, or brings the
+    others to the step at which a rank already stands."""
 
     def answer(message: ManagerMessage) -> RankMessage | None:
         if message.HasField("hold"):
@@ -134,7 +135,8 @@ def stands_behind(step: int) -> Answer:
 async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_migration_ends_it(
     first: str, job: Job, gateway: GatewayPeer
 ) -> None:
-    """Who is to be replaced is paused, the others could not join the next generation; the backups take the ranks all the same."""
+    """The ranks to be replaced are paused, and the others could not join the next generation. The backups take the ranks all the
+    same."""
     await job.manager()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
         if first == "orders":
@@ -153,7 +155,7 @@ async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_migrati
 
 
 async def whole_switch(gateway: GatewayPeer) -> None:
-    """As a new stream brings it, when the migration was ordered."""
+    """Sends all orders of a switch, as a new stream repeats them when the migration was ordered."""
     await gateway.hot_switch(2, 3)
     await gateway.order("hot-switch", "new pod running")
     await gateway.migrate()
@@ -162,7 +164,7 @@ async def whole_switch(gateway: GatewayPeer) -> None:
 async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_repair_finds_that_training_stands(
     job: Job, gateway: GatewayPeer
 ) -> None:
-    """Also where nobody orders anything: it was a repair without orders."""
+    """A manager finds that training stands also where no orders come, since the repair was without orders."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
     await job.manager()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
@@ -217,7 +219,7 @@ async def test_a_manager_takes_over_in_the_middle_of_a_switch(job: Job, gateway:
 async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_that_training_goes_on(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Its stream brings all orders of the attempt again, and there is nothing left to switch."""
+    """A new stream brings all orders of the attempt again, and nothing is left to switch."""
     job.slow_down(250)
     await job.start(1)
     await gateway.hot_switch(2, 3)
@@ -239,7 +241,7 @@ async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_th
 
 
 async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A pause that nobody ends is over after the configured time, on the old ranks."""
+    """A pause without further orders is over after the configured time, on the old ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
     await job.start(1)
     await gateway.hot_switch(2, 3)
@@ -252,7 +254,8 @@ async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway:
 async def test_a_migration_that_is_ordered_when_training_has_gone_on_by_itself_says_where_it_is(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """On the old pod, which would be deleted if the backup passed for the holder of its ranks."""
+    """The status says that training goes on on the old pod, which would be deleted if the backup passed for the holder of its
+    ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
     job.slow_down()
     await job.start(1)
@@ -268,7 +271,7 @@ async def test_a_migration_that_is_ordered_when_training_has_gone_on_by_itself_s
 
 
 async def test_the_ranks_of_a_pod_that_died_are_reported(job: Job, gateway: GatewayPeer) -> None:
-    """Both as normal faults, in one report if they are seen at the same moment."""
+    """Both ranks are reported as normal faults, in one report if they are seen at the same moment."""
     await job.start()
     await job.reached(3)
     job.started["worker-1"].kill()
@@ -291,7 +294,7 @@ async def test_a_frozen_rank_is_reported(job: Job, gateway: GatewayPeer) -> None
 
 
 async def test_a_restarted_job_goes_on_from_its_checkpoint(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A killed job repeats the steps behind its newest checkpoint, says how many, and ends with the same bits."""
+    """A killed job repeats the steps after its newest checkpoint, says how many, and ends with the same bits."""
     job.arguments += ["--checkpoint-every", "10"]
     await job.start()
     await job.reached(15)

@@ -15,7 +15,7 @@ from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
 
 pytestmark = pytest.mark.xdist_group("own loops")
-"""They compare with one run of the plain version."""
+"""A mark for tests that compare with one run of the plain version."""
 
 EXAMPLES = Path(examples.__path__[0])
 STRUCK = str(Path(__file__).with_name("scripts").joinpath("struck_megatron.py"))
@@ -45,14 +45,14 @@ async def plain(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> lis
 async def test_an_optimizer_that_is_spread_over_ranks_goes_on(
     faults: str, kind: str, alone: Standalone, plain: list[bytes]
 ) -> None:
-    """With its part of the state from the rank that has the same one, and the parameters of all parts told again."""
+    """A rank takes its part of the state from the rank that has the same one, and the parameters of all parts are sent again."""
     printed = await alone.run("--spares=1", script=STRUCK, KIND=kind, FAULTS=faults)
     assert "repaired step=" in printed
     assert final(alone.folder, WORLD) == plain
 
 
 async def test_a_part_that_nobody_has_any_more_is_the_checkpoint_s(alone: Standalone, plain: list[bytes]) -> None:
-    """Each part is written, and read by the ranks that had it."""
+    """Each part is written to the checkpoint, and read by the ranks that had it."""
     printed = await alone.run("--max-restarts=1", script=STRUCK, KIND="kill", FAULTS="1:8:behind,3:8:behind")
     assert "all ranks restarted from the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
     assert final(alone.folder, WORLD) == plain
@@ -70,7 +70,7 @@ async def test_a_part_that_nobody_has_any_more_is_the_checkpoint_s(alone: Standa
     ],
 )
 async def test_what_cannot_work_is_refused(wish: str, words: str, alone: Standalone) -> None:
-    """By all ranks alike, with what is accepted."""
+    """The script is refused by all ranks alike, with what is accepted."""
     assert words in await alone.run(ranks=2, code=1, script=OWN_LOOP, WISH=wish)
 
 
@@ -84,7 +84,7 @@ async def test_checkpoints_are_in_a_form_of_the_script_s_own(alone: Standalone) 
 
 
 async def test_a_script_is_told_of_a_pause_before_it(job: Job, gateway: GatewayPeer) -> None:
-    """On each rank that trains; not on the backup."""
+    """The callback is called on each rank that trains, and not on the backup."""
     job.script, job.arguments = OWN_LOOP, []
     job.environment |= {"STEPS": "40", "PACE_MS": "100"}
     await prepared(job, gateway, pod_rank=1)

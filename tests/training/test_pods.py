@@ -1,4 +1,4 @@
-"""What the manager makes of the states that launchers tell, and what a zygote says of what it cannot do."""
+"""Handling of the states that launchers report, and reports of a zygote about what it cannot do."""
 
 import asyncio
 import subprocess
@@ -32,7 +32,7 @@ def a_state(*processes: ProcessState) -> PodState:
 
 
 def test_a_launcher_that_comes_back_is_one_pod() -> None:
-    """What it said on a stream that broke, and whose end is noticed later, is over."""
+    """A launcher's state on a broken stream does not count, even if the end of the stream is noticed later."""
     pods = Pods()
     before, after = pods.attach(), pods.attach()
     pods.hear(before, a_state(ProcessState(rank=0, process="old", ended=-9)))
@@ -71,7 +71,7 @@ def test_a_restart_that_is_ordered_before_a_launcher_speaks_is_told_to_it() -> N
 async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_better(
     lives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One call that keeps the interpreter's lock silences it, and is no fault."""
+    """A call that keeps the interpreter's lock silences a process, which is no fault."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
     membership = Membership(1)
     membership.lives = lambda _: lives
@@ -88,7 +88,7 @@ async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_bette
 
 
 async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> None:
-    """The cluster has seen the end of its pod; who speaks is left alone, whatever they say."""
+    """The cluster has seen the end of the silent process's pod. A process that sends heartbeats is left alone."""
     membership = Membership(2)
     membership.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
     process, outbox = membership.enroll(Hello(rank=1, role="worker", process="silent"), 1)
@@ -99,7 +99,7 @@ async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> N
 
 @pytest.mark.parametrize(("kind", "vacant"), [(kind, set() if kind is Kind.ELSEWHERE else {1}) for kind in Kind])
 async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind, vacant: set[int]) -> None:
-    """Only the ranks of pods that are replaced may live."""
+    """A silent rank is lost at once, unless its pod is to be replaced: the rank may then still live."""
     membership = Membership(2)
     _, outbox = membership.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
     membership.depart(*membership.enroll(Hello(rank=1, role="worker", process="silent"), 1))
@@ -116,7 +116,7 @@ async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind
 
 
 async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that is frozen, or cut off, takes both."""
+    """A node that is frozen or cut off silences both."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
     membership, pods = Membership(1), Pods()
     LivenessMonitor(membership, pods, patience=0, break_off=lambda: None)
@@ -133,7 +133,7 @@ async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypa
 
 
 async def test_a_process_whose_end_its_launcher_has_seen_is_lost_at_once() -> None:
-    """In a job with a control plane, which is told of it; of a backup it is nobody's loss."""
+    """A job with a control plane reports the lost rank to it. The loss of a backup is not reported."""
     membership, pods = Membership(1), Pods()
     lost: list[RankProcess] = []
     LivenessMonitor(membership, pods, patience=0, break_off=lambda: None)
@@ -147,7 +147,8 @@ async def test_a_process_whose_end_its_launcher_has_seen_is_lost_at_once() -> No
 
 
 async def test_a_rank_that_holds_training_up_is_lost() -> None:
-    """As one that ended: its process is stopped, or all others wait for it, which no heartbeat shows."""
+    """A rank that holds training up is lost like one that ended. Its process is stopped, or all others wait for it, which no
+    heartbeat shows."""
     membership, pods = Membership(1), Pods()
     lost: list[RankProcess] = []
     monitor = LivenessMonitor(membership, pods, patience=0, break_off=lambda: None)
@@ -158,7 +159,7 @@ async def test_a_rank_that_holds_training_up_is_lost() -> None:
 
 
 async def test_a_backup_that_is_stopped_is_not_the_rank_that_trains() -> None:
-    """They have the same number, in two pods."""
+    """A backup and the rank that trains have the same number in two pods, and are not mixed up."""
     membership, pods = Membership(1), Pods()
     pods.hear(pods.attach(), a_state(ProcessState(rank=0, process="a-member")))
     pods.hear(pods.attach(), PodState(pod="backup", processes=[ProcessState(rank=0, process="a-backup", stopped=True)]))
@@ -170,7 +171,7 @@ async def test_a_backup_that_is_stopped_is_not_the_rank_that_trains() -> None:
 
 
 async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -> None:
-    """They have ended, and stand nowhere: only the checkpoint is left."""
+    """Ranks that have finished stand nowhere, so that only the checkpoint is left."""
     membership = Membership(2)
     for rank in range(2):
         membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
@@ -183,7 +184,7 @@ async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -
 
 
 async def test_a_backup_that_comes_when_training_is_complete_is_told_to_leave() -> None:
-    """Its manager ends in this moment: it would look for one for ever."""
+    """A late backup is told to leave when the manager ends, since it would look for a manager for ever."""
     membership = Membership(1)
     turning = asyncio.create_task(procedures.turn_away(membership, "training is complete"))
     await asyncio.sleep(0)
@@ -205,7 +206,8 @@ sys.exit(zygote._Zygote(Connection(int(sys.argv[1]))).run(preload=False))
 
 @pytest.fixture
 def launcher() -> Iterator[Connection]:
-    """The launcher's end of the way to a zygote. That is no fork of this process, whose other threads may hold locks."""
+    """Yields the launcher's end of the way to a zygote. The zygote is no fork of this process, whose other threads may hold
+    locks."""
     way, its = Pipe()
     running = subprocess.Popen([sys.executable, "-c", ZYGOTE, str(its.fileno())], pass_fds=[its.fileno()])
     its.close()
@@ -215,7 +217,7 @@ def launcher() -> Iterator[Connection]:
 
 
 def test_a_spare_that_ended_before_it_was_given_a_rank_is_a_rank_that_ended(launcher: Connection) -> None:
-    """Its end and the launcher's wish cross: nobody waits for a process that there is not."""
+    """The end of a spare and the launcher's order cross, and nobody waits for a process that does not exist."""
     program = Program(("/dev/null",), interpreted=True)
     launcher.send(Start("a-spare", program, {}, is_spare=True))
     assert launcher.recv() == Ended("a-spare", 0)
@@ -224,14 +226,14 @@ def test_a_spare_that_ended_before_it_was_given_a_rank_is_a_rank_that_ended(laun
 
 
 def test_a_program_that_is_not_there_ends_as_in_a_shell(launcher: Connection) -> None:
-    """With 127, and the process that starts others goes on."""
+    """The program ends with 127, and the process that starts others goes on."""
     for name in ("first", "second"):
         launcher.send(Start(name, Program(("/no/such/program",)), {}))
         assert launcher.recv() == Ended(name, 127)
 
 
 def test_a_spare_says_that_it_waits_once_it_reads_its_rank(launcher: Connection, tmp_path: Path) -> None:
-    """By whatever way it reads it, also in a copy of the environment."""
+    """A spare reports that it waits by whatever way it reads its rank, also in a copy of the environment."""
     ways = ("os.environ['RANK']", "os.getenv('LOCAL_RANK')", "'RANK' in os.environ", "dict(os.environ)", "os.environ.copy()")
     for number, way in enumerate(ways):
         script = tmp_path / f"{number}.py"

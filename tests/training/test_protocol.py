@@ -58,7 +58,7 @@ async def test_a_launcher_that_counts_other_ranks_than_the_manager_does_not_wait
 
 
 async def test_a_process_that_is_refused_ends_and_says_why(job: Job) -> None:
-    """It does not come back for ever: its pod fails, and the log has the reason."""
+    """A process that is refused does not come back for ever. Its pod fails, and the log has the reason."""
     server = grpc.aio.server()
     add_RanksServicer_to_server(Refusing(), server)
     server.add_insecure_port(f"127.0.0.1:{job.port}")

@@ -45,8 +45,8 @@ from tests.training.standalone import last_words
 async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """Its pod stays, the others repeat the step, and the status names the step behind which training goes on. Nobody was asked
-    before; a retry is refused, since a process is gone."""
+    """The pod stays, the others repeat the step, and the status names the step after which training goes on. The order comes
+    without a stop and an offer before it. A retry is refused, since a process is gone."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
     recovered.flags = ["--spares=1"]
     await recovered.start()
@@ -63,7 +63,7 @@ async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
 async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """All ranks of its pod are, with the random numbers and the data that other pods have kept; the pod's living rank waits."""
+    """All ranks of the pod are taken, with the random numbers and data that other pods have kept. The pod's living rank waits."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
     await recovered.start()
     assert await fault(gateway) == {"2": "1"}
@@ -78,7 +78,7 @@ async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
 
 
 async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
-    """With its launcher and its memory: what only its ranks had is in the keeping of the other pod."""
+    """A pod is lost with its launcher and its memory. State that only its ranks had is kept by the other pod."""
     recovered.environment |= {"PACE_MS": "60"}
     await recovered.start()
     await recovered.reached(3)
@@ -96,7 +96,8 @@ async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gatew
 async def test_a_pod_that_others_have_made_anew_takes_its_ranks(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """As an operator of the cluster does: its processes know nothing of being a backup."""
+    """A pod that is recreated by an operator of the cluster takes its ranks, although its processes do not know that they are a
+    backup."""
     recovered.environment |= {"PACE_MS": "60"}
     await recovered.start()
     await recovered.reached(3)
@@ -111,7 +112,7 @@ async def test_a_pod_that_others_have_made_anew_takes_its_ranks(
 
 
 async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
-    """By a backup pod, with no spare and no checkpoint."""
+    """Rank 0 is replaced by a backup pod, with no spare and no checkpoint."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "0:7:updated"}
     await recovered.start(0)
     assert await fault(gateway) == {"0": "1"}
@@ -128,7 +129,7 @@ async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: Ga
 async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
     kind: str, type_: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """The type of the fault says whether another try may help; it is the control plane that orders one."""
+    """The type of the fault says whether a retry may help. The control plane orders it."""
     recovered.environment |= {"KIND": kind, "FAULTS": "1:5:backward"}
     await recovered.start()
     assert await fault(gateway) == {"1": type_}
@@ -140,7 +141,7 @@ async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
 
 
 async def test_a_step_that_fails_in_each_retry_is_a_retry_that_failed(recovered: Job, gateway: GatewayPeer) -> None:
-    """Three times it is tried; then the control plane orders something else, and the ranks stand until it does."""
+    """A retry is tried three times. The control plane then orders something else, and the ranks stand until it does."""
     recovered.environment |= {"FAULTS": "1:5:backward", "ONCE": "no"}
     await recovered.start()
     await fault(gateway)
@@ -155,7 +156,7 @@ async def test_a_step_that_fails_in_each_retry_is_a_retry_that_failed(recovered:
 async def test_ranks_that_are_lost_together_are_replaced_together(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """Of two pods, rank 0 among them."""
+    """Ranks of two pods are replaced together, rank 0 among them."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "0:5:backward,3:5:backward"}
     recovered.flags = ["--spares=1"]
     await recovered.start()
@@ -170,7 +171,7 @@ async def test_ranks_that_are_lost_together_are_replaced_together(
 async def test_a_stop_that_nobody_here_knows_a_reason_for_is_obeyed(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """The cluster may have seen a node fail; where nothing is broken the step is repeated."""
+    """The cluster may have seen a node fail. The step is repeated where nothing is broken."""
     recovered.environment |= {"PACE_MS": "60"}
     await recovered.start()
     await recovered.reached(3)
@@ -204,7 +205,7 @@ async def test_a_stop_that_comes_before_training_begins_is_refused(
 async def test_a_rank_that_is_lost_before_training_is_told_to_stop_is_recovered_with_the_first(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """It is a report of its own, and stands in the answer."""
+    """The second rank has a report of its own, and is listed in the answer."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
     await recovered.start()
     assert await fault(gateway) == {"1": "1"}
@@ -240,7 +241,7 @@ async def test_a_rank_that_is_lost_behind_the_offers_needs_another_attempt(
 async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attempt(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """Training stands already, so that nobody has to stop it again."""
+    """Training stands already, so that it need not be stopped again."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward,2:5:rebuilt"}
     await recovered.start()
     await fault(gateway)
@@ -281,7 +282,7 @@ def struck_anew(job: Job, second: str, faults: str) -> None:
 async def test_a_replacement_that_is_stopped_or_dies_before_it_says_anything_is_followed_by_another_one(
     kind: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """The manager knows of it by its launcher only."""
+    """The manager knows of such a replacement by its launcher only."""
     struck_anew(recovered, f"1:{kind},2:{kind}", "1:5:backward,2:5:backward")
     await recovered.start()
     await all_lost(gateway, 1, 2)
@@ -295,7 +296,7 @@ async def test_a_replacement_that_is_stopped_or_dies_before_it_says_anything_is_
 async def test_a_new_pod_of_which_a_process_dies_before_it_joins_makes_room_for_another_one(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """It ends at once, also with its rank that waits already: who makes pods sees no other way that this one is of no use."""
+    """The pod ends at once, also with a rank that already waits. Its end is the only sign that it is of no use."""
     struck_anew(recovered, "2:kill", "2:5:backward")
     await recovered.start()
     await fault(gateway)
@@ -312,7 +313,7 @@ async def test_a_new_pod_of_which_a_process_dies_before_it_joins_makes_room_for_
 async def test_replacements_that_have_not_said_anything_do_not_outlive_training(
     how: str, recovered: Job, gateway: GatewayPeer
 ) -> None:
-    """Nobody would have them leave later: their pod ends, although all its failed ranks were replaced."""
+    """A pod ends although all its failed ranks were replaced, since nobody would let the replacements leave later."""
     struck_anew(recovered, "0:sleep,1:sleep", "0:5:backward,1:5:backward")
     is_alone = how == "a repair without orders fails"
     recovered.environment["REKINDLE_ORDER_TIMEOUT"] = "1" if is_alone else "60"
@@ -330,7 +331,7 @@ async def test_replacements_that_have_not_said_anything_do_not_outlive_training(
 
 
 def test_a_pod_whose_ranks_another_one_has_taken_is_asked_for_no_replacement() -> None:
-    """It may be there for a while, with its processes that have ended; they are not in place."""
+    """A pod with ended processes may remain for a while. These processes are not in place."""
     membership, pods = Membership(1), Pods()
     for launcher in ("old", "new"):
         hello = Hello(rank=0, role="backup", process=f"{launcher}/0/1")
@@ -346,7 +347,7 @@ def test_a_pod_whose_ranks_another_one_has_taken_is_asked_for_no_replacement() -
 
 
 def test_a_pod_that_came_as_a_backup_is_replaced_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manager that has just come is told again what the one before carried out; later the order is a new one."""
+    """A new manager is told again what the one before carried out. An order that comes later is a new one."""
     made = Membership(2)
     for rank in range(2):
         made.enroll(Hello(rank=rank, role="backup", process=f"pod-{rank}/0/1", protocol=PROTOCOL), 3)
@@ -387,7 +388,7 @@ def test_an_attempt_that_is_told_again_behind_its_strategy_does_not_stop_trainin
 async def test_orders_of_ranks_that_there_are_not_are_answered(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """With what is wrong; the manager and the ranks live on, and the next attempt is carried out."""
+    """The status says what is wrong. The manager and the ranks live on, and the next attempt is carried out."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
     await recovered.start()
     await fault(gateway)
@@ -408,7 +409,7 @@ async def test_orders_of_ranks_that_there_are_not_are_answered(
 
 
 async def test_a_pod_of_which_a_rank_ends_before_it_trains_is_not_kept(job: Job, tmp_path: Path) -> None:
-    """It fails at once, as without a manager: there is nothing that another process could go on with."""
+    """The pod fails at once, as without a manager, since there is no state with which another process could go on."""
     script = tmp_path / "fails.py"
     script.write_text("import os, signal, sys\nsys.exit(7) if os.environ['RANK'] == '2' else signal.pause()")
     job.script, job.arguments = str(script), []
@@ -417,7 +418,7 @@ async def test_a_pod_of_which_a_rank_ends_before_it_trains_is_not_kept(job: Job,
 
 
 class Deciding(PodsServicer):
-    """A manager that says that it decides, has rank 0 ended, and decides nothing."""
+    """A manager that has said it decides, has rank 0 ended, and decides nothing."""
 
     def __init__(self) -> None:
         self.states: list[PodState] = []
@@ -431,7 +432,7 @@ class Deciding(PodsServicer):
 
 
 async def test_a_pod_about_which_nothing_is_decided_ends(tmp_path: Path) -> None:
-    """Its other rank lives until then; the exit code is that of the rank that ended."""
+    """The other rank lives until then, and the exit code is that of the rank that ended."""
     script = tmp_path / "waits.py"
     script.write_text("import signal; signal.pause()")
     manager, server = Deciding(), grpc.aio.server()
@@ -453,7 +454,7 @@ async def test_a_pod_about_which_nothing_is_decided_ends(tmp_path: Path) -> None
 
 
 async def test_lost_connections_that_nobody_is_to_blame_for_are_the_networks(job: Job, gateway: GatewayPeer) -> None:
-    """No rank is gone and none has failed: a type of its own, of the rank that said so first."""
+    """The fault has a type of its own and names the rank that reported it first, since no rank is gone and none has failed."""
 
     def answer(message: ManagerMessage) -> RankMessage | None:
         return RankMessage(standing=Standing(step=1)) if message.HasField("stand") else None
@@ -490,7 +491,7 @@ async def test_a_migration_that_is_ordered_while_a_fault_is_recovered_fails(
 
 
 async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """It is reported and recovered, and the switch does not begin again by itself."""
+    """The fault is reported and recovered, and the switch does not begin again by itself."""
     job.slow_down(100)
     await job.start()
     await gateway.hot_switch(2, 3)

@@ -19,10 +19,10 @@ from tests.training.standalone import last_words
 SCRIPT = str(Path(__file__).with_name("scripts").joinpath("repaired.py"))
 
 BY_ITSELF = {"REKINDLE_ORDER_TIMEOUT": "0"}
-"""No control plane speaks, and the manager waits for none."""
+"""Environment of a job without a control plane, for which the manager does not wait."""
 
 Train = Callable[..., Awaitable[Job]]
-"""A job with this script and these variables, to its end."""
+"""Runs a job with this script and these variables to its end."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def train(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> Train:
 
 @pytest.fixture(scope="module")
 def found() -> list[str]:
-    """How an undisturbed run ended, once one has."""
+    """Keeps how an undisturbed run ended, once there was one."""
     return []
 
 
@@ -63,7 +63,7 @@ Undisturbed = Callable[[], Awaitable[list[str]]]
 
 
 def at_places(path: str, **places: str) -> list[ParameterSet]:
-    """Of each path one is tried, chosen by the commit."""
+    """Returns parameters of a test, of which one per path is run, chosen by the commit."""
     return [pytest.param(faults, id=name.replace("_", " "), marks=pytest.mark.same_path(path)) for name, faults in places.items()]
 
 
@@ -92,8 +92,8 @@ def at_places(path: str, **places: str) -> list[ParameterSet]:
     ],
 )
 async def test_a_step_that_fails_is_repeated(faults: str, train: Train, undisturbed: Undisturbed) -> None:
-    """Wherever it fails, on one rank or several: parameters, moments, random numbers, data, schedule and scale are, to the bit,
-    those of an undisturbed run."""
+    """A step may fail at any place, on one rank or several. Parameters, moments, random numbers, data, schedule and scale are, to
+    the bit, those of an undisturbed run."""
     job = await train(FAULTS=faults)
     assert last_words(job.outputs()) == await undisturbed()
     assert "repaired step=" in job.outputs()
@@ -103,15 +103,15 @@ async def test_a_step_that_fails_is_repeated(faults: str, train: Train, undistur
 
 @pytest.mark.same_path("a step is repeated in a loop of another kind")
 async def test_gradients_of_several_turns_are_gathered_anew(train: Train) -> None:
-    """Where a turn of the loop is a part of a batch, who goes back has the gradients that stood after the turn before, which are
-    the same on all ranks."""
+    """A rank that goes back in a loop whose turns are parts of a batch has the gradients after the turn before. These gradients
+    are the same on all ranks."""
     repaired = await train(FAULTS="1:2:backward,1:6:backward,2:9:backward", GATHER="2", WRAP="")
     assert last_words(repaired.outputs()) == last_words((await train("undisturbed", GATHER="2", WRAP="")).outputs())
 
 
 @pytest.mark.same_path("a step is repeated in a loop of another kind")
 async def test_data_that_is_drawn_in_front_of_the_scope_is_drawn_again(train: Train) -> None:
-    """As in `for step, batch in zip(training.steps(...), loader)`: a step begins where the loop gives it out."""
+    """A step begins where the loop gives it out, as in `for step, batch in zip(training.steps(...), loader)`."""
     repaired = await train(FAULTS="1:6:backward", EARLY="yes")
     assert last_words(repaired.outputs()) == last_words((await train("undisturbed", EARLY="yes")).outputs())
 
@@ -119,12 +119,13 @@ async def test_data_that_is_drawn_in_front_of_the_scope_is_drawn_again(train: Tr
 @pytest.mark.same_path("a collective stands behind the scope of a step that failed")
 @pytest.mark.parametrize("place", ["backward", "ending"])
 async def test_a_collective_behind_the_scope_ends_training_and_does_not_hang(place: str, train: Train) -> None:
-    """Who failed is alone in it: every rank is told at once, and it fails there, as it would without the scope."""
+    """The failed rank is alone in the collective. All ranks are told at once, and fail there as they would without the scope."""
     await train(code=1, FAULTS=f"2:5:{place}", TAIL="yes", **BY_ITSELF)
 
 
 async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> None:
-    """Three repairs are tried; then the job ends with an error. Its log has one traceback, and a line for each further try."""
+    """A repair is tried three times, then the job ends with an error. Its log has one traceback, and a line for each further
+    try."""
     printed = (await train(code=1, FAULTS="2:5:backward", ONCE="no", **BY_ITSELF)).outputs()
     assert printed.count("\nValueError: struck backward\n") == printed.count("Traceback (most recent call last)") == 1
     assert printed.count("failed again in step 5, as before: ValueError: struck backward") == 3
@@ -133,7 +134,8 @@ async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> 
 
 @pytest.mark.same_path("a checkpoint around a step that fails")
 async def test_an_update_that_fails_everywhere_leaves_the_checkpoint(train: Train, undisturbed: Undisturbed) -> None:
-    """No rank has the state behind the step, and none can go back: this is said, and the next start goes on at the checkpoint."""
+    """No rank has the state after the step, and none can go back. The log says so, and the next start goes on at the
+    checkpoint."""
     failed = await train(code=1, EVERY="2", FAULTS=",".join(f"{rank}:5:updated" for rank in range(WORLD)), **BY_ITSELF)
     assert "no rank has the state after step 5" in failed.outputs()
     assert last_words((await train(EVERY="2")).outputs()) == await undisturbed()
@@ -150,7 +152,7 @@ async def test_a_checkpoint_that_fails_on_a_rank_costs_no_step(train: Train, und
 
 
 async def test_without_the_scope_a_failure_ends_the_process(train: Train) -> None:
-    """A loop that does not say `with step:` has what torchrun's has, a traceback."""
+    """A loop that does not say `with step:` ends with a traceback, as with torchrun."""
     assert "repaired step=" not in (await train(code=1, FAULTS="2:5:backward", BARE="yes", **BY_ITSELF)).outputs()
 
 
@@ -164,7 +166,7 @@ class Unspeakable(Exception):
     [(Unspeakable(), "Unspeakable"), (ValueError("\ud800"), "ValueError: ?"), (KeyError("x" * 10**6), "KeyError: 'xx")],
 )
 def test_what_failed_is_told_in_words_whatever_it_was(error: Exception, words: str) -> None:
-    """The manager is told no more than fits into a message, and nothing that cannot be sent."""
+    """The manager receives no more than fits into a message, and nothing that cannot be sent."""
     told = in_words(error)
     assert told.startswith(words)
     assert len(told.encode()) <= LONGEST
@@ -188,14 +190,15 @@ def at(step: int, place: "Standing.Place.ValueType" = Standing.BOUNDARY) -> Stan
     ],
 )
 def test_where_training_goes_on(standing: tuple[Standing, ...], step: int, transfers: tuple[tuple[int, int], ...]) -> None:
-    """Behind the last step whose update began anywhere; who cannot get there by itself takes the state of one who can."""
+    """Training goes on after the last step whose update began on any rank. A rank that cannot get there by itself takes the state
+    of one that can."""
     found = plan(dict(enumerate(standing)))
     assert (found.step, found.transfers) == (step, transfers)
 
 
 @pytest.mark.parametrize("places", [(Standing.SPOILT, Standing.SPOILT), (Standing.SPOILT, Standing.LOST), (Standing.LOST,)])
 def test_nobody_is_renewed_from_nobody(places: tuple["Standing.Place.ValueType", ...]) -> None:
-    """Where no rank has the state, only the checkpoint is left."""
+    """Only the checkpoint is left where no rank has the state."""
     with pytest.raises(CannotRepair, match=r"no rank (has the state|is left)"):
         plan({rank: at(4, place) for rank, place in enumerate(places)})
 

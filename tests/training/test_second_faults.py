@@ -1,4 +1,4 @@
-"""Faults in rare moments: in the first steps of a recovery, in its meeting, before the first step, behind the last one."""
+"""Faults in rare moments: in the first steps of a recovery, in its meeting, before the first step, after the last one."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def undisturbed(tmp_path: Path, zygote: Zygote, found: list[str]) -> Finals:
 async def test_a_step_that_fails_while_another_rank_still_ends_the_last_is_repeated(
     alone: Standalone, undisturbed: Finals
 ) -> None:
-    """Its rank has completed the step that the repair waits for, and others have not."""
+    """The failed rank has completed the step that the repair waits for, and others have not."""
     strikes = "step 5:1:raise,step 6:3:raise"
     printed = await alone.run("--spares=1", script=SCRIPT, STRIKES=strikes, LAST="0:5")
     assert last_words(printed) == await undisturbed()
@@ -46,14 +46,14 @@ async def test_a_step_that_fails_while_another_rank_still_ends_the_last_is_repea
 async def test_who_is_lost_while_a_replacement_that_enters_early_meets_the_others_is_replaced(
     second: str, alone: Standalone, undisturbed: Finals
 ) -> None:
-    """It has no state yet, and says so."""
+    """A replacement that enters early has no state yet, and says so."""
     strikes = f"step 5:1:kill,meeting 2:{second}:kill"
     printed = await alone.run("--spares=2", script=SCRIPT, STRIKES=strikes, ENTERS="early")
     assert last_words(printed) == await undisturbed()
 
 
 async def test_a_replacement_that_has_its_state_when_the_rebuild_fails_is_not_the_beginning_of_a_job(alone: Standalone) -> None:
-    """The next rebuild has nothing to hand over."""
+    """The next rebuild has no state to hand over."""
     strikes = "step 5:1:kill,telling:0:raise"
     printed = await alone.run("--spares=1", script=SCRIPT, STRIKES=strikes, TELLS="yes")
     assert len({line.split()[2] for line in last_words(printed)}) == 1
@@ -63,14 +63,14 @@ async def test_a_replacement_that_has_its_state_when_the_rebuild_fails_is_not_th
 async def test_a_replacement_that_loses_the_manager_in_front_of_its_loop_is_not_replaced(
     alone: Standalone, undisturbed: Finals
 ) -> None:
-    """It stands there as the others do, and has the state that it was given."""
+    """The replacement stands there as the others do, with the state that it was given."""
     printed = await alone.run("--spares=1", script=SCRIPT, STRIKES="step 5:1:kill,comparing:1:lose")
     assert last_words(printed) == await undisturbed()
     assert printed.count("rank ended") == 1
 
 
 async def test_a_rank_that_is_killed_before_the_loop_is_replaced(alone: Standalone, undisturbed: Finals) -> None:
-    """It had no random numbers of a step to leave: they are those with which the script begins."""
+    """The replacement uses the random numbers with which the script begins, since the killed rank had none of a step to leave."""
     printed = await alone.run("--spares=1", script=SCRIPT, STRIKES="begun:1:kill")
     assert last_words(printed) == await undisturbed()
     assert "spare assigned to a rank" in printed
@@ -79,7 +79,7 @@ async def test_a_rank_that_is_killed_before_the_loop_is_replaced(alone: Standalo
 async def test_a_rank_that_is_killed_before_the_loop_of_a_job_that_goes_on_is_replaced(
     tmp_path: Path, zygote: Zygote, alone: Standalone
 ) -> None:
-    """It leaves what its checkpoint had for it."""
+    """The killed rank leaves what its checkpoint had for it."""
     expected = []
     for folder, strikes in (("undisturbed", ""), ("job", "begun:1:kill")):
         alone.folder = tmp_path / folder
@@ -95,7 +95,8 @@ async def test_a_rank_that_is_killed_before_the_loop_of_a_job_that_goes_on_is_re
 async def test_a_rank_that_is_killed_while_a_checkpoint_is_read_costs_no_restart(
     place: str, alone: Standalone, undisturbed: Finals
 ) -> None:
-    """Before all have read it they begin again; behind that the rank has left what is its own."""
+    """All ranks begin again if one is killed before all have read the checkpoint. A rank that is killed later has left its own
+    state."""
     await alone.run(script=SCRIPT, STEPS="4", EVERY="4")
     (alone.folder / "output.log").unlink()
     printed = await alone.run("--spares=1", script=SCRIPT, EVERY="4", STRIKES=f"{place}:1:kill")
@@ -103,13 +104,13 @@ async def test_a_rank_that_is_killed_while_a_checkpoint_is_read_costs_no_restart
 
 
 async def test_who_leaves_the_loop_by_an_interruption_does_not_let_the_others_wait(alone: Standalone) -> None:
-    """They end with words, since training is complete on some ranks only."""
+    """The others end with an error, since training is complete on some ranks only."""
     printed = await alone.run(code=1, script=SCRIPT, STRIKES="gradients 5:2:interrupt", CATCHES="and leaves")
     assert "training given up" in printed
 
 
 async def test_a_job_of_which_all_is_lost_at_once_counts_its_restarts(alone: Standalone) -> None:
-    """Also where the manager is lost with the ranks, and its successor has seen no step."""
+    """Restarts are counted also where the manager is lost with the ranks and its successor has seen no step."""
     job = await alone.start(script=SCRIPT, STEPS="100000")
     await alone.prints("progress report sent")
     (zygote,) = children(job.pid)
@@ -123,21 +124,21 @@ async def test_a_job_of_which_all_is_lost_at_once_counts_its_restarts(alone: Sta
 async def test_a_rank_that_is_killed_while_the_job_begins_costs_no_restart(
     enters: str, alone: Standalone, undisturbed: Finals
 ) -> None:
-    """Nothing was trained yet, so that all begin again; the others do not end the job for it."""
+    """All ranks begin again, since nothing was trained yet, and the others do not end the job for it."""
     printed = await alone.run(script=SCRIPT, STRIKES="meeting 1:1:kill", ENTERS=enters)
     assert last_words(printed) == await undisturbed()
     assert "Traceback" not in printed
 
 
 async def test_a_step_whose_interruption_is_caught_is_repeated(alone: Standalone, undisturbed: Finals) -> None:
-    """As a failure is: this rank has not updated."""
+    """An interruption that is caught is repeated like a failure, since this rank has not updated."""
     printed = await alone.run(script=SCRIPT, STRIKES="gradients 5:2:interrupt", CATCHES="yes")
     assert last_words(printed) == await undisturbed()
     assert "KeyboardInterrupt" in printed
 
 
 async def test_failures_behind_the_end_of_training_are_the_exit_code(alone: Standalone) -> None:
-    """Also where all ranks fail at once, and the manager has seen training complete."""
+    """The exit code is that of the failures also where all ranks fail at once and the manager has seen training complete."""
     printed = await alone.run(code=1, script=SCRIPT, STEPS="1", FAILS="yes")
     assert "training is complete" in printed
 
@@ -147,7 +148,7 @@ async def test_failures_behind_the_end_of_training_are_the_exit_code(alone: Stan
 async def test_a_damaged_checkpoint_leads_to_the_one_before(
     damage: str, tmp_path: Path, alone: Standalone, undisturbed: Finals
 ) -> None:
-    """All ranks read the same one, and it is said which cannot be read."""
+    """All ranks read the same earlier checkpoint, and the log says which one cannot be read."""
     await alone.run(script=SCRIPT, STEPS="6", EVERY="2")
     newest = alone.folder / "checkpoints" / "step-00000006"
     for file in newest.glob(damage):
@@ -162,7 +163,7 @@ async def test_a_damaged_checkpoint_leads_to_the_one_before(
 
 
 async def test_a_checkpoint_that_nobody_can_read_ends_the_job(alone: Standalone) -> None:
-    """Training does not begin anew over it."""
+    """A job does not begin again over a checkpoint that cannot be read."""
     await alone.run(script=SCRIPT, STEPS="2", EVERY="2")
     (alone.folder / "checkpoints" / "step-00000002" / "common").write_bytes(b"")
     printed = await alone.run(code=1, script=SCRIPT, EVERY="2")

@@ -1,4 +1,4 @@
-"""What a script writes: its loop over steps and epochs, and what the session says of a wrong one."""
+"""Loops that a script writes over steps and epochs, and the errors of the session for a wrong one."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=2) as training
 
 
 async def run(alone: Standalone, loop: str) -> list[str]:
-    """What one rank says that trains with this loop; a second run goes on at the newest checkpoint."""
+    """Runs one rank with this loop, and returns what it says. A second run goes on at the newest checkpoint."""
     alone.folder.mkdir(exist_ok=True)
     (alone.folder / "output.log").unlink(missing_ok=True)
     script = alone.folder / "train.py"
@@ -58,7 +58,7 @@ for epoch in training.epochs({epochs}, 3):
 
 
 async def test_steps_that_are_counted_anew_in_each_epoch_are_refused(alone: Standalone) -> None:
-    """`steps` counts over the whole training: a second loop over it would train nothing, without a word. One that goes further
+    """`steps` counts over the whole training. A second loop over it would train nothing in silence. A loop that goes further
     trains on."""
     loop = """
 import gc
@@ -81,14 +81,15 @@ for total in (2, 4, 4):
 @pytest.mark.usefixtures("launched")
 @pytest.mark.parametrize(("given", "words"), [({}, "missing"), ({"checkpoint_every": -1}, "-1 is not accepted")])
 def test_a_session_wants_to_know_how_often_a_checkpoint_is_written(given: dict[str, int], words: str) -> None:
-    """None at all is a choice that costs the whole training once there is no replica: nobody makes it by forgetting."""
+    """A missing value is an error, since no checkpoint at all costs the whole training without a replica and must not be
+    forgotten."""
     with pytest.raises(ValueError, match=rf"session\(checkpoint_every\): {words}; .*REKINDLE_CHECKPOINT_EVERY"):
         opened(**given)
 
 
 @pytest.mark.usefixtures("launched")
 def test_a_process_group_of_the_scripts_own_is_refused() -> None:
-    """The session makes the group: a left-over `init_process_group` is named."""
+    """The left-over `init_process_group` is named, since the session makes the group."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(RuntimeError, match="leave `init_process_group` out"):
@@ -99,14 +100,15 @@ def test_a_process_group_of_the_scripts_own_is_refused() -> None:
 
 @pytest.mark.usefixtures("launched")
 def test_a_rank_that_torchrun_started_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has every variable that a rank needs, and no manager: it waited for one without a word."""
+    """A rank that torchrun started has every variable that it needs but no manager. It would otherwise wait for one in
+    silence."""
     monkeypatch.delenv("REKINDLE_LAUNCHER")
     with pytest.raises(EnvironmentIncomplete, match="was not started by `rekindle-train`"):
         opened(checkpoint_every=0)
 
 
 async def test_a_step_is_entered_once_and_in_its_turn(alone: Standalone) -> None:
-    """What a step goes back to is remembered when it is entered."""
+    """State to go back to is remembered when a step is entered."""
     loop = """
 for step in training.steps(2):
     with step:
@@ -127,8 +129,8 @@ for step in training.steps(2):
     [("leaving", "training did not get beyond step 4 in 3 tries"), ("breaking", "the loop was left in step 5")],
 )
 async def test_a_rank_that_leaves_the_loop_in_a_step_ends_the_job(place: str, words: str, alone: Standalone) -> None:
-    """With an exit code of 0, or by `break` while another rank has failed: nobody waits for it, nor does who replaces it get
-    further, and the job ends."""
+    """The rank leaves with an exit code of 0, or by `break` while another rank has failed. No rank waits for it, its replacement
+    gets no further, and the job ends."""
     launcher = await alone.start(ranks=2, FAULTS=f"1:5:{place}", LIMITS="adapter.shared_vote.VOTE_SECONDS=1")
     assert await launcher.code() != 0
     assert words in alone.printed

@@ -34,7 +34,7 @@ BOTH_THAT_HAVE_ONE_SHARD = "1:5:behind,3:5:behind"
     ),
 )
 async def test_a_sharded_step_is_repeated(faults: str, kind: str, alone: Standalone, beside: Standalone) -> None:
-    """Each rank ends with the shards of parameters and moments that it has in an undisturbed run, to the bit."""
+    """A rank ends with the shards of parameters and moments that it has in an undisturbed run, to the bit."""
     printed = await alone.run("--spares=1", script=SCRIPT, KIND=kind, FAULTS=faults)
     assert "repaired step=" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT))
@@ -51,14 +51,14 @@ async def test_a_registered_evaluation_of_a_sharded_model_changes_nothing(alone:
 async def test_a_shard_that_nobody_has_any_more_is_the_checkpoint_s(
     wishes: dict[str, Any], alone: Standalone, beside: Standalone
 ) -> None:
-    """All begin again there, which is said, and end as if nothing had happened."""
+    """All ranks begin again at the checkpoint, which the log says, and end like an undisturbed run."""
     printed = await alone.run("--max-restarts=1", script=SCRIPT, KIND="kill", EVERY="3", **wishes)
     assert "all ranks restarted from the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, **{**wishes, "FAULTS": ""}))
 
 
 async def test_a_shard_without_a_replica_is_refused(alone: Standalone) -> None:
-    """At the start, by its name, with what can be done."""
+    """The shard is refused at the start by its name, with what can be done."""
     printed = await alone.run(code=1, script=SCRIPT, UNIQUE="refused")
     assert (
         "ValueError: session(model): 0.weight is sharded over ranks [0, 1, 2, 3], and no other rank has the same shard" in printed
@@ -67,7 +67,7 @@ async def test_a_shard_without_a_replica_is_refused(alone: Standalone) -> None:
 
 
 async def test_gradients_that_were_not_reduced_are_refused(alone: Standalone) -> None:
-    """Each rank holds its own between two steps, and no replica has them."""
+    """A rank has gradients of its own between two steps, and no replica has them."""
     printed = await alone.run(code=1, script=SCRIPT, GATHERS="yes")
     assert "gradients are held after step 1 that were not reduced: put all backward passes of one update into one" in printed
 
@@ -92,14 +92,14 @@ async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, beside:
 
 
 async def test_a_group_of_the_script_s_own_is_asked_for_again(alone: Standalone, beside: Standalone) -> None:
-    """Survivors get it in `on_rebuild` by the same call by which a replacement makes it, and nobody waits for the other."""
+    """Survivors get the group in `on_rebuild` by the same call by which a replacement makes it. Neither waits for the other."""
     printed = await alone.run("--spares=1", script=OWN_GROUPS, FAULTS="1:3,2:6")
     assert printed.count("repaired step=") == 2
     assert last_words(printed) == last_words(await beside.run(script=OWN_GROUPS))
 
 
 async def test_a_replacement_that_makes_other_groups_says_so(alone: Standalone) -> None:
-    """Before its loop, and does not leave the others waiting for it."""
+    """A replacement reports the error before its loop, and does not leave the others waiting for it."""
     printed = await alone.run("--spares=1", code=1, script=OWN_GROUPS, FAULTS="1:3", REPLACEMENTS="careless")
     assert "have made 1 process groups of the script's own, and this replacement 0" in printed
 

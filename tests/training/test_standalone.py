@@ -27,7 +27,7 @@ Undisturbed = Callable[[], Awaitable[list[str]]]
 
 @pytest.fixture(scope="module")
 def found() -> list[str]:
-    """How an undisturbed run ended, once one has."""
+    """Keeps how an undisturbed run ended, once there was one."""
     return []
 
 
@@ -70,13 +70,13 @@ async def test_a_rank_that_is_killed_is_replaced(faults: str, alone: Standalone,
 
 @pytest.mark.same_path("a rank is lost in another way")
 async def test_a_rank_is_replaced_where_no_spare_waits(alone: Standalone, undisturbed: Undisturbed) -> None:
-    """Its process is started cold."""
+    """The process of the rank is started cold."""
     assert last_words(await alone.run(KIND="kill", FAULTS="1:5:backward")) == await undisturbed()
 
 
 @pytest.mark.same_path("a rank is lost in another way")
 async def test_a_rank_that_is_stopped_is_replaced(alone: Standalone, undisturbed: Undisturbed) -> None:
-    """The launcher is told of it by the kernel, and who holds all others up is killed."""
+    """The kernel informs the launcher of the stopped rank, and the rank that holds all others up is killed."""
     printed = await alone.run("--spares=1", KIND="stop", FAULTS="1:5:backward")
     assert "reason=stopped" in printed
     assert last_words(printed) == await undisturbed()
@@ -84,7 +84,7 @@ async def test_a_rank_that_is_stopped_is_replaced(alone: Standalone, undisturbed
 
 @pytest.mark.same_path("a rank is lost in another way")
 async def test_a_rank_that_is_stuck_is_replaced(alone: Standalone, undisturbed: Undisturbed) -> None:
-    """Its process lives and speaks; the others have begun a collective more, and wait."""
+    """A rank that is stuck lives and sends heartbeats. The others have begun one collective more, and wait."""
     printed = await alone.run("--spares=1", "--stall-seconds=1", KIND="spin", FAULTS="1:5:backward")
     assert "the others have waited for it in step 5" in printed
     assert last_words(printed) == await undisturbed()
@@ -98,8 +98,8 @@ async def test_a_rank_that_is_stuck_is_replaced(alone: Standalone, undisturbed: 
     ],
 )
 async def test_a_manager_that_is_killed_is_followed_by_another(moment: str, alone: Standalone, undisturbed: Undisturbed) -> None:
-    """Between two faults, while a rank is replaced, while some ranks have joined the next generation and some have not: the next
-    manager learns from the ranks and the launcher what is to be done."""
+    """A manager is killed between two faults, while a rank is replaced, or while ranks join the next generation. The next one
+    learns from the ranks and the launcher what is to be done."""
     launcher = await alone.start("--spares=1", KIND="kill", FAULTS="1:5:backward,2:9:updated", PACE_MS="50")
     await alone.prints(moment)
     os.kill(alone.manager(), signal.SIGKILL)
@@ -110,7 +110,7 @@ async def test_a_manager_that_is_killed_is_followed_by_another(moment: str, alon
 
 @pytest.mark.same_path("the manager of a job without a control plane is killed")
 async def test_a_manager_that_is_stopped_is_followed_by_another(alone: Standalone, undisturbed: Undisturbed) -> None:
-    """It would hear of no fault: after a moment it is ended."""
+    """A stopped manager receives no fault, and is ended after a moment."""
     launcher = await alone.start(KIND="kill", FAULTS="1:9:backward", PACE_MS="50")
     await alone.prints("progress step=1")
     os.kill(alone.manager(), signal.SIGSTOP)
@@ -124,7 +124,7 @@ EVERYBODY = ",".join(f"{rank}:5:updated" for rank in range(WORLD))
 
 @pytest.mark.same_path("all ranks are lost")
 async def test_all_ranks_begin_again_at_the_checkpoint(alone: Standalone, undisturbed: Undisturbed) -> None:
-    """Where no rank is left that has the state, as often as --max-restarts allows."""
+    """All ranks begin again as often as --max-restarts allows when no rank has the state."""
     printed = await alone.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="2")
     assert "all ranks restarted from the last checkpoint" in printed
     assert last_words(printed) == await undisturbed()
@@ -132,13 +132,13 @@ async def test_all_ranks_begin_again_at_the_checkpoint(alone: Standalone, undist
 
 @pytest.mark.same_path("all ranks are lost")
 async def test_without_restarts_the_loss_of_all_ranks_ends_the_job(alone: Standalone) -> None:
-    """As torchrun's default; the exit code is that of the first rank that failed."""
+    """The job ends as by torchrun's default, and the exit code is that of the first rank that failed."""
     printed = await alone.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS=EVERYBODY)
     assert printed.count("training given up") == 1
 
 
 async def test_a_rank_that_is_killed_again_and_again_ends_the_job(alone: Standalone) -> None:
-    """Three times in one step it is replaced, then that is the script's doing."""
+    """The rank is replaced three times in one step, then the script is at fault."""
     printed = await alone.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS="2:5:backward", ONCE="no")
     assert "training did not get beyond step 4 in 3 tries" in printed
     assert "training abandoned" in printed
@@ -148,13 +148,14 @@ async def test_a_rank_that_is_killed_again_and_again_ends_the_job(alone: Standal
 
 
 async def test_a_script_that_fails_before_its_session_ends_the_job(alone: Standalone, tmp_path: Path) -> None:
-    """On one rank, while the others are on their way: nobody waits for a session that one of them will never enter."""
+    """The script fails on one rank while the others start. No rank waits for a session that one of them will never enter."""
     (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsys.exit(7) if os.environ["RANK"] == "1" else signal.pause()')
     assert "rank 1 ended with 7, and no other one trains" in await alone.run(code=7, script=str(tmp_path / "rank.py"))
 
 
 async def test_a_spare_waits_where_its_rank_is_read(alone: Standalone, tmp_path: Path) -> None:
-    """What the script does before it reads its rank is done ahead; from there on the spare is the rank, in every variable."""
+    """The spare does ahead what the script does before it reads its rank. From there on the spare is the rank, in every
+    variable."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 say(f"loaded {{os.getpid()}}")
 environment = dict(os.environ)
@@ -195,7 +196,7 @@ os.waitpid(pid, 0)""",
     ids=["subprocess", "system", "multiprocessing", "posix_spawn", "fork", "bytes", "restart count"],
 )
 async def test_a_spare_knows_its_rank_before_anybody_hears_of_it(way: str, alone: Standalone, tmp_path: Path) -> None:
-    """A process that it makes, and whoever reads the environment in another way, wait for it as well."""
+    """A process that the spare makes, and any other way to read the environment, wait for the rank as well."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 import multiprocessing.util, subprocess
 say("loaded")
@@ -216,7 +217,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 
 async def test_a_spare_that_is_stopped_is_left_alone(alone: Standalone, tmp_path: Path) -> None:
-    """A process is started in its place."""
+    """A process is started in place of the stopped spare."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 say(f"loaded {{os.getpid()}}.")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -239,7 +240,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 
 async def test_threads_are_waited_for_at_the_end_of_a_forked_rank(alone: Standalone, tmp_path: Path) -> None:
-    """As the interpreter does: what they do when the script is over is not lost."""
+    """Threads of a forked rank are waited for as in the interpreter, so that their work after the script is not lost."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 import threading
 threading.Thread(target=lambda: (threading.main_thread().join(), say("work is done"))).start()
@@ -250,7 +251,7 @@ if os.environ["RANK"] == "1":
 
 
 async def test_forked_ranks_draw_other_numbers(alone: Standalone, tmp_path: Path) -> None:
-    """Where the script seeds nothing, as in fresh processes."""
+    """Forked ranks draw different numbers where the script sets no seed, like fresh processes."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 import numpy, random
 say(f"drawn {{numpy.random.rand()}} {{random.random()}}")
@@ -261,7 +262,7 @@ say(f"drawn {{numpy.random.rand()}} {{random.random()}}")
 
 
 async def test_output_that_cannot_be_written_is_said(alone: Standalone, tmp_path: Path) -> None:
-    """With the file, in a sentence."""
+    """The error is one sentence that names the file."""
     (tmp_path / "rank.py").write_text("")
     (tmp_path / "taken").touch()
     printed = await alone.run(f"--log-dir={tmp_path / 'taken'}", "-r3", code=127, script=str(tmp_path / "rank.py"), ranks=1)
@@ -269,7 +270,7 @@ async def test_output_that_cannot_be_written_is_said(alone: Standalone, tmp_path
 
 
 async def test_a_script_that_ends_in_a_spare_is_said(alone: Standalone, tmp_path: Path) -> None:
-    """It never asks for its rank, so that no spare of it can wait; the job goes on without."""
+    """A script that never asks for its rank cannot have a waiting spare. The job goes on without one."""
     (tmp_path / "rank.py").write_text(
         f"""{NO_TORCH}
 while b"RANK" in os.environ._data and "a spare ended" not in open({str(alone.folder / "output.log")!r}).read():

@@ -27,7 +27,7 @@ from tests.training.job import children as children_of
 
 
 async def with_standby(job: Job, name: str = "standby") -> str:
-    """A job that trains, and the uid of a standby that is loaded."""
+    """Starts a job that trains and a standby, and returns the uid of the standby when it is loaded."""
     job.slow_down(100)
     await job.start()
     uid = await job.standby(name)
@@ -37,7 +37,7 @@ async def with_standby(job: Job, name: str = "standby") -> str:
 
 
 async def lost(job: Job, gateway: GatewayPeer, *ranks: int) -> None:
-    """Their processes are killed; training stands, and the control plane has chosen to replace their pods."""
+    """Kills the processes of these ranks. Training stands, and the control plane has chosen to replace their pods."""
     per_pod = 4 // job.pods
     for rank in ranks:
         os.kill(job.children(f"worker-{rank // per_pod}")[rank % per_pod], signal.SIGKILL)
@@ -46,7 +46,7 @@ async def lost(job: Job, gateway: GatewayPeer, *ranks: int) -> None:
 
 
 async def named_and_stopped(job: Job, gateway: GatewayPeer) -> str:
-    """The uid of a standby that is to take rank 2, and hears nothing of it."""
+    """Returns the uid of a stopped standby that is named for rank 2 and does not receive it."""
     uid = await with_standby(job)
     job.started["standby"].kill(signal.SIGSTOP)
     await lost(job, gateway, 2)
@@ -56,7 +56,7 @@ async def named_and_stopped(job: Job, gateway: GatewayPeer) -> str:
 
 
 async def recovered(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> set[int]:
-    """To the end of training, with the bits of an undisturbed run; the exit codes of all pods."""
+    """Waits for the end of training with the bits of an undisturbed run, and returns the exit codes of all pods."""
     assert (await status(gateway))[:2] == ("recover", 0)
     codes = await job.codes()
     assert job.final() == reference
@@ -64,7 +64,8 @@ async def recovered(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> s
 
 
 async def test_a_pod_is_rescheduled_to_a_standby(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """It is told which pod it is, and takes all ranks of it; nothing is lost, and nobody waits for a standby that is left."""
+    """A standby is told which pod it is, and takes all ranks of it. Nothing is lost, and nobody waits for a standby that is
+    left."""
     uid = await with_standby(job)
     await job.standby("left")
     await job.printed("standby registered", 2)
@@ -78,7 +79,7 @@ async def test_a_pod_is_rescheduled_to_a_standby(job: Job, gateway: GatewayPeer,
 
 
 async def test_a_pod_is_switched_to_a_standby(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """As to any other backup pod."""
+    """A pod is switched to a standby as to any other backup pod."""
     uid = await with_standby(job)
     await gateway.hot_switch(0, 1)
     await gateway.order("hot-switch", "new pod running", standbys={uid: 0})
@@ -93,7 +94,7 @@ async def test_a_pod_is_switched_to_a_standby(job: Job, gateway: GatewayPeer, re
 
 
 async def test_two_standbys_take_the_ranks_of_two_pods_at_once(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Each those of the pod for which it is named."""
+    """A standby takes the ranks of the pod for which it is named."""
     job.pods = 4
     first = await with_standby(job)
     second = await job.standby("second")
@@ -109,7 +110,7 @@ async def test_two_standbys_take_the_ranks_of_two_pods_at_once(job: Job, gateway
 async def test_a_standby_that_dies_before_it_joins_is_followed_by_another_pod(
     another: str, job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """It was named, and did not come to it: the order is given again in another attempt."""
+    """The standby was named, and did not join. The order is given again in another attempt."""
     await named_and_stopped(job, gateway)
     job.started["standby"].kill()
     assert await opened(gateway, 2, uuid="attempt-2", number=2) == ["recover", "exit"]
@@ -124,7 +125,7 @@ async def test_a_standby_that_dies_before_it_joins_is_followed_by_another_pod(
 async def test_a_manager_that_dies_when_a_standby_was_named_is_followed_by_one_that_is_told_again(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """The standby may have heard of it, or not; an order that comes before it speaks is carried out when it does."""
+    """The standby may have received it or not. An order that comes before the standby speaks is carried out when it does."""
     uid = await named_and_stopped(job, gateway)
     job.started["manager"].kill()
     await job.started["manager"].code()
@@ -141,7 +142,7 @@ async def test_a_manager_that_dies_when_a_standby_was_named_is_followed_by_one_t
 async def test_of_a_standby_and_a_backup_pod_for_the_same_ranks_one_leaves(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Whichever is there first takes all of them; the other one ends with 0, also where it comes later."""
+    """The pod that is there first takes all ranks. The other one ends with 0, also where it comes later."""
     uid = await with_standby(job)
     await lost(job, gateway, 2)
     await gateway.elsewhere(1, standbys={uid: 1})
@@ -152,7 +153,7 @@ async def test_of_a_standby_and_a_backup_pod_for_the_same_ranks_one_leaves(
 
 
 async def test_a_standby_ends_with_a_job_that_ends(job: Job, gateway: GatewayPeer) -> None:
-    """Well, since nothing was wrong with it; it waited for a job that did not even begin."""
+    """A standby ends with 0, since nothing was wrong with it, even if it waited for a job that did not begin."""
     await job.standby()
     await job.manager()
     await job.printed("standby registered")
@@ -177,7 +178,7 @@ async def test_a_standby_ends_with_a_job_that_ends(job: Job, gateway: GatewayPee
     ],
 )
 def test_an_order_that_makes_no_sense_of_standbys_says_so(extra: str, problem: str) -> None:
-    """It is answered like one of ranks that there are not; in a hot switch nothing but `exit` is offered then."""
+    """The order is answered like one for unknown ranks. In a hot switch, only `exit` is then offered."""
     said: list[Any] = []
     coordinator: Any = SimpleNamespace(
         ranks=4,
@@ -200,7 +201,8 @@ def test_an_order_that_makes_no_sense_of_standbys_says_so(extra: str, problem: s
 
 
 def test_a_standby_that_is_named_before_it_speaks_is_told_when_it_does() -> None:
-    """And on each stream, until it has the rank; another one that is named for that rank takes its place."""
+    """The standby is told again on each stream until it has the rank. Another standby that is named for that rank takes its
+    place."""
     pods, waits = Pods(), Standby(loaded=True)
     pods.name({"late": 1, "other": 0})
     for pod in (pods.attach(), pods.attach()):
@@ -216,7 +218,8 @@ def test_a_standby_that_is_named_before_it_speaks_is_told_when_it_does() -> None
 
 
 def test_a_standby_that_was_told_its_rank_and_freezes_is_not_forgotten() -> None:
-    """Nor is one for which another one was named: it comes when its node goes on, as a backup that nobody waits for."""
+    """A standby that freezes comes when its node goes on, as a backup that nobody waits for. Neither it nor the one that was
+    named in its place is forgotten."""
     pods, waits = Pods(), Standby(loaded=True)
     pods.name({"frozen": 1})
     frozen = pods.attach()
@@ -228,7 +231,8 @@ def test_a_standby_that_was_told_its_rank_and_freezes_is_not_forgotten() -> None
 
 
 def test_backups_of_one_pod_are_taken_together() -> None:
-    """Of two pods that wait for the same ranks: that of which all processes wait, and where both are whole the newer one."""
+    """The pod of which all processes wait is chosen from two pods for the same ranks. The newer one is chosen where both are
+    complete."""
     membership = Membership(4, 2)
     for process in ("a/2/1", "b/3/1", "a/3/2"):
         membership.enroll(Hello(rank=int(process[2]), role="backup", process=process), 0)
@@ -238,7 +242,7 @@ def test_backups_of_one_pod_are_taken_together() -> None:
 
 
 def test_who_comes_when_its_ranks_are_taken_leaves() -> None:
-    """It was named, and still loaded; the pod that has the ranks stays what it is."""
+    """A standby that was named while it loaded leaves. The pod that has the ranks stays what it is."""
     membership = Membership(1)
     member, _ = membership.enroll(Hello(rank=0, role="backup", process="first/0/1"), 0)
     membership.install({0: member})
@@ -257,7 +261,7 @@ STANDBY = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_ROLE": "standby", "REKINDLE_P
 
 
 def test_a_standby_needs_no_rank_and_a_job_that_gives_it_one() -> None:
-    """Whatever the start command says of the rank."""
+    """A standby is accepted whatever the start command says of the rank. A job without a control plane refuses it."""
     assert parse(["--nnodes=2", "x.py"], STANDBY).is_standby
     assert parse(["--nnodes=2", "--node-rank=7", "x.py"], STANDBY).is_standby
     with pytest.raises(UsageInvalid, match="REKINDLE_POD_ROLE=standby: only a control plane gives a standby its rank"):
@@ -295,7 +299,8 @@ def scripted(job: Job, script: str) -> None:
 
 
 async def test_processes_of_a_standby_know_their_pod_when_it_has_a_rank(job: Job) -> None:
-    """Whichever of its names they read first; it comes before there is a manager, and a rank that it has it keeps."""
+    """The processes learn the rank by whichever variable they read first. The standby starts before the manager, and keeps the
+    rank that it received first."""
     scripted(
         job,
         "import torch\n"
@@ -316,7 +321,7 @@ async def test_processes_of_a_standby_know_their_pod_when_it_has_a_rank(job: Job
 
 
 async def test_a_standby_that_nobody_speaks_to_ends_at_a_signal(job: Job) -> None:
-    """At once, with its processes."""
+    """The standby ends at once, with its processes."""
     scripted(job, "os.environ['RANK']")
     await job.standby()
     async with asyncio.timeout(30):
@@ -336,7 +341,7 @@ class Refusing(PodsServicer):
 
 
 async def test_a_standby_of_another_release_fails_and_says_why(job: Job) -> None:
-    """Nobody else would notice that it could never be used."""
+    """The standby's pod fails, since nobody else would notice that it could never be used."""
     scripted(job, "os.environ['RANK']")
     server = await listening(Refusing(), job)
     await job.standby()
@@ -346,7 +351,7 @@ async def test_a_standby_of_another_release_fails_and_says_why(job: Job) -> None
 
 
 async def test_a_process_of_a_standby_that_dies_is_followed_by_another_one_a_few_times(job: Job) -> None:
-    """Then the pod fails with its code; until then it is not loaded."""
+    """The pod then fails with the code of the process. The standby is not loaded until then."""
     scripted(job, "sys.exit(7)")
     manager = Taking(gives=False)
     server = await listening(manager, job)

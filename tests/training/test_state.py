@@ -1,4 +1,5 @@
-"""What a replacement gets of its replica, and a restarted job of its checkpoint: everything that the next step depends on."""
+"""State that a replacement takes from its replica, and a restarted job from its checkpoint: everything on which the next step
+depends."""
 
 import copy
 from collections.abc import Callable
@@ -96,7 +97,7 @@ def test_a_parameter_that_was_frozen_or_freed_is_so_on_a_replacement() -> None:
 
 
 def test_a_replacement_has_the_gradients_that_were_gathered() -> None:
-    """Where a turn of the loop is a part of a batch, what the parts before have brought belongs to the next step."""
+    """Gradients of the earlier parts of a batch belong to the next step, and are carried to a replacement."""
     replica, replacement = a_rank(), a_rank()
     replica.model(torch.ones(4, 3)).sum().backward()
     replacement.place(copy.deepcopy(replica.collect()))
@@ -107,7 +108,7 @@ def test_a_replacement_has_the_gradients_that_were_gathered() -> None:
 
 
 def test_a_buffer_that_is_gone_is_gone_on_a_replacement() -> None:
-    """What was kept for the first steps only is no reason for a switch to fail."""
+    """A buffer that exists only for the first steps does not make a switch fail."""
     replica, replacement = (Trained(model, adam(model)) for model in (Remembering(), Remembering()))
     replica.model.register_buffer("seen", None)
     replacement.place(copy.deepcopy(replica.collect()))
@@ -116,7 +117,7 @@ def test_a_buffer_that_is_gone_is_gone_on_a_replacement() -> None:
 
 
 def test_a_parameter_that_was_added_later_is_no_buffer_on_a_replacement() -> None:
-    """It is refused by its name."""
+    """A parameter that was added later is refused by its name."""
     replica, replacement = a_rank(), a_rank()
     replica.model.register_parameter("added", torch.nn.Parameter(torch.ones(2)))
     with pytest.raises(state.StateMismatch, match="parameter added"):
@@ -124,7 +125,7 @@ def test_a_parameter_that_was_added_later_is_no_buffer_on_a_replacement() -> Non
 
 
 def test_what_hooks_add_to_an_optimizers_state_is_carried() -> None:
-    """By the hooks that take it out again."""
+    """State that hooks add is carried by the hooks that take it out again."""
 
     def a_rank_with_hooks(kept: int) -> Trained:
         rank = a_rank()
@@ -139,7 +140,7 @@ def test_what_hooks_add_to_an_optimizers_state_is_carried() -> None:
 
 
 def test_tensors_that_are_there_are_filled_in_place() -> None:
-    """Whoever holds one of the model's tensors, such as DDP or a compiled graph, holds the right one afterwards."""
+    """A holder of one of the model's tensors, such as DDP or a compiled graph, holds the right one afterwards."""
     replica, replacement = a_rank(), a_rank()
     step(replica, 1)
     before = {name: tensor.data_ptr() for name, tensor in replacement.collect()["model"].items()}
@@ -160,7 +161,7 @@ def test_another_model_is_refused_by_the_name_of_what_differs() -> None:
 
 
 def test_what_could_not_be_handed_over_is_refused_at_the_start() -> None:
-    """By the name of the argument, or of the tensor, with what to do."""
+    """The error names the argument or the tensor, and says what to do."""
     model = a_model()
     with pytest.raises(TypeError, match=r"session\(data\): DistributedSampler has no state_dict and no load_state_dict"):
         Trained(model, adam(model), data=torch.utils.data.DistributedSampler([1], 1, 0))  # type: ignore[arg-type]

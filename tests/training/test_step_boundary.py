@@ -41,7 +41,7 @@ def test_a_held_loop_stands_at_the_boundary_that_was_agreed_on() -> None:
 
 
 def test_a_check_begins_where_the_loop_stands() -> None:
-    """Once, and only while it is held: what comes for a loop that goes on is not remembered for the next pause."""
+    """A check begins once, and only while the loop is held. A check that comes for a loop that goes on is not remembered."""
     check = Check(StressTest(id="test/0"))
     gate = opened(completed=4)
     gate.check(check)
@@ -56,7 +56,7 @@ def test_a_check_begins_where_the_loop_stands() -> None:
 
 
 def test_no_step_begins_between_the_question_and_the_agreement() -> None:
-    """Who was asked where it stands goes no further: otherwise the agreed step could lie behind it."""
+    """A loop that was asked where it stands does not go on. The agreed step could otherwise be an earlier one."""
     gate = opened(completed=4)
     gate.hold()
     crossed = threading.Event()

@@ -1,4 +1,4 @@
-"""What the checks of a stress test find on a device, and what their answers mean together."""
+"""Faults that the checks of a stress test find on a device, and the combined meaning of their answers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def once(disturb: Disturb) -> Disturb:
-    """A device that is wrong in its second result only."""
+    """Makes a disturbance that affects only the second result of a device."""
     results = iter(range(10**9))
     return lambda tensor: disturb(tensor) if next(results) == 1 else None
 
@@ -33,7 +33,7 @@ def once(disturb: Disturb) -> Disturb:
     ids=["right", "wrong", "once"],
 )
 def test_a_product_that_is_wrong_by_one_bit_is_found(disturb: Disturb, code: str) -> None:
-    """Always or once: by comparison with whole numbers, and with the product before."""
+    """A product that is wrong always or once is found by comparison with whole numbers, and with the product before."""
     verdict = products.check(CPU, Turn(0.05), disturb)
     assert verdict.code == code
     assert verdict.result.startswith("0 of ") is (code == OK)
@@ -41,7 +41,7 @@ def test_a_product_that_is_wrong_by_one_bit_is_found(disturb: Disturb, code: str
 
 @pytest.mark.parametrize(("disturb", "code"), [(injected.leave, OK), (injected.flip, FAULT)], ids=["right", "wrong"])
 def test_a_word_that_is_not_remembered_is_found(disturb: Disturb, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a bounded share of what is free; here over one block, so that the test is short."""
+    """The check covers a bounded share of the free memory. Here it covers one block, so that the test is short."""
     monkeypatch.setattr(memory, "MOST_OF_HOST", memory.BLOCK)
     monkeypatch.setattr(memory, "free_bytes", lambda _: 100 * memory.BLOCK)
     verdict = memory.check(CPU, 4, Turn(0.1), disturb)
@@ -50,20 +50,21 @@ def test_a_word_that_is_not_remembered_is_found(disturb: Disturb, code: str, mon
 
 
 def test_too_little_free_memory_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks of a pod take their share at once, and training keeps the most of it."""
+    """All ranks of a pod take their share at once, and training keeps most of it."""
     monkeypatch.setattr(memory, "free_bytes", lambda _: memory.SHARE_OF_HOST * 2 * memory.BLOCK - 1)
     assert memory.check(CPU, 2, Turn(0.1), injected.leave) == Verdict(NOT_RUN, "too little memory is free: 512 MiB for 2 ranks")
 
 
 def test_ranks_of_many_pods_on_one_node_take_no_more_than_their_share_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others take at the same moment counts: here a quarter of what was free is gone when the first block is there."""
+    """Memory that others take at the same moment counts. Here a quarter of the free memory is gone when the first block is
+    there."""
     free = iter([100 * memory.BLOCK, 75 * memory.BLOCK])
     monkeypatch.setattr(memory, "free_bytes", lambda _: next(free))
     assert "words wrong of 0.06 GiB" in memory.check(CPU, 1, Turn(0.1), injected.leave).result
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is free on the machine may not be free for the pod."""
+    """Memory that is free on the machine may not be free for the pod."""
     limit, used = tmp_path / "max", tmp_path / "current"
     monkeypatch.setattr(memory, "CONTAINERS", ((str(limit), str(used)),))
     limit.write_text("max\n")
@@ -74,7 +75,7 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def exchanged(ranks: int, disturbs: dict[int, Disturb], seconds: float = 20, absent: int | None = None) -> dict[int, Verdict]:
-    """Each rank in a thread of its own, with its own connection to the store."""
+    """Runs the ranks in threads of their own, each with its own connection to the store, and returns their verdicts."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def rank(number: int) -> Verdict:
@@ -88,21 +89,21 @@ def exchanged(ranks: int, disturbs: dict[int, Disturb], seconds: float = 20, abs
 
 
 def test_messages_of_a_rank_that_sends_wrongly_are_wrong_for_those_that_it_meets() -> None:
-    """They name it; how fast messages came is said by everybody."""
+    """The ranks that meet a wrong sender name it. All ranks report how fast messages came."""
     verdicts = exchanged(3, {2: injected.flip})
     assert {rank: verdict.wrong for rank, verdict in verdicts.items()} == {0: (2,), 1: (), 2: ()}
     assert all("GB/s" in verdict.result and not verdict.silent for verdict in verdicts.values())
 
 
 def test_a_rank_that_does_not_come_delays_nobody_beyond_its_time() -> None:
-    """Those that it was to meet name it, and meet each other."""
+    """The ranks that were to meet the absent rank name it, and meet each other."""
     verdicts = exchanged(4, {}, seconds=8, absent=3)
     assert {rank: verdict.silent for rank, verdict in verdicts.items()} == {0: (), 1: (3,), 2: (3,)}
     assert "messages of 2 ranks" in verdicts[0].result
 
 
 def test_a_rank_without_room_for_messages_is_not_tested_and_says_nothing_of_the_others() -> None:
-    """It says that it could not make the check, and whoever waited for it is not suspected for that."""
+    """The rank reports that it could not make the check, and a rank that waited for it is not suspected for that."""
 
     def full(_: torch.Tensor) -> None:
         raise torch.OutOfMemoryError
@@ -112,13 +113,14 @@ def test_a_rank_without_room_for_messages_is_not_tested_and_says_nothing_of_the_
 
 
 def test_a_single_rank_has_nobody_to_exchange_messages_with() -> None:
-    """Which is no fault."""
+    """A single rank reports that the check was not run, which is no fault."""
     assert exchanged(1, {})[0].code == NOT_RUN
 
 
 @given(st.integers(2, 40))
 def test_ranks_meet_in_pairs(count: int) -> None:
-    """At each moment two ranks name each other; each rank meets another one; a few times, however many they are."""
+    """Two ranks name each other at each moment. Each rank meets another one, and only a few meetings take place, however many
+    ranks there are."""
     store = dist.HashStore()
     met = {rank: messages.Meeting(tuple(range(count)), rank, store).partners() for rank in range(count)}
     for rank, others in met.items():
@@ -137,14 +139,14 @@ def test_ranks_meet_in_pairs(count: int) -> None:
     ],
 )
 def test_a_fault_is_injected_on_a_node(op: int, node: str, disturb: Disturb, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever rank is there."""
+    """A fault is injected on a node whatever rank is there."""
     faults = '[{"fault": "wrong-product", "node": "node-1"}, {"fault": "check-hangs", "node": "node-3"}]'
     monkeypatch.setenv("REKINDLE_INJECT", faults)
     assert injected.disturbance(op, node) is disturb
 
 
 def test_a_check_that_nobody_wants_ends() -> None:
-    """At its next look, long before its time is over."""
+    """A check ends at its next look, long before its time is over."""
     turn = Turn(3600)
     thread = threading.Thread(target=products.check, args=(CPU, turn, injected.leave))
     thread.start()
@@ -162,7 +164,7 @@ def test_a_check_that_nobody_wants_ends() -> None:
     ],
 )
 def test_an_order_that_names_no_ranks_of_the_job_is_refused(ranks: tuple[str, ...], words: str) -> None:
-    """With its field."""
+    """The error names the field."""
     with pytest.raises(ValueError, match=words):
         read(StressTestRankParams(stressParam={rank: StressOpList(ops=[0]) for rank in ranks}), 4)
 
@@ -188,13 +190,15 @@ def said(**fields: object) -> StressTested:
 def test_what_goes_wrong_between_ranks_is_the_fault_of_one_where_that_explains_it(
     answers: dict[int, StressTested], codes: list[str]
 ) -> None:
-    """Who does not answer has timed out, and those that waited for it have not. Both are suspected where either may be it."""
+    """A rank that does not answer has timed out, and the ranks that waited for it have not. Both are suspected where either may
+    be the cause."""
     assert [judged(range(len(codes)), range(len(codes)), answers)[rank].code for rank in range(len(codes))] == codes
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(3, 1), (3, 8), (4, 2), (5, 2), (9, 1), (11, 4)])
 def test_one_node_is_to_blame_for_what_comes_wrong_over_its_links(nodes: int, ranks: int) -> None:
-    """Also where its ranks meet those of one other node only, which is right with all others."""
+    """A node is blamed also where its ranks exchange messages with those of one other node only, which is right with all
+    others."""
     every = range(nodes * ranks)
     for bad in range(nodes):
         answers = {}
@@ -211,7 +215,7 @@ def test_one_node_is_to_blame_for_what_comes_wrong_over_its_links(nodes: int, ra
     st.dictionaries(st.integers(0, 8), st.integers(0, 4)),
 )
 def test_every_pair_is_explained(pairs: set[frozenset[int]], known: set[int], well: dict[int, int]) -> None:
-    """By somebody in it, and nobody is suspected without a pair."""
+    """Each pair is explained by a rank in it, and no rank is suspected without a pair."""
     found = culprits(pairs, known, well)
     assert all(pair & (found | known) for pair in pairs)
     assert all(any(rank in pair for pair in pairs) for rank in found)

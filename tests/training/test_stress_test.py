@@ -11,7 +11,7 @@ CHECKS = {0: "aic", 1: "hccs", 2: "memory"}
 
 
 async def paused(job: Job, gateway: GatewayPeer, *faults: dict[str, str]) -> None:
-    """A new job, somewhere in training, of which each check takes a second."""
+    """Starts a new job, pauses it somewhere in training, and makes each check take a second."""
     job.environment |= {"REKINDLE_STRESS_SECONDS": "1", "REKINDLE_INJECT": json.dumps(faults)}
     await job.start()
     await job.reached(5)
@@ -26,8 +26,8 @@ async def went_on(job: Job, gateway: GatewayPeer) -> None:
 
 
 async def test_training_does_not_notice_a_stress_test(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """All checks on all ranks: each has a line with figures. Parameters are those of an undisturbed run, bit for bit, no step is
-    done twice, and the group is that of before. The same order again is answered again, and nothing is done."""
+    """A stress test has a line with figures for each check on each rank. Parameters are those of an undisturbed run, bit for bit,
+    no step is done twice, and the group is that of before. A repeated order is answered again, and nothing is done."""
     await paused(job, gateway)
     await gateway.stress(dict.fromkeys(range(WORLD), (0, 1, 2)))
     told = await gateway.tested()
@@ -48,8 +48,8 @@ async def test_training_does_not_notice_a_stress_test(job: Job, gateway: Gateway
 
 
 async def test_a_node_that_computes_wrongly_is_found(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Its ranks say so, in every check that it disturbs; others, and other checks, are as they should be. An order that makes no
-    sense is answered without results."""
+    """The ranks of the node report it in every check that it disturbs. Other ranks and checks are as they should be. An invalid
+    order is answered without results."""
     node = {"node": "node-2"}
     await paused(job, gateway, {"fault": "wrong-product", **node}, {"fault": "wrong-message", **node})
     await gateway.stress({9: (0,)})
@@ -64,7 +64,8 @@ async def test_a_node_that_computes_wrongly_is_found(job: Job, gateway: GatewayP
 
 
 async def test_a_rank_that_hangs_in_a_check_has_timed_out(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """It is asked nothing more, the others exchange messages without it, and training goes on with it all the same."""
+    """A rank that hangs is not asked further, the others exchange messages without it, and training goes on with it all the
+    same."""
     await paused(job, gateway, {"fault": "check-hangs", "node": "node-1"})
     await gateway.stress({0: (0, 1), 2: (1,), 3: (1,)})
     told = await gateway.tested()
@@ -78,7 +79,7 @@ async def test_a_rank_that_hangs_in_a_check_has_timed_out(job: Job, gateway: Gat
 
 
 async def test_a_rank_that_dies_in_a_stress_test_is_a_fault(job: Job, gateway: GatewayPeer) -> None:
-    """It is reported as always, and the test is answered behind that, with what is known of it."""
+    """The fault is reported as always. The test is answered afterwards, with the results that are known of it."""
     await paused(job, gateway, {"fault": "check-hangs", "node": "node-1"})
     await gateway.stress({0: (0,), 3: (2, 0)})
     await job.printed("device checks started")
@@ -92,7 +93,7 @@ async def test_a_rank_that_dies_in_a_stress_test_is_a_fault(job: Job, gateway: G
 async def test_a_manager_that_dies_in_a_stress_test_is_followed_by_one_that_makes_it(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """As soon as it is told; the check that the one before it had begun gives way."""
+    """The next manager runs the test when it receives it. The check that the manager before had begun gives way."""
     await paused(job, gateway)
     await gateway.stress(dict.fromkeys(range(WORLD), (0, 1)))
     await job.printed("device checks started")

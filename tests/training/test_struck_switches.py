@@ -1,4 +1,4 @@
-"""Faults behind the pause of a hot switch, with real processes: none of them costs more than a step, or a bit of the result."""
+"""Faults after the pause of a hot switch, with real processes: none of them costs more than a step, or a bit of the result."""
 
 import grpc
 import pytest
@@ -11,16 +11,16 @@ from tests.training.ranks import ScriptedRank
 from tests.training.standalone import last_words
 
 STEPS = 12
-"""Of the script on which faults act."""
+"""Steps of the script on which faults act."""
 
 
 def at_any_step(rank: int, place: str) -> str:
-    """Whichever is the first one of which the process of this rank comes to this place."""
+    """Returns a fault at the first step at which the process of this rank comes to this place."""
     return ",".join(f"{rank}:{step}:{place}" for step in range(1, STEPS + 1))
 
 
 async def switching(job: Job, gateway: GatewayPeer) -> None:
-    """Up to the pause, somewhere in training."""
+    """Starts a job and brings it to the pause, somewhere in training."""
     await job.start(1)
     await job.reached(5)
     await gateway.hot_switch(2, 3)
@@ -28,7 +28,8 @@ async def switching(job: Job, gateway: GatewayPeer) -> None:
 
 
 async def paused(job: Job, gateway: GatewayPeer, *, of_old: str = "", of_new: str = "") -> None:
-    """Up to the pause, for which training waits; from then on its steps are short. The old pods and the new one are struck."""
+    """Brings a job to the pause for which training waits; from then on its steps are short. The old pods and the new one are
+    affected."""
     job.environment |= {"KIND": "kill", "FAULTS": of_old, "PACE_MS": "2000"}
     await job.start()
     job.environment["FAULTS"] = of_new
@@ -53,7 +54,7 @@ async def is_recovered_in_place(gateway: GatewayPeer, *ranks: int, statuses: int
 async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """It is reported at once, the backups leave, the order to migrate fails, and the rank is replaced in its pod."""
+    """The fault is reported at once, the backups leave, the order to migrate fails, and the rank is replaced in its pod."""
     await switching(job, gateway)
     kill_rank(job, 0)
     assert await fault(gateway) == {"0": "1"}
@@ -68,7 +69,8 @@ async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
 async def test_ranks_that_were_to_be_replaced_and_are_lost_in_the_pause_are_faults_when_the_switch_gives_way(
     job: Job, gateway: GatewayPeer
 ) -> None:
-    """Their end was borne as long as backups were to take them, and nobody would have them replaced."""
+    """The end of these ranks was tolerated as long as backups were to take them. They are faults now, since nobody else would
+    replace them."""
 
     def answer(message: ManagerMessage) -> RankMessage | None:
         if message.HasField("hold"):
@@ -92,7 +94,7 @@ async def test_ranks_that_were_to_be_replaced_and_are_lost_in_the_pause_are_faul
 async def test_a_manager_that_follows_in_the_pause_finds_who_was_lost_with_the_one_before(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """It takes no switch up that has lost a rank which was to stay."""
+    """A manager does not take up a switch that has lost a rank which was to stay."""
     await switching(job, gateway)
     job.started["manager"].kill()
     kill_rank(job, 0)
@@ -109,7 +111,7 @@ async def test_a_manager_that_follows_in_the_pause_finds_who_was_lost_with_the_o
 async def test_an_order_to_migrate_that_comes_when_the_fault_is_recovered_fails_too(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """Nobody is to take the backup for the holder of the rank: the old pod would be deleted."""
+    """The order fails so that the backup does not pass for the holder of the rank, since the old pod would then be deleted."""
     await switching(job, gateway)
     kill_rank(job, 0)
     await fault(gateway)
@@ -129,7 +131,8 @@ async def test_an_order_to_migrate_that_comes_when_the_fault_is_recovered_fails_
 async def test_a_backup_that_dies_in_the_rebuild_gives_the_ranks_back_to_the_old_processes(
     place: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """Also where the others have done the step by then: the old processes take its state, and what a neighbour keeps of them."""
+    """Old processes take the state of the others also where those have done the step by then, and what a neighbour keeps of
+    them."""
     await paused(recovered, gateway, of_new=at_any_step(2, place))
     old = recovered.children("worker-1")
     await gateway.migrate()
@@ -146,8 +149,8 @@ async def test_a_backup_that_dies_in_the_rebuild_gives_the_ranks_back_to_the_old
 async def test_a_rank_that_stays_and_dies_in_the_rebuild_is_a_fault(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """It was to hand its state over. The old processes have their ranks again, the fault is told before the order is answered,
-    and the rank is replaced in its pod."""
+    """The lost rank was to hand its state over. The old processes have their ranks again, and the fault is reported before the
+    order is answered. The rank is replaced in its pod."""
     await paused(recovered, gateway, of_old=at_any_step(0, "sending"))
     recovered.environment["FAULTS"] = ""
     await gateway.migrate()
@@ -165,7 +168,7 @@ async def test_a_rank_that_stays_and_dies_in_the_rebuild_is_a_fault(
 async def test_a_backup_that_is_lost_when_it_has_taken_over_is_followed_by_the_old_processes(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """As long as their pod is not deleted they stand there, and take the ranks in place with the state of the others."""
+    """Old processes remain as long as their pod is not deleted. They take the ranks in place, with the state of the others."""
     job.slow_down()
     await switching(job, gateway)
     await gateway.migrate()

@@ -1,4 +1,4 @@
-"""What `ps` shows of a pod's processes, by which each is told from the others."""
+"""Command lines that `ps` shows of a pod's processes, by which each can be distinguished."""
 
 import asyncio
 import subprocess
@@ -32,13 +32,14 @@ time.sleep(1000)
 
 
 def shown(pid: int) -> list[str]:
-    """Command lines of a process and of all that it has made, itself first."""
+    """Returns the command lines of a process and of all that it has made, itself first."""
     top = psutil.Process(pid)
     return [" ".join(process.cmdline()).strip() for process in (top, *top.children(recursive=True))]
 
 
 async def test_forked_processes_of_a_pod_are_told_apart(alone: Standalone, tmp_path: Path) -> None:
-    """By their ranks, and what they are for, with the script that they run; a worker by the rank that it works for."""
+    """Processes are distinguished by their rank or role, with the script that they run. A worker has the rank that it works
+    for."""
     (tmp_path / "train.py").write_text(SCRIPT)
     launcher = await alone.start("--spares=1", script=str(tmp_path / "train.py"), ranks=2)
     for line in ("ready 0", "ready 1", "spare parked"):
@@ -53,7 +54,7 @@ async def test_forked_processes_of_a_pod_are_told_apart(alone: Standalone, tmp_p
 
 
 async def test_a_spare_that_takes_a_rank_is_shown_as_that_rank(alone: Standalone, tmp_path: Path) -> None:
-    """From then on."""
+    """A spare has the title of the rank from the moment at which it takes it."""
     (tmp_path / "train.py").write_text(FAILS)
     launcher = await alone.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "train.py"), ranks=1)
     await alone.prints("spare parked")
@@ -64,7 +65,7 @@ async def test_a_spare_that_takes_a_rank_is_shown_as_that_rank(alone: Standalone
 
 
 async def test_ranks_that_are_programs_of_their_own_are_told_apart(alone: Standalone, tmp_path: Path) -> None:
-    """Their interpreter is given the rank in an option that it does not mind."""
+    """The interpreter of a rank has the rank in an option that it ignores."""
     (tmp_path / "train.py").write_text(SCRIPT)
     launcher = await alone.start("--start-method=spawn", script=str(tmp_path / "train.py"), ranks=2)
     for line in ("ready 0", "ready 1"):
@@ -91,7 +92,7 @@ def test_a_title_has_as_much_room_as_the_command_line_had(length: int) -> None:
 
 
 def test_a_process_without_a_known_command_line_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where /proc is hidden or tells nothing: no memory is written."""
+    """No memory is written where /proc is hidden or has no data."""
     titles._place.cache_clear()
     monkeypatch.setattr(titles, "_is_writable", lambda *_: False)
     before = Path("/proc/self/cmdline").read_bytes()

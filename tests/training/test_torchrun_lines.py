@@ -1,4 +1,4 @@
-"""Start commands as they stand behind `torchrun`: each works with `rekindle-train` in its place, or is refused by name."""
+"""Start commands that were written for `torchrun`: each works with `rekindle-train` in its place, or is refused by name."""
 
 import asyncio
 import signal
@@ -41,7 +41,7 @@ Line = Callable[..., Awaitable[Process]]
 
 @pytest_asyncio.fixture
 async def line(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Line]:
-    """Starts a script by a line; none is left behind by a test that fails."""
+    """Starts a script by a line. A process that a failing test leaves is ended."""
     started: list[Process] = []
 
     async def line(*flags: str, script: str = TRAINS, **environment: str) -> Process:
@@ -81,7 +81,7 @@ async def test_a_line_of_one_machine_trains(flags: list[str], environment: dict[
 
 
 async def test_a_script_that_sets_the_address_itself_trains(line: Line) -> None:
-    """As tutorials do in front of `init_process_group`: the ranks meet where the launcher says."""
+    """A script may set the address before `init_process_group`, as tutorials do. The ranks meet where the launcher says."""
     process = await line("--standalone", "--nproc-per-node=2", script=SETS_ADDRESS + TRAINS)
     assert await process.code() == 0
 
@@ -107,13 +107,14 @@ async def test_a_script_that_sets_the_address_itself_trains(line: Line) -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(flags: list[str], environment: dict[str, str], named: str) -> None:
-    """Before anything starts, with the flag, or the variable that stands for it, and what is accepted."""
+    """The option is refused before anything starts. The error names the flag, or the variable that stands for it, and what is
+    accepted."""
     with pytest.raises(UsageInvalid, match=named):
         parse([*flags, "x.py"], environment)
 
 
 def test_a_flag_goes_before_its_variable() -> None:
-    """As with torchrun; a variable that is empty, or a switch that is 0, says nothing."""
+    """A flag takes precedence over its variable, as with torchrun. An empty variable, or a switch that is 0, is ignored."""
     variables = {"PET_NPROC_PER_NODE": "3", "PET_NO_PYTHON": "0", "PET_MAX_RESTARTS": "", "PET_SHUTDOWN_TIMEOUT": "9"}
     found = parse(["--nproc-per-node=2", "x.py"], variables)
     assert (found.nproc_per_node, found.runs_as, found.max_restarts, found.grace_seconds) == (2, "script", 0, 9)
@@ -134,7 +135,7 @@ def test_a_flag_goes_before_its_variable() -> None:
     ],
 )
 def test_the_rank_of_the_pod_is_read_where_other_controllers_write_it(variables: dict[str, str], rank: int) -> None:
-    """The cluster's own word counts first; a number that is no rank of a pod means something else."""
+    """The cluster's own value counts first. A number that is no rank of a pod means something else."""
     assert parse(["--nnodes=4", "x.py"], {**JOB, **variables}).node_rank == rank
     if "REKINDLE_POD_RANK" not in variables:
         assert parse(["--nnodes=4", "--node-rank=1", "x.py"], {**JOB, **variables}).node_rank == 1
@@ -229,7 +230,7 @@ async def test_who_waits_for_a_manager_says_so_once(line: Line) -> None:
 
 
 async def test_other_signals_are_passed_on_where_the_line_says_so(line: Line) -> None:
-    """As Slurm's, which comes before the end of a job: the ranks get it, and so does nobody else."""
+    """A signal such as Slurm's, which comes before the end of a job, reaches the ranks and nothing else."""
     script = """
 import os, signal, sys
 signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b"told\\n"), sys.exit(0)))
@@ -246,5 +247,5 @@ while True: signal.pause()
 
 
 def test_a_rank_that_belongs_to_another_job_is_not_read() -> None:
-    """As where the line is typed in a terminal of a job's process."""
+    """A rank in the environment is not read where the line is typed in a terminal of a job's process."""
     assert parse(["x.py"], {"RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "1"}).node_rank == 0

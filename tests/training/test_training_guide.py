@@ -18,7 +18,7 @@ STRUCK = str(Path(__file__).with_name("scripts").joinpath("struck.py"))
 
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_a_script_of_the_guide_outlives_a_rank(name: str, alone: Standalone, tmp_path: Path) -> None:
-    """As it stands on the page."""
+    """A script from the guide runs as it stands on the page."""
     script = tmp_path / f"{name}.py"
     script.write_text(SCRIPTS[name])
     printed = await alone.run("--spares=1", STRUCK, script=str(script), FAULTS="1:7:kill")
@@ -26,7 +26,7 @@ async def test_a_script_of_the_guide_outlives_a_rank(name: str, alone: Standalon
 
 
 def test_what_the_guide_shows_is_python() -> None:
-    """All of it, scripts and parts of scripts."""
+    """All Python blocks of the guide are valid Python, whole scripts and parts of scripts."""
     assert len(SCRIPTS) > 1
     for block in BLOCKS:
         ast.parse(block)
@@ -34,7 +34,7 @@ def test_what_the_guide_shows_is_python() -> None:
 
 @pytest.mark.parametrize("flag", sorted(set(re.findall(r"^\| `(--[a-z-]+)", GUIDE, re.MULTILINE))))
 def test_a_flag_of_the_guide_is_one(flag: str) -> None:
-    """With the default that the guide says."""
+    """The default of a flag is the one that the guide states."""
     stated = re.search(rf"`{flag}[^`]*` \((\w+)\)", GUIDE)
     parsed = vars(flags.read(["train.py"], {}))
     assert flag[2:].replace("-", "_") in parsed
@@ -65,7 +65,7 @@ def _text(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("message", [message for row in MESSAGES for message in row if message])
 def test_a_message_of_the_guide_is_what_the_program_says(message: str) -> None:
-    """Each run of words of it stands in texts of the program."""
+    """A message's runs of words stand in texts of the program."""
     if message.startswith("EADDRINUSE"):  # of the operating system
         return
     fragments = [words.strip() for words in re.split(r"\S*[\d'.:=/]\S*|\.\.\.|\b[A-Z]\w*\b", message) if len(words.strip()) > 8]
@@ -75,7 +75,7 @@ def test_a_message_of_the_guide_is_what_the_program_says(message: str) -> None:
 
 
 def _is_said(words: str, texts: list[str]) -> bool:
-    """Whether words stand in one text, or one after the other in two of which one is put into the other."""
+    """Returns whether words stand in one text, or one after the other in two texts of which one is inserted into the other."""
     parts = words.split()
     pairs = ((" ".join(parts[:at]), " ".join(parts[at:])) for at in range(len(parts)))
     return any(all(any(part.strip(",") in text for text in texts) for part in pair) for pair in pairs)

@@ -1,4 +1,4 @@
-"""What a script trains and its session was not given: refused with words, before a replacement would lack it."""
+"""State that a script trains and did not give to its session: refused before a replacement would lack it."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def test_an_optimizer_that_updates_in_step_after_step_is_refused() -> None:
-    """A second one, or another than the one that was given."""
+    """A second optimizer, or another than the given one, is refused."""
     (_, given), (_, forgotten) = trained(), trained()
     step = [1]
     for parameter in forgotten.param_groups[0]["params"]:
@@ -30,7 +30,7 @@ def test_an_optimizer_that_updates_in_step_after_step_is_refused() -> None:
 
 
 def test_an_optimizer_of_one_step_or_outside_of_steps_is_nobody_s_affair() -> None:
-    """As one that looks for a disturbance of the input."""
+    """An optimizer that looks for a disturbance of the input is accepted."""
     _, given = trained()
     step = [0]
     with Optimizers([given], lambda: step[0]).watched():
@@ -43,7 +43,7 @@ def test_an_optimizer_of_one_step_or_outside_of_steps_is_nobody_s_affair() -> No
 
 
 class Keeps:
-    """What a script trains, as one object with a state."""
+    """An object with a state that holds what a script trains."""
 
     def __init__(self) -> None:
         self.model, self.optimizer = trained()
@@ -66,7 +66,7 @@ def test_what_an_object_of_the_script_carries_may_update(holder: object) -> None
 
 
 def test_an_optimizer_without_a_state_of_tensors_that_are_not_trained_may_update() -> None:
-    """Nothing of it is left behind a step."""
+    """An optimizer that keeps nothing after a step is accepted."""
     model, given = trained()
     disturbance = torch.zeros(2, requires_grad=True)
     disturbance.grad = torch.ones(2)

@@ -1,4 +1,4 @@
-"""Changes by a registered function, in words."""
+"""Changes by a registered function, as text."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Votes of real processes: all say the same word, or all hear who does not; who is lost keeps nobody waiting."""
+"""Votes of real processes: all send the same value, or all learn which does not. A lost rank keeps no other waiting."""
 
 import os
 import re
@@ -65,7 +65,7 @@ class Voters:
         self.members = [self.started(rank) for rank in range(self.pods * self.ranks_per_pod)]
 
     def started(self, rank: int, pod: int | None = None) -> Member:
-        """`pod` is the one in which its process is; by default the one to which the rank belongs."""
+        """Starts a member. `pod` is the one in which its process is; by default that of the rank."""
         pod = rank // self.ranks_per_pod if pod is None else pod
         (loop, mine), (aside, its) = CONTEXT.Pipe(), CONTEXT.Pipe()
         environment = {
@@ -94,7 +94,7 @@ class Voters:
             self.members[rank].loop.send(order)
 
     def wait_in_vote(self, *ranks: int, votes: int) -> None:
-        """Returns when these ranks have begun so many votes."""
+        """Waits until these ranks have begun so many votes."""
         limit = monotonic() + LIMIT
         while any(self.members[rank].asked("begun") < votes for rank in ranks):
             assert monotonic() < limit, "a rank does not vote"
@@ -207,7 +207,8 @@ def voters() -> Iterator[Make]:
 
 @pytest.mark.parametrize(("pods", "ranks_per_pod"), [(1, 1), (1, 2), (1, 5), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)])
 def test_all_ranks_agree_or_all_hear_who_does_not(pods: int, ranks_per_pod: int, voters: Make) -> None:
-    """In however many pods: different words name the lowest rank, and the lowest one that says something else."""
+    """All ranks agree in any number of pods. A different answer names the lowest rank, and the lowest rank that says something
+    else."""
     ranks = voters(pods, ranks_per_pod).joined(1)
     count = len(ranks.members)
     assert ranks.all_answer("vote often", 20) == ["agreed"] * count
@@ -220,7 +221,7 @@ def test_all_ranks_agree_or_all_hear_who_does_not(pods: int, ranks_per_pod: int,
 
 
 def test_ranks_that_share_no_memory_agree(voters: Make) -> None:
-    """Each of them is then like a pod of its own."""
+    """A rank that shares no memory is like a pod of its own."""
     ranks = voters(2, 2, shares=False).joined(1)
     assert ranks.all_answer("vote often", 20) == ["agreed"] * 4
 
@@ -240,15 +241,15 @@ def test_a_rank_whose_process_is_in_another_pod_takes_part(voters: Make) -> None
 
 @pytest.mark.parametrize(("pods", "ranks_per_pod"), [(1, 4), (2, 2), (3, 1)])
 def test_a_thousand_votes_are_not_mixed_up(pods: int, ranks_per_pod: int, voters: Make) -> None:
-    """A rank that is ahead says its next word before others have read its last one."""
+    """A rank that is ahead sends its next value before others have read its last one."""
     ranks = voters(pods, ranks_per_pod).joined(1)
     assert ranks.all_answer("vote often", 1000) == ["agreed"] * len(ranks.members)
 
 
 @pytest.mark.parametrize(("killed", "noticed"), [(0, [2, 3, 4, 5]), (1, [])], ids=["the first of a pod", "another of a pod"])
 def test_a_rank_that_is_killed_keeps_nobody_waiting(killed: int, noticed: list[int], voters: Make) -> None:
-    """Who waits for the first rank of another pod hears it at once, and everybody by the cut; the next generation votes as ever,
-    with a process that follows the killed one in its memory."""
+    """The ranks that wait for the first rank of another pod hear of it at once, and all others by the cut. The next generation
+    votes as before, with a process that follows the killed one in its memory."""
     ranks = voters(3, 2).joined(1)
     assert ranks.all_answer("vote", 1) == ["agreed"] * 6
     late = {killed, 5}
@@ -276,7 +277,7 @@ def test_a_rank_that_is_killed_keeps_nobody_waiting(killed: int, noticed: list[i
 
 
 def test_a_cut_ends_a_vote_in_shared_memory(voters: Make) -> None:
-    """From another thread, for all ranks of the pod; a cut of an earlier generation does nothing."""
+    """A cut from another thread ends the vote for all ranks of the pod. A cut of an earlier generation does nothing."""
     ranks = voters(1, 3).joined(2)
     ranks.tell({1, 2}, "vote", 1)
     ranks.wait_in_vote(1, 2, votes=1)
@@ -288,7 +289,7 @@ def test_a_cut_ends_a_vote_in_shared_memory(voters: Make) -> None:
 
 
 def test_a_cut_ends_a_vote_between_pods(voters: Make) -> None:
-    """The rank that is cut closes its connections, so that those that wait for it hear it too."""
+    """The rank that is cut closes its connections, so that those that wait for it notice it too."""
     ranks = voters(2, 1).joined(1)
     ranks.tell({1}, "vote", 1)
     ranks.wait_in_vote(1, votes=1)
@@ -299,7 +300,7 @@ def test_a_cut_ends_a_vote_between_pods(voters: Make) -> None:
 
 @pytest.mark.parametrize(("pods", "ranks_per_pod"), [(1, 2), (2, 1)])
 def test_another_collective_is_not_taken_for_a_vote(pods: int, ranks_per_pod: int, voters: Make) -> None:
-    """One rank votes, and the other one is in a collective of the script: both wait until they are cut."""
+    """A rank in a vote and another one in a collective of the script both wait until they are cut."""
     ranks = voters(pods, ranks_per_pod).joined(1)
     ranks.tell({0}, "vote", 1)
     ranks.tell({1}, "reduce")
@@ -310,7 +311,7 @@ def test_another_collective_is_not_taken_for_a_vote(pods: int, ranks_per_pod: in
 
 
 def test_ranks_that_wait_for_a_vote_have_begun_more_than_the_rank_that_does_not_come(voters: Make) -> None:
-    """By that a rank that is stuck is told from those that wait for it, wherever in the vote they wait."""
+    """A stuck rank has begun fewer collectives than the ranks that wait for it, wherever in the vote they wait."""
     ranks = voters(3, 2).joined(1)
     assert ranks.all_answer("vote", 1) == ["agreed"] * 6
     before = {member.asked("begun") for member in ranks.members}
@@ -321,7 +322,7 @@ def test_ranks_that_wait_for_a_vote_have_begun_more_than_the_rank_that_does_not_
 
 
 def test_a_worker_that_a_rank_forks_keeps_no_connection_open(voters: Make) -> None:
-    """Otherwise the others would hear of a lost rank only when its workers have ended."""
+    """Other ranks notice a lost rank at once, and not only when its workers have ended."""
     ranks = voters(2, 1).joined(1)
     worker = ranks.members[0].asked("fork")
     try:
@@ -334,7 +335,7 @@ def test_a_worker_that_a_rank_forks_keeps_no_connection_open(voters: Make) -> No
 
 
 def test_ranks_of_neighbouring_pods_exchange_messages_of_any_size(voters: Make) -> None:
-    """All send before one of them reads, more than their connections hold."""
+    """Ranks send before any of them reads, more than their connections hold."""
     ranks = voters(3, 2).joined(1)
     for sizes in ([0, 1, 16 * 1024, 20_000_000, 3, 16 * 1024 - 8], [20_000_000] * 6, [100] * 6):
         assert ranks.all_answer("exchange", sizes) == ["exchanged"] * 6
@@ -367,7 +368,7 @@ def test_a_stranger_that_calls_is_not_taken_for_a_rank() -> None:
 
 
 def test_ballots_are_counted_in_any_order() -> None:
-    """Pods hear of each other in several ways, and of some of them twice."""
+    """Pods learn of each other in several ways, and of some of them twice."""
     words = {0: 5, 1: 5, 2: 4, 3: 5, 4: 3}
     single = [Ballot(rank, word) for rank, word in words.items()]
     for turn in range(5):
@@ -387,14 +388,14 @@ def test_a_ballot_that_is_half_written_does_not_count() -> None:
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 async def test_ranks_of_a_pod_share_memory(start_method: str, alone: Standalone) -> None:
-    """However they are started."""
+    """Ranks of a pod share memory however they are started."""
     printed = await alone.run(f"--start-method={start_method}", "--spares=1", script=SCRIPT, ranks=2)
     assert len(set(re.findall(r"rank \d shares memory (\d+)", printed))) == 1
     assert len(re.findall(r"rank \d shares memory", printed)) == 2
 
 
 async def test_a_rank_that_leaves_out_its_update_ends_training(alone: Standalone) -> None:
-    """Its parameters would be other ones than those of the others. The script may catch what it likes."""
+    """Training ends, since the parameters of the rank would differ from those of the others. The script may catch any error."""
     printed = await alone.run(code=1, script=SCRIPT, ranks=3, RANK_THAT_LEAVES_OUT="1")
     assert "training given up reason=rank 1 leaves out its update in step 3, and rank 0 updates" in printed
     assert "repaired" not in printed

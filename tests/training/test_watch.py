@@ -1,4 +1,4 @@
-"""Who holds training up is found by the progress of the ranks, and nobody is taken for stuck who is not."""
+"""Detection of the rank that holds training up, by the progress of the ranks. No other rank is taken for stuck."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from rekindle_wire.training_pb2 import Heartbeat, Hello, RankMessage, Standing, 
 
 
 class Watched:
-    """Time that the test makes."""
+    """A watch with time that the test makes."""
 
     def __init__(self, patience: float = 10) -> None:
         self.now = 0.0
@@ -17,7 +17,7 @@ class Watched:
         self.watch = Watch(patience, lambda rank, _: self.killed.append(rank), lambda: self.now)
 
     def sees(self, *progress: Progress, seconds: float = 0) -> None:
-        """That this is how far the ranks are, for so long."""
+        """Gives the watch this progress of the ranks, for so long."""
         self.watch.look(dict(enumerate(progress)))
         for _ in range(int(seconds)):
             self.now += 1
@@ -25,14 +25,14 @@ class Watched:
 
 
 def test_the_rank_that_began_fewer_collectives_is_stuck() -> None:
-    """All others wait in the next one."""
+    """All other ranks wait in the next collective."""
     job = Watched()
     job.sees((4, 41), (4, 40), (4, 41), seconds=11)
     assert job.killed == [1]
 
 
 def test_a_rank_a_step_behind_is_stuck() -> None:
-    """However many collectives it counts."""
+    """A rank a step behind is stuck, however many collectives it counts."""
     job = Watched()
     job.sees((5, 50), (4, 52), seconds=11)
     assert job.killed == [1]
@@ -40,14 +40,14 @@ def test_a_rank_a_step_behind_is_stuck() -> None:
 
 @pytest.mark.parametrize("patience", [10, 0])
 def test_what_takes_all_ranks_long_is_no_fault(patience: float) -> None:
-    """A compilation, an evaluation: nobody waits for anybody."""
+    """A compilation or an evaluation makes no rank wait for another one."""
     job = Watched(patience)
     job.sees((4, 40), (4, 40), seconds=1000)
     assert job.killed == []
 
 
 async def test_ranks_that_wait_for_an_order_hold_nobody_up() -> None:
-    """However long it takes; the one that failed has begun less than the others, and so it stays."""
+    """A failed rank has begun fewer collectives than the others, and is not killed however long all wait for an order."""
     job, membership = Watched(), Membership(2)
     for rank in range(2):
         member, _ = membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
@@ -69,7 +69,7 @@ async def test_ranks_that_wait_for_an_order_hold_nobody_up() -> None:
 
 
 def test_without_patience_nobody_is_stuck() -> None:
-    """0 is as long as it takes."""
+    """A patience of 0 waits for as long as it takes."""
     job = Watched(0)
     job.sees((4, 40), (4, 41), seconds=1000)
     assert job.killed == []
@@ -88,7 +88,7 @@ def test_what_took_long_before_may_take_long_again() -> None:
 
 
 def test_a_rank_is_blamed_for_a_step_once() -> None:
-    """If the same step takes long again on who replaced it, that is what the script does."""
+    """A step that takes long again on the replacement is what the script does."""
     job = Watched()
     job.sees((4, 40), (4, 41), seconds=11)
     job.watch.rest()
@@ -97,7 +97,7 @@ def test_a_rank_is_blamed_for_a_step_once() -> None:
 
 
 def test_a_job_that_was_suspended_as_a_whole_has_nobody_stuck() -> None:
-    """By a terminal, for hours: the watch slept as well."""
+    """A suspension by a terminal for hours blames no rank, since the watch slept as well."""
     job = Watched()
     job.sees((4, 40), (4, 41), seconds=2)
     job.now += 10_000
@@ -106,7 +106,7 @@ def test_a_job_that_was_suspended_as_a_whole_has_nobody_stuck() -> None:
 
 
 def test_a_stopped_process_is_given_a_moment() -> None:
-    """Somebody may stop it and let it go on at once."""
+    """A stopped process is not killed at once, since it may soon go on."""
     job = Watched()
     job.watch.look_at_stopped(frozenset({2}))
     job.now = STOPPED_SECONDS / 2

@@ -14,7 +14,7 @@ torch.manual_seed(1)
 
 
 class Model(torch.nn.Module):
-    """Its layers are made in another order than they are used, so that DDP finds better buckets than the first ones."""
+    """A model whose layers are made in another order than they are used, so that DDP finds better buckets than the first ones."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ defect = options.defect
 
 
 class Store:
-    """Where the script has its checkpoints, if they are its own."""
+    """A store of the script's own for its checkpoints."""
 
     def newest(self) -> int:
         raise AssertionError("a drill reads no checkpoint of the script's own")

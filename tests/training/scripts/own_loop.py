@@ -1,4 +1,4 @@
-"""A training script with a loop that is not ours, and `WISH`es that cannot be had, or of its own."""
+"""A training script with a loop of its own. `WISH` names arguments that are refused, or checkpoints of its own."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ class Nothing:
 
 
 class Store:
-    """Of a job without random numbers and positions."""
+    """A store for a job without random numbers and positions."""
 
     def newest(self) -> int:
         return max((int(path.name) for path in FOLDER.glob("[0-9]*")), default=0)

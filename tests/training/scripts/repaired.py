@@ -36,7 +36,7 @@ rank = int(os.environ["RANK"])
 
 
 class Batches:
-    """Each rank's own data, with a position."""
+    """Data of a rank, with a position."""
 
     def __init__(self) -> None:
         self.drawn = 0

@@ -38,7 +38,7 @@ def fault(place: str, step: int) -> None:
 
 
 class Interrupts(torch.autograd.Function):
-    """In the middle of a backward pass, between the collectives of two layers."""
+    """A function that places a fault in the middle of a backward pass, between the collectives of two layers."""
 
     @staticmethod
     def forward(_: Any, data: torch.Tensor) -> torch.Tensor:

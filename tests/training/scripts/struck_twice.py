@@ -24,7 +24,7 @@ FOLDER = Path(os.environ["REKINDLE_JOB_DIR"])
 STRIKES = [tuple(strike.split(":")) for strike in os.environ.get("STRIKES", "").split(",") if strike]
 STEPS = int(os.environ.get("STEPS", "8"))
 LAST = os.environ.get("LAST", "")
-"""`RANK:STEP` behind which a rank waits, once, until all others have given up the next step."""
+"""`RANK:STEP` after which a rank waits, once, until all others have given up the next step."""
 
 
 def struck(index: int) -> Path:
@@ -94,7 +94,7 @@ if os.environ.get("ENTERS") == "early":
 
 
 def tell() -> None:
-    """As an optimizer that is spread over ranks does."""
+    """Averages the parameters over all ranks, as an optimizer does that is spread over ranks."""
     if struck(0).exists():
         strike("telling")
     for parameter in model.parameters():
