@@ -2,12 +2,13 @@
 bit."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.training.standalone import Standalone, last_words
 
-SCRIPT = __file__.replace("test_careless", "careless")
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("careless.py"))
 KINDS = [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in ("kill", "raise")]
 
 

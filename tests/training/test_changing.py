@@ -1,10 +1,12 @@
 """Changes that a script makes while it trains are present in a process that replaces a rank."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.training.standalone import Standalone, last_words
 
-SCRIPT = __file__.replace("test_changing", "changing")
+SCRIPT = str(Path(__file__).with_name("scripts").joinpath("changing.py"))
 
 
 @pytest.mark.parametrize("wish", ["mode", "attribute", "second model", "sharded second model"])
