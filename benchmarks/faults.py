@@ -234,7 +234,7 @@ def run(kind: Kind, folder: Path, draw: random.Random, zygote: Zygote) -> Found:
     return Found(
         code,
         sorted(line for line in printed.splitlines() if line.startswith("final ")),
-        "begin again" not in printed,
+        "all ranks restarted" not in printed,
         _seconds(job, min(marks, default=struck)),
         printed,
     )

@@ -541,7 +541,7 @@ async def test_a_rate_that_a_variable_lowers_between_epochs_is_refused(alone: St
     path = tmp_path / "carrying.py"
     path.write_text(JOB.replace("{first}", "0.02"))
     printed = await alone.run("--max-restarts=3", code=1, script=str(path), ranks=1)
-    assert "all ranks begin again" not in printed, "the same script would be refused again"
+    assert "all ranks restarted" not in printed, "the same script would be refused again"
     assert "reads `lr`, which changes from epoch to epoch, and a rank that is replaced begins with its first value" in printed
     for way in ("the number of the step or epoch", "optimizer.param_groups[0]['lr']", "session(state=[...])", "accept="):
         assert way in printed

@@ -33,7 +33,7 @@ async def test_training_ends_with_the_parameters_of_an_undisturbed_run(
         await beside.run(script=SCRIPT, ranks=RANKS, LOADER=loader)
         found[loader] = final(beside.folder, RANKS)
     assert final(alone.folder, RANKS) == found[loader]
-    assert ("all ranks begin again" in printed) if fault == "restart" else printed.count("repaired step=") == 2
+    assert ("all ranks restarted" in printed) if fault == "restart" else printed.count("repaired step=") == 2
 
 
 async def test_a_loader_itself_is_refused_at_the_start(alone: Standalone) -> None:

@@ -173,7 +173,7 @@ async def test_ranks_that_hold_a_restart_up_are_killed(start: Start) -> None:
     pod.let("ends")
     assert await pod.process.code() == 0
     assert pod.printed.count("rank killed") == 1
-    assert "all ranks begin again" in pod.printed
+    assert "all ranks restarted" in pod.printed
 
 
 async def test_a_rank_that_is_stopped_while_it_ends_is_killed(start: Start) -> None:

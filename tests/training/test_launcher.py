@@ -251,7 +251,7 @@ def test_a_terminals_interrupt_reaches_each_rank_once_and_nobody_else_complains(
     assert (told[2:], output) == (["interrupted\n"] * 2, "")
     assert "Traceback" not in errors
     said = [line.split()[2:] for line in errors.splitlines() if "manager started" not in line and "spare parked" not in line]
-    assert said == [["rekindle-train", "INFO", "ending", "all", "ranks", "signal=SIGINT"]]
+    assert said == [["rekindle-train", "INFO", "all", "ranks", "stopped", "signal=SIGINT"]]
     assert process.returncode == 128 + signal.SIGINT
 
 

@@ -142,7 +142,7 @@ async def test_a_job_whose_zygote_is_killed_goes_on_at_its_checkpoint(
 ) -> None:
     """A job begins again as often as --max-restarts allows, and ends with the bits of an undisturbed run."""
     launcher = await alone.start("--max-restarts=1", *flags, EVERY="2", PACE_MS="50")
-    await alone.prints("progress step=1")
+    await alone.prints("progress report sent step=1")
     async with asyncio.timeout(60):
         while not list(alone.folder.glob("checkpoints/step-*")):
             await asyncio.sleep(0.01)
@@ -155,7 +155,7 @@ async def test_a_job_whose_zygote_is_killed_goes_on_at_its_checkpoint(
 async def test_a_job_whose_zygote_is_killed_and_that_may_not_begin_again_ends_with_a_reason(alone: Standalone) -> None:
     """The exit code is that of its ranks, which were killed with it."""
     launcher = await alone.start(PACE_MS="100")
-    await alone.prints("progress step=1")
+    await alone.prints("progress report sent step=1")
     os.kill(children(launcher.pid)[0], signal.SIGKILL)
     assert await launcher.code() == 128 + signal.SIGKILL
     assert re.search(r"training abandoned reason=rank \d ended with -9, and no other one trains restarts=0", alone.printed)

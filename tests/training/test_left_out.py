@@ -21,7 +21,7 @@ async def test_a_rank_that_leaves_a_collective_out_ends_the_job(way: str, alone:
     launcher = await alone.start("--max-restarts=3", script=SCRIPT, ranks=3, STEPS="4,3,4", TOTAL="4", WAY=way)
     assert await launcher.code(within=90) == 1
     assert f"rekindle-train ERROR training abandoned reason={WORDS}" in alone.printed
-    assert "all ranks begin again" not in alone.printed
+    assert "all ranks restarted" not in alone.printed
 
 
 async def test_a_collective_that_is_left_out_ends_a_job_of_a_cluster(job: Job) -> None:

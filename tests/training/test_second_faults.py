@@ -87,7 +87,7 @@ async def test_a_rank_that_is_killed_before_the_loop_of_a_job_that_goes_on_is_re
         (alone.folder / "output.log").unlink()
         expected.append(last_words(await alone.run("--spares=1", script=SCRIPT, EVERY="4", STRIKES=strikes)))
     assert expected[0] == expected[1]
-    assert "went on from its checkpoint behind=4" in (tmp_path / "undisturbed" / "output.log").read_text()
+    assert "resumed from its checkpoint behind=4" in (tmp_path / "undisturbed" / "output.log").read_text()
 
 
 @pytest.mark.same_path("a rank is killed while a checkpoint is read")
@@ -117,7 +117,7 @@ async def test_a_job_of_which_all_is_lost_at_once_counts_its_restarts(alone: Sta
     for process in children(zygote):
         os.kill(process, signal.SIGKILL)
     assert await job.code() == 128 + signal.SIGKILL
-    assert "begin again" not in alone.printed
+    assert "all ranks restarted" not in alone.printed
 
 
 @pytest.mark.parametrize("enters", ["early", "late"])

@@ -359,5 +359,5 @@ async def test_a_process_of_a_standby_that_dies_is_followed_by_another_one_a_few
     assert await job.started["standby"].code() == 7
     await server.stop(None)
     printed = job.started["standby"].output.read_text()
-    assert printed.count("starting another one") == 3
+    assert printed.count("starting another") == 3
     assert not any(state.standby.loaded for state in manager.states)
