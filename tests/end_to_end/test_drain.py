@@ -21,7 +21,7 @@ from simulators.kubernetes.binaries import kubectl
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
-STEPS = 120
+STEPS = 400
 STEP_MS = 500.0
 
 
