@@ -42,7 +42,7 @@ async def started(name: str, directory: Path, **variables: object) -> AsyncItera
 
 
 async def says_ready(process: asyncio.subprocess.Process) -> str:
-    """What it says it is ready with."""
+    """Returns the text that the process prints after `ready`."""
     assert process.stdout
     async with asyncio.timeout(START_LIMIT):
         line = (await process.stdout.readline()).decode()

@@ -1,4 +1,4 @@
-"""What a job's workflow is told of its streams, and how little of it is stored."""
+"""The job's workflow learns of its streams, and few of these updates are stored."""
 
 import asyncio
 from collections import Counter
@@ -54,7 +54,7 @@ async def test_a_gateway_that_comes_back_costs_each_job_one_update(temporal: Wor
 
 
 async def test_what_changes_nothing_is_refused_and_not_stored(temporal: WorkflowEnvironment) -> None:
-    """The same attachment again, and an end that was told already."""
+    """An attachment that is sent again is refused, and so is an end that is known already."""
     async with harness(temporal, a_job()) as world:
         await world.tell(Updates.ATTACH, A)
         assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_KNOWN
@@ -64,7 +64,7 @@ async def test_what_changes_nothing_is_refused_and_not_stored(temporal: Workflow
 
 
 async def test_an_attachment_that_arrives_after_its_end_is_not_taken(temporal: WorkflowEnvironment) -> None:
-    """After an outage the two may change places: nobody would ever tell the end again."""
+    """An attachment that an outage delays until after its end is refused. The end would never be sent again."""
     async with harness(temporal, a_job()) as world:
         await world.tell(Updates.DETACH, A.session)
         assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_OVER
@@ -81,7 +81,7 @@ async def test_an_attachment_that_was_replaced_does_not_come_back(temporal: Work
 
 
 async def test_a_client_that_leaves_while_it_is_attached_is_detached_behind_it(temporal: WorkflowEnvironment) -> None:
-    """What was sent is stored in its order, however long it takes: the job ends up without a stream."""
+    """The updates are stored in the order in which they were sent, however long that takes: the job ends up without a stream."""
     async with harness(temporal, a_job()) as world, world.peer() as peer:
         await peer.cut()
         await world.settled(lambda status: status.state.attachment is None)
@@ -104,7 +104,7 @@ async def _until_stored(world: Harness, updates: Counter[str]) -> None:
 
 
 async def test_a_job_that_was_lost_has_its_stream_and_its_progress_again(temporal: WorkflowEnvironment) -> None:
-    """Its workflow is terminated and registered again; its client does nothing, and a hot switch is possible as before."""
+    """The job's workflow is terminated and registered again. Its client does nothing, and a hot switch is possible as before."""
     async with harness(temporal, a_job(), offer_again=0.2) as world, world.peer() as peer:
         await peer.report_progress(Progress(incarnation="life-1", step=1, steps_lost=0))
         before = (await world.status()).state
@@ -122,7 +122,7 @@ async def test_a_job_that_was_lost_has_its_stream_and_its_progress_again(tempora
 
 
 async def test_a_gateway_that_was_never_told_the_progress_keeps_that_of_the_job(temporal: WorkflowEnvironment) -> None:
-    """It heard of it when the client came: both the gateway that was told and the job's workflow may be lost."""
+    """The gateway learnt the progress when the client came. The job keeps it although its workflow is lost."""
     async with harness(temporal, a_job(), offer_again=0.2) as world:
         await world.first_step()
         async with world.peer():
@@ -133,7 +133,7 @@ async def test_a_gateway_that_was_never_told_the_progress_keeps_that_of_the_job(
 
 
 async def test_an_attachment_that_is_offered_again_is_not_stored_again(temporal: WorkflowEnvironment) -> None:
-    """Round after round; and the client notices nothing."""
+    """An offer that is repeated round after round is not stored, and the client notices nothing."""
     async with harness(temporal, a_job(), offer_again=0.02, keep_alive=0.05) as world, world.peer() as peer:
         await peer.until(lambda: len(peer.keep_alives) >= 20)
         assert await stored(world) == {Updates.ATTACH: 1}
@@ -141,7 +141,7 @@ async def test_an_attachment_that_is_offered_again_is_not_stored_again(temporal:
 
 
 async def test_a_stream_that_the_job_has_given_up_ends(temporal: WorkflowEnvironment) -> None:
-    """Its client comes back, and the job has a stream again."""
+    """The client subscribes again, and the job has a stream again."""
     async with harness(temporal, a_job(), offer_again=0.1) as world, world.peer() as peer:
         await world.tell(Updates.ATTACH, A)  # another gateway, whose word to this one was lost
         await peer.until(lambda: bool(peer.ended))
@@ -150,7 +150,7 @@ async def test_a_stream_that_the_job_has_given_up_ends(temporal: WorkflowEnviron
 
 
 async def test_a_job_that_is_recovered_is_known_to_be(temporal: WorkflowEnvironment) -> None:
-    """So that its client comes first when all come back at once."""
+    """The gateway knows that the job is recovered, so that its client comes first when all come back at once."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         assert not (await _contact(world)).recovering
         await world.fault(sub_health())

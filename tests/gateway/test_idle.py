@@ -41,7 +41,7 @@ async def test_what_a_manager_subscribes_to_stays_open_until_the_gateway_stops(t
 
 @pytest.mark.parametrize("path", SUBSCRIPTIONS)
 async def test_a_subscription_without_a_job_is_refused(temporal: WorkflowEnvironment, path: str) -> None:
-    """What could be no job's is not held open."""
+    """A subscription whose job id cannot be the id of a job is refused instead of held open."""
     async with harness(temporal, a_job()) as world, subscribed(world, path, "a/b") as call:
         assert await call.code() is grpc.StatusCode.UNKNOWN
         assert "'a/b' is not accepted" in await call.details()

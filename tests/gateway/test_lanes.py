@@ -1,4 +1,4 @@
-"""Who comes when at a gateway that many ask at once."""
+"""Order in which a gateway serves clients when many call at once."""
 
 import asyncio
 
@@ -65,7 +65,7 @@ async def test_who_comes_many_times_waits_behind_itself() -> None:
 
 
 async def test_who_gives_up_waiting_costs_nobody_a_place() -> None:
-    """Also in the very moment in which its place became free."""
+    """A caller that gives up waiting takes no place, also in the very moment in which its place became free."""
     visitors = Visitors(Admission(1, 10, ()))
     for name in ("a", "b", "c", "d"):
         await visitors.come(name)
@@ -82,7 +82,7 @@ async def test_who_gives_up_waiting_costs_nobody_a_place() -> None:
 
 
 async def test_who_cannot_be_admitted_in_time_is_told_so() -> None:
-    """It may try again."""
+    """A caller that waited too long for a place is refused, and is admitted when it tries again."""
     admission = Admission(1, 0.01, ())
     async with admission.place("a"):
         with pytest.raises(Unavailable, match="too many come at once"):
@@ -93,7 +93,7 @@ async def test_who_cannot_be_admitted_in_time_is_told_so() -> None:
 
 
 async def test_a_lane_is_kept_in_order_and_forgotten() -> None:
-    """What is said of one job waits for what was said before; another job does not."""
+    """Messages of one job are handled in their order. Those of another job do not wait for them."""
     lanes, said = Lanes(), list[str]()
 
     async def say(job_id: str, word: str) -> None:

@@ -103,7 +103,7 @@ async def test_a_platform_hears_of_the_faults_of_all_jobs_on_one_stream(temporal
 
 
 async def test_who_has_not_registered_for_faults_is_refused(temporal: WorkflowEnvironment) -> None:
-    """And who subscribed once has to register again, as in the original."""
+    """A subscription needs a registration, which counts for one subscription only, as in the original."""
     async with asking(temporal) as (world, peer):
         assert await peer.faults(world.job.id).end() == f"UNKNOWN: jobId={world.job.id} not registered, role=mindie"
         await peer.register_for_faults(world.job.id)
@@ -214,7 +214,7 @@ async def test_a_list_of_jobs_has_all_of_them_and_then_each_that_changes(tempora
 
 
 async def test_a_job_that_failed_for_good_is_told_as_failed(temporal: WorkflowEnvironment) -> None:
-    """And one that is deleted as it was."""
+    """The last message of the job has the status `failed` and the operator `delete`."""
     async with asking(temporal) as (world, peer):
         heard = peer.jobs(await registered(peer))
         await heard.next(lambda one: one.jobId == world.job.id)
@@ -347,7 +347,7 @@ async def test_on_kubernetes_only_platforms_may_ask(temporal: WorkflowEnvironmen
 
 
 async def test_what_a_platform_switches_is_kept_and_told_to_the_manager(temporal: WorkflowEnvironment) -> None:
-    """Now, and to one that subscribes later."""
+    """The manager that is subscribed now receives the switch, and so does one that subscribes later."""
     async with asking(temporal, a_mindio_job()) as (world, peer), world.peer():
         name, early = f"default/{world.job.name}", peer.told_of_tracing(world.job.id)
         await early.call.initial_metadata()

@@ -1,4 +1,4 @@
-"""What a probe learns of a process, and how a process ends that cannot start."""
+"""Answers of a process to probes, and the end of a process that cannot start."""
 
 import asyncio
 import os
@@ -17,7 +17,8 @@ from workers.process import Process
 
 
 async def test_a_process_is_ready_from_its_word_on_until_it_is_told_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before and after it is 503 with the reason, and also while its check fails; alive it is all the time."""
+    """Readiness is 503 with the reason before it, after it, and while the check of the process fails. Liveness is 200 also
+    then."""
     (port,) = free_ports(1)
     problem = ""
 
@@ -56,7 +57,7 @@ async def test_without_a_port_nothing_listens() -> None:
 
 @pytest.mark.parametrize("name", ["control", "gateway", "watcher"])
 async def test_a_port_for_probes_that_is_taken_ends_the_process(short_path: Path, name: str) -> None:
-    """With exit code 1 and one sentence that names the port and its setting."""
+    """The process ends with exit code 1 and one sentence that names the port and its setting."""
     server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, started(name, short_path, REKINDLE_HEALTH_PORT=port) as process:
@@ -67,7 +68,7 @@ async def test_a_port_for_probes_that_is_taken_ends_the_process(short_path: Path
 
 
 async def test_a_watcher_without_temporal_lives_and_says_what_it_waits_for(short_path: Path) -> None:
-    """Nobody restarts it: it is alive, it watches, and it is not ready as long as Temporal is away."""
+    """A watcher that does not reach Temporal is alive but not ready, so that it is not restarted."""
     port, nobody = free_ports(2)
     address = f"127.0.0.1:{nobody}"
     async with started("watcher", short_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
@@ -81,7 +82,7 @@ async def test_a_watcher_without_temporal_lives_and_says_what_it_waits_for(short
 
 
 async def test_a_watcher_is_ready_when_temporal_answers(temporal: WorkflowEnvironment, short_path: Path) -> None:
-    """Its connection is made at the first need, which a probe may be."""
+    """The watcher connects to Temporal when it first needs it, which may be for a probe."""
     (port,) = free_ports(1)
     address = temporal.client.service_client.config.target_host
     async with started("watcher", short_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
@@ -92,7 +93,7 @@ async def test_a_watcher_is_ready_when_temporal_answers(temporal: WorkflowEnviro
 
 
 async def test_a_gateway_is_ready_and_ends_well(temporal: WorkflowEnvironment, short_path: Path) -> None:
-    """Told to stop, it ends with code 0 and without a word of complaint."""
+    """A gateway that receives SIGTERM ends with code 0 and reports no error."""
     (port,) = free_ports(1)
     address = temporal.client.service_client.config.target_host
     async with started("gateway", short_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
@@ -105,7 +106,7 @@ async def test_a_gateway_is_ready_and_ends_well(temporal: WorkflowEnvironment, s
 
 
 async def test_a_process_that_cannot_start_says_why_in_one_sentence(short_path: Path) -> None:
-    """Without Temporal the control worker ends: exit code 1, and the address with its setting instead of a traceback."""
+    """A control worker without Temporal ends with exit code 1. It names the address and its setting, and prints no traceback."""
     (nobody,) = free_ports(1)
     async with started("control", short_path, TEMPORAL_ADDRESS=f"127.0.0.1:{nobody}") as process:
         _, errors = await process.communicate()
@@ -115,7 +116,7 @@ async def test_a_process_that_cannot_start_says_why_in_one_sentence(short_path: 
 
 
 async def test_settings_that_mean_nothing_are_named_each_with_what_is_accepted(short_path: Path) -> None:
-    """As the environment names them, all at once, and before anything starts: exit code 1."""
+    """All invalid settings are reported at once, under their names in the environment. The process ends with exit code 1."""
     variables = {"REKINDLE_GATEWAY_PORT": "http", "REKINDLE_CLUSTER": "docker"}
     async with started("gateway", short_path, **variables) as process:
         _, errors = await process.communicate()
@@ -127,7 +128,7 @@ async def test_settings_that_mean_nothing_are_named_each_with_what_is_accepted(s
 
 
 async def test_a_process_that_waits_for_its_api_server_lives_and_ends_when_told(short_path: Path) -> None:
-    """It tries again instead of giving up; it is alive and not ready; SIGTERM ends it at once, with code 0."""
+    """A process that waits for its API server retries; it is alive and not ready. SIGTERM ends it at once, with code 0."""
     port, nobody = free_ports(2)
     config = {
         "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{nobody}"}}],

@@ -49,7 +49,7 @@ async def served(kept: Remembered | None, settings: Settings | None = None) -> A
 
 
 async def test_a_request_as_the_contract_has_it_is_kept() -> None:
-    """With the contract's answer."""
+    """The request receives the answer of the contract."""
     kept, told = Remembered(), fault(faultLocation=[{"key": "npuIp", "value": "192.168.0.1"}])
     async with served(kept) as target:
         assert await send(target, request(told)) == (0, "public fault send successfully")
@@ -90,7 +90,7 @@ def at(**more: Any) -> dict[str, Any]:
     ],
 )
 async def test_what_the_contract_does_not_accept_is_refused_by_its_field(told: dict[str, Any], code: int, words: str) -> None:
-    """And nothing of it is kept."""
+    """The error names the field, and nothing of the request is kept."""
     kept = Remembered()
     async with served(kept) as target:
         answered, info = await send(target, told)
@@ -139,7 +139,7 @@ async def test_large_requests_are_read_between_what_others_have_to_say() -> None
 
 
 async def test_a_sender_that_sends_too_much_is_told_so() -> None:
-    """A hundred requests at once; others are heard all the same."""
+    """A sender of a hundred requests at once is refused; requests of others are accepted all the same."""
     async with served(Remembered()) as target:
         answers = [(await send(target, request(fault())))[0] for _ in range(BURST + 5)]
         assert (answers[:BURST], 410 in answers[BURST:]) == ([0] * BURST, True)
@@ -147,7 +147,8 @@ async def test_a_sender_that_sends_too_much_is_told_so() -> None:
 
 
 async def test_what_cannot_be_kept_is_to_be_sent_again() -> None:
-    """That is a gRPC error, and so is who may not send, and where nobody looks at public faults."""
+    """A fault that cannot be kept is a gRPC error. So is a request of a sender without permission, and one where nothing keeps
+    faults."""
     kept = Remembered()
     kept.problem = ClusterUnavailable("the API server is away")
     foreign = Settings(cluster="kubernetes", platforms=("10.0.7.0/24",))  # type: ignore[arg-type]

@@ -133,7 +133,7 @@ async def test_recovery_that_is_turned_on_counts_at_the_next_init(temporal: Work
 
 
 async def test_a_stream_of_a_job_whose_recovery_is_off_is_refused(temporal: WorkflowEnvironment) -> None:
-    """Also if it was on when the client registered: the job's workflow decides."""
+    """The stream is refused also if recovery was on when the client registered: the job's workflow decides."""
     job = a_mindio_job(labels={"process-recover-enable": "on"}, sub_health=SubHealthStrategy.IGNORE)
     async with harness(temporal, job) as world, stub_of(world) as stub:
         await _registered(world, stub)
@@ -146,7 +146,7 @@ async def test_a_stream_of_a_job_whose_recovery_is_off_is_refused(temporal: Work
 
 
 async def test_a_job_that_was_introduced_once_may_register_at_another_gateway(temporal: WorkflowEnvironment) -> None:
-    """What a gateway remembers may be lost with it; that the job was attached is not."""
+    """Register is accepted at a gateway without an Init there: the job's workflow knows that the job was attached."""
     async with (
         harness(temporal, a_job(), gateways=2) as world,
         world.peer(),
@@ -168,7 +168,7 @@ async def test_reports_of_an_unregistered_client_are_400(temporal: WorkflowEnvir
 
 
 async def test_a_report_that_nobody_waits_for_is_401(temporal: WorkflowEnvironment) -> None:
-    """Without a recovery each report is answered at once, and says that nothing waits."""
+    """Each report without a recovery is answered at once with 401, and the answer says that nothing waits."""
     async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         await _registered(world, stub)
         await stub.SubscribeProcessManageSignal(client(world)).initial_metadata()
@@ -222,7 +222,8 @@ async def test_a_bad_message_is_409_and_names_its_field(temporal: WorkflowEnviro
 
 
 async def test_a_message_over_four_mebibytes_is_refused(temporal: WorkflowEnvironment) -> None:
-    """It is a gRPC error of that call only; of a smaller one the free text is cut, and what Temporal could not store is 409."""
+    """A message that is too large is a gRPC error of that call only. The free text of a smaller one is cut; a message that
+    Temporal could not store is 409."""
     async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         await _registered(world, stub)
         await stub.SubscribeProcessManageSignal(client(world)).initial_metadata()

@@ -42,7 +42,8 @@ async def until_storing(world: Harness) -> None:
 
 
 async def test_a_gateway_that_was_restarted_behind_an_order_finds_who_waits_for_the_report(temporal: WorkflowEnvironment) -> None:
-    """It gave no order and has no stream when the report comes: the job's workflow names the recovery, which goes on."""
+    """The restarted gateway gave no order and has no stream when the report comes. The job's workflow names the recovery, which
+    goes on."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -80,8 +81,8 @@ async def test_a_report_between_two_modes_waits_for_the_next_one(temporal: Workf
 async def test_a_fault_that_is_told_while_the_jobs_workflow_is_lost_is_kept_until_there_is_one_again(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Its pods run, and nobody else tells of it: the gateway holds the job's stream, so that the job is not unknown, and offers
-    that first, on which it depends what can be done about the fault."""
+    """The pods of the job run, and nothing else reports the fault. The gateway holds the job's stream, so that the job is not
+    unknown. It offers the stream first, since that decides what can be done about the fault."""
     async with training(temporal, a_job()) as (world, peer):
         await world.entity.terminate("by mistake")
         reporting = asyncio.create_task(_report_fault(world, 2))
@@ -140,7 +141,7 @@ async def test_a_fault_of_a_job_that_nobody_knows_is_refused_at_once(temporal: W
 
 @pytest.mark.parametrize(("ranks", "words"), [((2,), "process rank 2"), ((1, 2), "process ranks 1, 2")])
 def test_a_fault_of_processes_reads_well(ranks: tuple[int, ...], words: str) -> None:
-    """Of one rank and of several."""
+    """The description of the fault names one rank, or several."""
     named = [wire.FaultRank(rankId=str(rank), faultType="1") for rank in ranks]
     fault = messages.process_fault(wire.ProcessFaultRequest(jobId="job", faultRanks=named), "session", datetime.now(UTC))
     assert describe(fault) == f"{words}: reported by the training side"
@@ -154,8 +155,8 @@ async def _report_fault(world: Harness, rank: int) -> int:
 
 
 async def test_a_report_of_ours_that_is_sent_again_is_one_fault(temporal: WorkflowEnvironment) -> None:
-    """Its first call timed out at a gateway that stored it all the same: the second one came when the fault was mended already,
-    and training was recovered twice."""
+    """A report that is repeated after the fault was mended, as after a timeout, is accepted and begins no other incident. A
+    report with another id does."""
     async with training(temporal, a_job(annotations={})) as (world, peer):
         peer.broken[3] = "1"
         message = wire.ProcessFaultRequest(jobId=world.job.id, faultRanks=[wire.FaultRank(rankId="3", faultType="1")])
@@ -171,7 +172,7 @@ async def test_a_report_of_ours_that_is_sent_again_is_one_fault(temporal: Workfl
 
 
 async def test_a_report_that_a_stopping_worker_has_not_looked_at_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server rejects it, and no workflow has refused it: the same report, under the same id."""
+    """The server rejects the report and no workflow has refused it, so that the gateway sends it again under the same id."""
     rejected = [WorkflowUpdateFailedError(ApplicationError("it wasn't processed by worker", type="UnprocessedUpdate"))]
     sent: list[str] = []
 

@@ -73,7 +73,7 @@ class Pods:
 
 
 async def no_token(token: str) -> str:
-    """Nobody is asked about one."""
+    """No test here asks for the review of a token."""
     raise AssertionError
 
 
@@ -168,7 +168,8 @@ async def test_a_stranger_is_refused_whatever_it_says(temporal: WorkflowEnvironm
 
 
 async def test_a_socket_that_says_nothing_is_closed_within_seconds() -> None:
-    """Each holds a descriptor; by the default of gRPC it did so for a minute, and a thousand took all."""
+    """A silent connection is closed within seconds, since it holds a descriptor. The default of gRPC is a minute, in which a
+    thousand connections took all descriptors."""
     server = grpc.aio.server(options=OPTIONS)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -193,7 +194,7 @@ async def test_a_pod_of_the_job_is_listened_to_after_one_look(temporal: Workflow
 
 
 async def test_a_stranger_ends_nobodys_stream(temporal: WorkflowEnvironment) -> None:
-    """It subscribes in vain, and the stream of the job's own manager goes on."""
+    """A stranger is refused a subscription, and the stream of the job's own manager goes on."""
     async with (
         harness(temporal, a_job()) as world,
         guarded(world, Pods(US)) as address,
@@ -211,7 +212,7 @@ async def test_a_stranger_ends_nobodys_stream(temporal: WorkflowEnvironment) -> 
 
 
 async def test_a_new_pod_waits_until_the_cluster_knows_its_address(temporal: WorkflowEnvironment) -> None:
-    """Its process may be quicker than its kubelet's word: the very first Init is held, and answered with 0."""
+    """A process may call before its kubelet has reported the pod's address: the very first Init is held, and answered with 0."""
     async with harness(temporal, a_job()) as world:
         pods = Pods()
         pods.on_look = lambda: pods.addresses.add(US) if len(pods.asked) == 3 else None
@@ -221,7 +222,7 @@ async def test_a_new_pod_waits_until_the_cluster_knows_its_address(temporal: Wor
 
 
 async def test_a_cluster_that_is_away_refuses_nobody(temporal: WorkflowEnvironment) -> None:
-    """Who is known goes on; who is not is told to come again, with the reason."""
+    """A known caller is accepted while the cluster does not answer. An unknown one is told to call again, with the reason."""
     async with harness(temporal, a_job()) as world:
         pods = Pods(US)
         async with guarded(world, pods, fresh=0) as address, elsewhere(address) as other:
@@ -249,7 +250,7 @@ async def test_an_id_that_no_job_has_is_not_looked_up(temporal: WorkflowEnvironm
 
 
 async def test_a_pod_with_an_ipv6_address_is_known_by_it(temporal: WorkflowEnvironment) -> None:
-    """However the cluster spells it."""
+    """The address is recognized however the cluster spells it."""
     pods = Pods("0:0:0:0:0:0:0:1")
     async with (
         harness(temporal, a_job()) as world,
@@ -312,7 +313,7 @@ async def test_who_lacks_a_token_does_not_make_us_look() -> None:
 
 
 async def test_a_refusal_rests_on_a_look_behind_the_call() -> None:
-    """What was known before is not enough: the pod may be younger than that."""
+    """A caller is refused only after the cluster was asked again: its pod may be younger than the last look."""
     pods = Pods()
     async with remembering(pods) as who:
         with pytest.raises(Refused):
@@ -324,7 +325,7 @@ async def test_a_refusal_rests_on_a_look_behind_the_call() -> None:
 
 
 async def test_an_address_that_a_pod_has_left_is_forgotten() -> None:
-    """What is known is looked up again behind a call; another job's pod may have the address next."""
+    """A known address is accepted at once and looked up again after the call. Another job's pod may have the address next."""
     pods = Pods(US)
     async with remembering(pods, fresh=0.0) as who:
         await who.check("job", PEER)
@@ -401,7 +402,8 @@ async def test_who_names_a_job_that_there_is_not_keeps_no_other_one_waiting(monk
 
 
 async def test_one_address_that_names_many_jobs_is_looked_up_by_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each id costs requests of its own, as those of pods that nobody controls do."""
+    """Ids of one address that each cost requests of their own, as those of pods without a controller do, do not delay other
+    addresses."""
     monkeypatch.setattr(caller_auth, "LOOKUPS", 1)
     pods = Pods(US)
     pods.answers = asyncio.Semaphore(0)
@@ -443,5 +445,5 @@ async def test_a_stranger_is_logged_once_a_minute(caplog: pytest.LogCaptureFixtu
     ],
 )
 def test_an_address_is_read_from_a_peer(peer: str, address: str) -> None:
-    """Without port and scope, in one spelling; what is no address matches no pod."""
+    """The address has no port and no scope, and one spelling. Text that is no address matches no pod."""
     assert address_of(peer) == address

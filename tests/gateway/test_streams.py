@@ -29,7 +29,7 @@ RECOVERY = "recovery/of-the-test"
 
 
 async def test_keep_alives_carry_the_current_uuid(temporal: WorkflowEnvironment) -> None:
-    """Before the first order the uuid is empty, afterwards it is the attempt's; the period is a setting of the gateway."""
+    """The uuid is empty before the first order and afterwards that of the attempt. The period is a setting of the gateway."""
     assert KEEP_ALIVE == 5.0
     async with harness(temporal, a_job(), keep_alive=0.05) as world, world.peer(Script(pauses=False)) as peer:
         await peer.until(lambda: len(peer.keep_alives) >= 2)
@@ -78,7 +78,7 @@ async def test_the_order_of_a_receipt_is_not_written_behind_one_of_a_newer_attem
 
 
 async def test_a_client_that_reads_orders_as_they_come_is_sent_them_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As our own manager: training stands meanwhile."""
+    """A client such as our own manager receives orders at once, since training stands meanwhile."""
     monkeypatch.setattr(gateway_streams, "GAP", 3600)
     streams, writer = Streams(limit=1), _Writer()
     stream = streams.open("job", "session")
@@ -93,7 +93,8 @@ async def test_a_client_that_reads_orders_as_they_come_is_sent_them_without_a_ga
 
 
 async def test_what_nobody_waits_for_any_more_is_not_written_on_a_side_stream() -> None:
-    """Behind a client that reads slowly: ranks would be told to switch links for a pause that is over."""
+    """A message whose sender no longer waits is not written to a client that reads slowly. Ranks would switch links for a pause
+    that is over."""
     streams, slow = SideStreams(Desk(None)), _SlowContext()
     holding = asyncio.create_task(streams.hold(cast(Context, slow), "job", Side.LINKS))
     await slow.begun.wait()
@@ -112,7 +113,7 @@ async def test_what_nobody_waits_for_any_more_is_not_written_on_a_side_stream() 
 
 
 class _SlowContext:
-    """Of a client that reads when it may."""
+    """Context of a client that reads when the test lets it."""
 
     def __init__(self) -> None:
         self.begun, self.writes, self.reads = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -170,7 +171,7 @@ async def test_an_order_for_a_job_that_is_not_here_is_refused_and_may_be_tried_a
 
 
 async def test_an_order_for_a_subscription_is_not_written_on_the_one_that_follows_it() -> None:
-    """Who subscribed again is told all orders in turn."""
+    """An order for an older subscription is refused: a client that subscribes again receives all orders in turn."""
     streams = Streams(limit=1)
     assert streams.open("job", "newer")
     with pytest.raises(NotAttached, match="subscribed again"):
@@ -219,7 +220,7 @@ async def test_a_second_subscriber_takes_over_at_another_gateway(temporal: Workf
 async def test_a_stream_that_comes_back_gets_the_last_order_again(
     temporal: WorkflowEnvironment, order: str, *, elsewhere: bool
 ) -> None:
-    """Under the same uuid, and it is carried out once; the recovery goes on as if nothing had been."""
+    """The order has the same uuid and is carried out once. The recovery goes on as if nothing had happened."""
     job = a_job()
     async with harness(temporal, job, gateways=2) as world, world.peer(Script(pauses=False)) as peer:
         world.cluster.backup_starts = order != "hot switch"
@@ -297,7 +298,7 @@ async def _in_flight(world: Harness) -> None:
 
 
 async def test_a_report_is_stored_before_it_is_acknowledged(temporal: WorkflowEnvironment) -> None:
-    """While no control worker runs the call waits; when one is back the report is taken, once, and answered."""
+    """A report waits while no control worker runs. When one is back the report is taken once and answered."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -357,7 +358,7 @@ async def test_repeated_reports_are_consumed_once(temporal: WorkflowEnvironment,
 
 
 async def test_a_gateway_that_returns_under_its_name_goes_on(temporal: WorkflowEnvironment) -> None:
-    """Its queue is the old one, and its client comes back by itself: the order that was due is delivered."""
+    """The gateway has its old queue, and its client comes back by itself: the order that was due is delivered."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)

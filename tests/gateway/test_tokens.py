@@ -95,7 +95,7 @@ async def heard_until_refused(who: Senders) -> None:
 
 
 async def test_a_token_that_was_confirmed_is_asked_about_again_after_its_time() -> None:
-    """And not before."""
+    """A confirmed token is not reviewed again before its time is over."""
     server = ApiServer()
     async with remembering(server, replace(HOURS, fresh=0.2)) as who:
         for _ in range(5):
@@ -108,7 +108,7 @@ async def test_a_token_that_was_confirmed_is_asked_about_again_after_its_time() 
 
 
 async def test_a_token_is_good_no_longer_than_it_says() -> None:
-    """Behind its end it is asked about, whatever was known."""
+    """An expired token is reviewed at each call, although it was confirmed before."""
     server, old = ApiServer(), unsigned(claims_of_pod(POD, lasts=-1))
     async with remembering(server) as who:
         await who.check("job", PEER, old)
@@ -126,7 +126,7 @@ async def test_a_new_token_is_asked_about_and_the_one_before_forgotten() -> None
 
 
 async def test_a_token_that_was_denied_is_denied_without_another_question() -> None:
-    """For a while."""
+    """A denied token is refused for a while without another review."""
     server = ApiServer()
     async with remembering(server) as who:
         for _ in range(3):
@@ -160,7 +160,7 @@ async def test_a_flood_of_forged_tokens_is_a_question_a_gap() -> None:
 
 
 async def test_questions_of_all_jobs_together_keep_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many jobs and addresses somebody names."""
+    """The pace of reviews has a limit, however many jobs and addresses callers name."""
     monkeypatch.setattr(limits, "PACE", 0.02)
     server = ApiServer()
     async with remembering(server, replace(HOURS, patience=20)) as who:
@@ -191,7 +191,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_who_is_known_is_heard_while_the_api_server_is_away(hangs: bool) -> None:
-    """With the token that was confirmed; a stranger, and a token that was never confirmed, are told to come again."""
+    """A caller with the confirmed token is accepted. A forged token and one that was never confirmed are told to call again."""
     server = ApiServer()
     async with remembering(server, replace(HOURS, fresh=0, rest=0, patience=0.05)) as who:
         await who.check("job", PEER, TOKEN)
@@ -248,7 +248,7 @@ async def guarded(world: Harness, server: ApiServer) -> AsyncIterator[str]:
 
 
 async def test_a_manager_sends_the_token_that_its_file_holds_now(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
-    """It is attached when the kubelet has written one, without another start."""
+    """The manager is attached as soon as its file holds a good token, without being started again."""
     file, server = tmp_path / "token", ApiServer()
     async with harness(temporal, a_job()) as world, guarded(world, server) as address:
         file.write_text(FORGED)

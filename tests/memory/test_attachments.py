@@ -1,4 +1,4 @@
-"""Which of a job's streams counts, whatever comes late, twice or in the wrong order."""
+"""Stream of a job that counts, whatever comes late, twice or in the wrong order."""
 
 from datetime import UTC, datetime
 
@@ -31,7 +31,7 @@ def after(*sessions: str) -> JobState:
 
 
 def test_the_first_attachment_introduces_the_job() -> None:
-    """What its manager reports from now on is expected."""
+    """An attached job is introduced, so that reports of its manager are expected."""
     assert attachments.standing(STATE, at("a")) is Standing.NEWS
     assert not STATE.introduced
     assert after("a").introduced
@@ -60,7 +60,7 @@ def test_a_progress_that_an_attachment_brings_never_replaces_a_known_one() -> No
 
 
 def test_a_session_that_was_detached_never_comes_back() -> None:
-    """Its attachment may have been sent before its end, and arrive after it: also when its end was heard of first."""
+    """An attachment that arrives after its end is refused, also when its end was the first that was heard of it."""
     assert attachments.standing(attachments.detached(after("a"), "a"), at("a")) is Standing.OVER
     assert attachments.standing(attachments.detached(STATE, "a"), at("a")) is Standing.OVER
     assert attachments.standing(attachments.detached(after("b"), "a"), at("a")) is Standing.OVER
@@ -84,7 +84,7 @@ def test_the_end_of_another_session_leaves_the_own_one() -> None:
 
 @pytest.mark.parametrize(("session", "known"), [("a", True), ("b", False), ("never seen", False)])
 def test_an_end_that_changes_nothing_is_known(session: str, *, known: bool) -> None:
-    """That of a session that was replaced, or told already."""
+    """The end of a replaced session is known, and so is an end that was reported already."""
     assert attachments.end_is_known(after("a", "b"), session) is known
     assert attachments.end_is_known(attachments.detached(STATE, session), session)
 

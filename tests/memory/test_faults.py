@@ -1,4 +1,4 @@
-"""What is wrong with a job is the difference between what is seen and what is held to be right; it is over when that is gone."""
+"""A fault of a job is a difference between what is seen and what is expected. It is over when the difference is gone."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -109,7 +109,7 @@ def test_it_is_over_when_the_pod_is_there_again() -> None:
 
 
 def test_a_rank_that_two_pods_claim_keeps_the_holder_that_is_known() -> None:
-    """Whose it is nobody can say before one of them is gone."""
+    """The known holder keeps the rank, since its owner is not certain before one of the pods is gone."""
     state = see(see(STATE), holders=("aaaa", "?", "cccc"))
     assert (state.holders, state.faults) == (WHOLE, ())
 
@@ -129,7 +129,7 @@ def test_ranks_whose_pods_failed_or_whose_node_is_lost_are_not_told_twice() -> N
 
 
 def test_a_mode_that_replaces_all_pods_is_not_told_that_they_go() -> None:
-    """Who holds a rank is settled at its end."""
+    """Missing pods are no fault while such a mode runs: the holders of the ranks are settled at its end."""
     assert see(see(STATE), holders=("", "", ""), restarting=True).faults == ()
 
 
@@ -193,7 +193,7 @@ def test_who_told_a_fault_clears_it_and_a_sighting_does_not() -> None:
 
 
 def test_a_sighting_is_no_reason_to_judge_anew_what_others_told() -> None:
-    """A reported fault whose recovery was given up would restart the job at each look at its pods."""
+    """A reported fault whose recovery was given up is not judged again by a sighting. It would restart the job at each look."""
     state = told(see(STATE), by_a_person(LOST))
     case = cases.next_case(state, NOW)
     assert case
@@ -208,7 +208,7 @@ def test_a_sub_health_of_two_pods_is_decided_rank_by_rank() -> None:
 
 
 def test_the_end_of_a_backup_pod_is_no_case() -> None:
-    """It is the affair of the hot switch that made it."""
+    """A failed backup pod begins no case: the hot switch that created it handles its end."""
     assert cases.next_case(see(STATE, FAILED.model_copy(update={"backup": True})), NOW) is None
 
 
@@ -237,7 +237,7 @@ def a_report(number: int) -> FaultReport:
 
 
 def test_a_judgement_is_short() -> None:
-    """It stands beside each of perhaps a hundred faults."""
+    """A judgement is cut to a limit, since it is stored with each of perhaps a hundred faults."""
     state = see(STATE, FAILED)
     case = cases.next_case(state, NOW)
     assert case
@@ -295,7 +295,7 @@ def test_behind_a_restart_every_rank_has_to_be_held() -> None:
 
 
 def test_what_is_reported_of_other_processes_is_another_fault() -> None:
-    """What came of the first report says nothing of them."""
+    """A report from another session is a fault of its own: the judgement of the first report does not cover it."""
     first, second = (crash(1).model_copy(update={"session": session}) for session in ("s1", "s2"))
     state = told(STATE, first)
     state = state.with_(faults=tuple(Standing(fault=one.fault, judged="given up") for one in state.faults))
@@ -337,7 +337,7 @@ def test_another_life_brings_its_manager_and_is_not_restarted_for_it() -> None:
 
 
 def test_another_life_is_told_nothing_by_the_last() -> None:
-    """What was on its way from a stream that has ended says nothing of processes that a person started."""
+    """A report from a stream that has ended is ignored when a person has started the processes again."""
     old, here = (Attachment(queue="q", session=session, since=NOW) for session in ("old", "new"))
     state = job_reducers.attached(job_reducers.attached(see(STATE), old, NOW, restarting=False), here, NOW, restarting=False)
     state = see(state, holders=("dddd", "eeee", "ffff"))
@@ -380,7 +380,7 @@ def test_beside_a_dead_pod_a_lost_node_counts_at_once() -> None:
 
 
 def test_words_alone_make_no_fault_a_new_one() -> None:
-    """A running mode that is told of it again goes on; of one that has grown it must hear."""
+    """A fault whose text changes is no new fault for a running mode. A fault that has grown is one."""
     warmer = LOST.model_copy(update={"message": "95 degrees"})
     wider = LOST.model_copy(update={"pod_ranks": (1, 2)})
     assert (not_among([warmer], [LOST]), not_among([wider], [LOST])) == ([], [wider])

@@ -1,4 +1,4 @@
-"""What a job's workflow remembers: of incidents, of requests, of its policy, and of what an earlier workflow of the job knew."""
+"""State that a job's workflow remembers: incidents, requests, its policy, and what an earlier workflow of the job knew."""
 
 from datetime import datetime, timedelta
 from typing import get_type_hints
@@ -46,7 +46,7 @@ def test_a_restart_settles_what_was_told_before_it_and_nothing_else(seconds: int
 
 
 def test_what_is_told_behind_a_repair_stands_without_the_ranks_that_it_mended() -> None:
-    """Also if it came in several words, and if a rank is among them that was mended and died again."""
+    """The mended ranks are removed also if several reports name them, and if a mended rank died again."""
     seconds = [NOW + timedelta(seconds=number) for number in range(5)]
 
     def crash(*ranks: int) -> Fault:
@@ -75,7 +75,7 @@ def test_a_training_side_that_says_much_is_remembered_in_few_words() -> None:
 
 
 def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
-    """It was stored late: what it says of ranks is about processes that are gone."""
+    """A report that is stored late describes processes that are gone, and does not survive the restart."""
     old = a_fault("processes", FaultKind.PROCESS, ranks=(1,), session="old")
     here = Attachment(queue="q", session="new", since=NOW)
     state = told(job_reducers.attached(STATE, here, NOW, restarting=False), a_fault("lost"))
@@ -110,8 +110,8 @@ def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
 
 
 def test_a_restart_that_was_given_up_ended_the_faulty_processes_too() -> None:
-    """Its pods may find a node hours later: the report of the life before must not take the time from a node that is not ready
-    for a moment. What was told of a node, or of the new life, stands."""
+    """The pods of such a restart may find a node hours later. A report of the life before must not shorten the time of a node
+    that is not ready for a moment. A fault of a node, or of the new life, stands."""
     state = told(STATE, a_fault("ranks", FaultKind.PROCESS, ranks=(1,), session="old"), a_fault("switch is down"))
     case = cases.next_case(state, NOW)
     assert case
@@ -122,7 +122,7 @@ def test_a_restart_that_was_given_up_ended_the_faulty_processes_too() -> None:
 
 
 def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
-    """Also to a later workflow of the job."""
+    """The pods are also known to a later workflow of the job."""
     old = PodRef(name="gpt-1", uid="old")
     state = concluded(told(STATE, a_fault("ill")), a_verdict(Mode.HOT_SWITCH, left_behind=(old,)))
     assert job_reducers.to_remember(state, "").left_behind == (old,)
@@ -130,7 +130,8 @@ def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
 
 
 def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
-    """It restarted the job: what was told before that is over, somebody has to hold each rank, and it counts as a restart."""
+    """The lost recovery restarted the job: faults from before it are over, each rank needs a holder, and it counts as a
+    restart."""
     state = told(STATE.with_(lost_recovery="recovery/x"), a_fault("crash", FaultKind.PROCESS))
     state = job_reducers.settled(state, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
     assert (state.faults, state.lost_recovery, len(state.restarts)) == ((), "", 1)
@@ -148,7 +149,8 @@ def test_a_switch_of_a_lost_workflow_takes_no_rank_from_who_was_seen_since() -> 
 
 
 def test_a_switch_of_a_rank_that_had_passed_to_another_pod_ends_that_fault() -> None:
-    """It was given up, and the job trained on; then a person moved the pod that stands there now: nothing is wrong any more."""
+    """A switch was given up and the job trained on. A switch of the pod that holds the rank now settles the fault of the
+    holder."""
     held, passed, moved = (Sighting(holders=("aaaa", uid, "cccc")) for uid in ("bbbb", "xxxx", "dddd"))
     state = job_reducers.sighted(job_reducers.sighted(STATE, held, NOW, restarting=False), passed, NOW, restarting=False)
     state = concluded(state, a_verdict(outcome=Outcome.GIVEN_UP))
@@ -207,7 +209,8 @@ def test_a_pod_that_moved_is_not_sub_healthy_any_more() -> None:
 
 
 def test_recoveries_of_processes_are_counted() -> None:
-    """Those that ended well, whatever the mode; a job remembers as many as it may have within an hour."""
+    """Recoveries of processes that ended well are counted, whatever the mode. A job remembers as many as it may have within an
+    hour."""
     state = told(STATE, a_fault())
     for number in range(60):
         mode = Mode.IN_PLACE if number % 2 else Mode.PROCESS_RESCHEDULING
@@ -301,14 +304,14 @@ def test_a_workflow_that_was_lost_is_rebuilt_from_the_jobs_object() -> None:
 
 
 def test_what_stands_on_the_object_is_read_once() -> None:
-    """A workflow that lives knows better."""
+    """A workflow that runs knows better than the object."""
     known = job_reducers.registered(STATE, Registration(job=JOB), NOW)
     knew = Remembered(incidents=7, recovery="recovery/x", downgrade="no spare")
     assert job_reducers.registered(known, Registration(job=JOB, remembered=knew), NOW) == known
 
 
 def test_a_request_is_judged_again_when_its_turn_comes() -> None:
-    """What came before it may have made it pointless: a pod that is healthy by then is not moved."""
+    """A request that earlier events made pointless is refused: a pod that is healthy by then is not moved."""
     asked = Pending(id="r1", request=ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1))
     case = cases.next_case(job_reducers.requested(STATE, asked), NOW)
     assert case
@@ -328,7 +331,7 @@ def test_an_answer_is_remembered_and_nothing_waits_any_more() -> None:
 
 @pytest.mark.parametrize("came_first", [True, False], ids=["waits", "has not arrived"])
 def test_a_request_that_is_withdrawn_never_begins(*, came_first: bool) -> None:
-    """Also when the withdrawal overtakes it."""
+    """The request does not begin either when its withdrawal arrives first."""
     state = job_reducers.withdrawn(job_reducers.requested(STATE, ASKED) if came_first else STATE, "r1")
     answer = job_reducers.answer_of(state, "r1")
     assert state.request is None
@@ -346,7 +349,8 @@ def test_changes_name_every_field() -> None:
 
 
 def test_a_manager_in_a_pod_of_its_own_is_seen_to_be_another_process() -> None:
-    """Before it attaches; of MindIO only, whose new manager knows no rank, and not while all pods start anew."""
+    """A new manager of MindIO is a lost manager before it attaches, since it knows no rank. A restart of all pods, and a manager
+    of ours, are none."""
     mindio = JobState.of(JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}))
     first = job_reducers.sighted(mindio, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
     assert first.manager_lost == ""
@@ -385,7 +389,7 @@ def test_a_restart_by_us_knows_no_manager_from_before() -> None:
 
 
 def test_a_restart_by_a_lost_workflow_brings_another_manager_too() -> None:
-    """Its successor waits for that restart, and sees the new manager come: it does not restart the job once more for it."""
+    """The next workflow waits for that restart, and the new manager that it sees is no reason for another one."""
     wants = {"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}
     state = JobState.of(JOB.model_copy(update=wants)).with_(lost_recovery="recovery/x", manager="m1")
     state = job_reducers.sighted(state, Sighting(manager="m2"), NOW + timedelta(seconds=2), restarting=False)
@@ -396,7 +400,7 @@ def test_a_restart_by_a_lost_workflow_brings_another_manager_too() -> None:
 
 
 def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_knew() -> None:
-    """Nobody may have seen the pod go, but somebody held the rank."""
+    """A rank without a pod is a fault if the lost workflow knew a holder, although the end of that pod was not seen."""
     now_held = Sighting(holders=("aaaa", "", "cccc"))
     knew = Registration(job=JOB, sighting=now_held, holders=("aaaa", "bbbb", "cccc"))
     state = job_reducers.sighted(job_reducers.registered(STATE, knew, NOW), now_held, NOW, restarting=False)
@@ -431,7 +435,8 @@ def test_a_recovery_is_known_by_its_id_alone() -> None:
 
 
 def test_a_recovery_that_was_not_noted_is_looked_for_where_an_earlier_workflow_was() -> None:
-    """It is noted behind its start only; a job that never had a workflow has none."""
+    """A recovery is noted only after its start, so that one with the next number is looked for. A job that never had a workflow
+    has none."""
     perhaps = recovery_workflow(JOB, 4, MODES[0].mode)
     noted = Registration(job=JOB, remembered=Remembered(job=JOB.id, incidents=3))
     held = Registration(job=JOB, holders=("aaaa", "bbbb", "cccc"))

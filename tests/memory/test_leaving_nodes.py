@@ -1,4 +1,4 @@
-"""What is remembered of nodes that are to be left: each pod has its turn, and a person has the last word."""
+"""State of nodes that are to be left: each pod has its turn, and a person has the last word."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def leaving(pod_rank: int) -> Fault:
 
 
 def sick(pod_rank: int) -> Fault:
-    """It counts in half a minute."""
+    """Returns a sub-health that counts after half a minute."""
     decided = Decided(rule="plain/node-problem", saw="condition KubeletUnhealthy=True", settle=30)
     return a_fault(f"s{pod_rank}", FaultKind.SUB_HEALTH, pod_ranks=(pod_rank,), node=f"node-{pod_rank}", decided=decided)
 
@@ -47,7 +47,7 @@ def test_a_drain_that_moves_nobody_decides_nothing_about_a_sick_node(drain: Drai
 
 
 def test_what_a_person_cancels_in_a_drain_is_not_tried_again_for_another_pod() -> None:
-    """Whose drain waits beside it, and is."""
+    """The drain of another pod on the node waits, and is tried again."""
     state = ended(told(STATE, leaving(0), leaving(1)), f"{drain_verdicts.BY_REQUEST}, before training paused", Outcome.CANCELLED)
     for _ in range(3):
         state = drain_verdicts.judged_again(ended(state, "the drain waits: no spare"))
@@ -76,6 +76,6 @@ def test_each_pod_that_is_to_leave_its_node_has_its_turn() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.IGNORED, Outcome.REFUSED, Outcome.CANCELLED])
 def test_what_a_person_asks_for_meanwhile_is_no_word_on_a_drain(outcome: Outcome) -> None:
-    """It is tried again as if nobody had asked; a sub-health that was given time is judged by itself."""
+    """The drain is tried again as if there had been no request. A sub-health with a grace period is judged by itself."""
     state = job_reducers.requested(told(STATE, leaving(1), sick(2)), ASKED)
     assert judged(ended(state, "cancelled by request, before training paused", outcome)) == {"c1": "", "s2": ""}

@@ -1,4 +1,4 @@
-"""What a job's workflow makes of a job that is only observed: decisions are kept and shown, and nothing is lowered."""
+"""The workflow of a job that is only observed keeps and shows its decisions, and lowers no policy."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +51,7 @@ def test_from_the_day_it_may_act_faults_are_judged_again() -> None:
 
 
 def test_the_same_decision_is_shown_once() -> None:
-    """It is one incident of the history; another reason, and another fault, are other decisions."""
+    """A repeated decision is one incident of the history. Another reason or another fault is another decision."""
     case = next_case(TOLD, NOW)
     assert case
     state = job_reducers.observed(TOLD, case, "observed: a", NOW)

@@ -1,4 +1,4 @@
-"""What people read in the Temporal UI of a job and of a recovery follows from what is known, and from nothing else."""
+"""Texts of a job and of a recovery in the Temporal UI follow from what is known, and from nothing else."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -65,7 +65,7 @@ def incident(number: int, *outcomes: Outcome) -> Incident:
     ],
 )
 def test_a_job_is_one_or_two_words_in_the_list(known: dict[str, Any], running: Mode | None, words: str) -> None:
-    """What runs comes before how the job is looked after, and its end before all."""
+    """A running mode is shown rather than how the job is handled, and the end of the job rather than anything else."""
     assert ui_text.job_phase(STATE.model_copy(update=known), running) == words
 
 
@@ -89,14 +89,14 @@ def test_the_page_says_what_is_wrong_and_what_is_done_about_it() -> None:
 
 
 def test_the_page_says_how_many_stand_by() -> None:
-    """Of how many that are wanted, and where."""
+    """The line names how many standbys run, how many are wanted, and their nodes."""
     standby = Standby(name="gpt-standby-0", uid="a", node="node-3", runs=True)
     state = STATE.with_(job=JOB.model_copy(update={"standbys": 2}), standbys=(standby,))
     assert "- standbys: 1 of 2 (node-3)" in lines(state)
 
 
 def test_a_fault_stands_on_the_page_since_when_and_as_it_was_judged() -> None:
-    """As long as it stands."""
+    """The line has the time, the fault and its judgement, and stays as long as the fault stands."""
     state = told(ILL)
     case = next_case(state, NOW)
     assert case
@@ -107,7 +107,7 @@ def test_a_fault_stands_on_the_page_since_when_and_as_it_was_judged() -> None:
 
 
 def test_of_many_faults_and_incidents_the_page_shows_some() -> None:
-    """Of faults it says how many more there are; of incidents the last five are shown, newest first."""
+    """The page says how many more faults there are, and shows the last five incidents, newest first."""
     many = told(*(ILL.model_copy(update={"id": f"{number}"}) for number in range(23)))
     state = many.with_(history=tuple(incident(number, Outcome.ESCALATE, Outcome.RECOVERED) for number in range(1, 8)))
     shown = lines(state)
@@ -118,7 +118,7 @@ def test_of_many_faults_and_incidents_the_page_shows_some() -> None:
 
 
 def test_the_page_of_a_recovery_names_fault_ladder_and_limits() -> None:
-    """The mode that runs is set off; its one line says which job and why."""
+    """The running mode is highlighted, and its one line says which job and why."""
     case = next_case(told(ILL), NOW)
     assert case
     text = ui_text.recovery_details(Mode.JOB_RESCHEDULING, JOB, 3, case)

@@ -76,7 +76,8 @@ def answered(state: JobState, case: Case, outcome: Outcome) -> JobState:
 
 
 def test_a_real_fault_waits_until_the_problems_are_over() -> None:
-    """It is declined once, with the first problem; again together with one that joins it; and they are one incident."""
+    """The fault is declined once with the first problem, and again together with one that joins it. Both are one incident
+    afterwards."""
     state, cases = work_off(told(with_problems("twice", "none"), broken("a")))
     assert [case.plan.refused for case in cases] == [f"{AS_IT_IS}: twice"]
     state, cases = work_off(told(state, broken("b")))
@@ -104,7 +105,7 @@ def test_a_policy_of_ignore_comes_before_problems() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_request_is_refused_with_the_first_problem(mode: Mode) -> None:
-    """Whether it asks now or waits since before the problem."""
+    """A request is refused when it comes, and so is one that was waiting before the problem."""
     request = ModeRequest(mode=mode, pod_rank=1, force=True)
     state = with_problems("twice", "none")
     assert requests.refused(state, request) == f"{AS_IT_IS}: twice"

@@ -1,4 +1,4 @@
-"""What a rule has decided is given the time that the rule says, and what flaps is one fault."""
+"""Faults that a rule decides have the grace period of the rule, and a fault that flaps is one fault."""
 
 from datetime import timedelta
 
@@ -34,7 +34,7 @@ STATE = seen(JobState.of(JOB), 0)
 
 
 def test_a_rule_s_fault_counts_when_it_has_lasted_as_long_as_the_rule_says() -> None:
-    """A sub-health and a real one alike; the workflow knows when to look again."""
+    """The grace period holds for a sub-health and a real fault alike, and the workflow knows when to look again."""
     for kind in (FaultKind.SUB_HEALTH, FaultKind.NODE, FaultKind.PROCESS):
         state = seen(STATE, 0, a_fault(kind))
         assert cases.next_due(state, NOW) == NOW + 30 * SECOND
@@ -44,7 +44,7 @@ def test_a_rule_s_fault_counts_when_it_has_lasted_as_long_as_the_rule_says() -> 
 
 
 def test_a_sighting_that_says_the_same_begins_no_new_time() -> None:
-    """Nor does another workflow of the job's version, which goes on with the state."""
+    """The grace period goes on, also in another workflow that takes over the state."""
     state = seen(STATE, 0, a_fault())
     for after in range(1, 30):
         state = seen(state, after, a_fault())
@@ -52,7 +52,7 @@ def test_a_sighting_that_says_the_same_begins_no_new_time() -> None:
 
 
 def test_a_sub_health_that_is_given_time_holds_up_nothing_else() -> None:
-    """What somebody asks for is done meanwhile; behind a real fault that is given time it waits."""
+    """A request is carried out during the grace period of a sub-health; during that of a real fault it waits."""
     asked = Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING))
     found = case(job_reducers.requested(seen(STATE, 0, a_fault()), asked), 1)
     assert found is not None
@@ -82,7 +82,7 @@ def test_what_is_given_long_is_not_recovered_with_what_is_broken_now() -> None:
 
 
 def test_what_comes_and_goes_within_the_time_of_its_rule_is_one_fault() -> None:
-    """It is judged once, its time goes on, and nothing is done while it is gone."""
+    """A flapping fault is judged once and its grace period goes on. Nothing is done while the fault is gone."""
     state = seen(STATE, 0, a_fault(clear=60.0))
     state = seen(state, 10)
     assert (case(state, 35), cases.next_due(state, NOW + 35 * SECOND)) == (None, NOW + 70 * SECOND)
@@ -114,7 +114,7 @@ def test_what_its_rule_said_while_it_was_not_believed_counts_for_nothing() -> No
 
 
 def test_what_is_gone_for_that_time_is_over() -> None:
-    """If it comes back then it is another fault, also if nothing was heard meanwhile."""
+    """A fault that comes back later is another fault, also if nothing was reported in between."""
     state = seen(seen(STATE, 0, a_fault(clear=60.0)), 10)
     assert faults.without_over(state, NOW + 69 * SECOND) is state
     assert faults.without_over(state, NOW + 70 * SECOND).faults == ()
@@ -135,7 +135,7 @@ def test_of_many_that_flap_some_are_held() -> None:
 
 
 def test_a_device_that_was_mended_without_leaving_it_is_not_mended_again() -> None:
-    """It may show its error for days; when it shows another one, that is news."""
+    """A device may show a mended error for days. Another error of it begins a case."""
     state = seen(STATE, 0, a_fault(FaultKind.PROCESS, settle=0))
     found = case(state, 1)
     assert found is not None
@@ -150,7 +150,7 @@ def test_a_device_that_was_mended_without_leaving_it_is_not_mended_again() -> No
 
 
 def test_a_node_that_a_rule_calls_broken_is_avoided_and_answers_yet() -> None:
-    """Its pods end with grace, as on any node whose kubelet lives."""
+    """The pods of such a node end with a grace period, as on any node whose kubelet runs."""
     broken = a_fault(FaultKind.NODE)
     assert (avoided_nodes.to_avoid([broken], JOB.sub_health), avoided_nodes.lost([broken])) == (("node-1",), ())
     lost = broken.model_copy(update={"decided": None})
@@ -158,6 +158,6 @@ def test_a_node_that_a_rule_calls_broken_is_avoided_and_answers_yet() -> None:
 
 
 def test_a_rank_that_passed_to_another_pod_on_a_broken_node_lost_its_processes() -> None:
-    """Which the rule's fault does not explain."""
+    """The changed holder of the rank is a fault of its own, which the rule's fault does not explain."""
     state = seen(STATE, 0, a_fault(FaultKind.NODE), holders=("pod-0", "pod-2"))
     assert {one.fault.id for one in state.faults} == {"holders", "u/XID79/"}

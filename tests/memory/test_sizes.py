@@ -1,4 +1,4 @@
-"""What a message costs grows with the number of faults, and not with its square: a large job has hundreds of them at a time."""
+"""The cost of a message grows with the number of faults, and not with its square: a large job has hundreds of them at a time."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ PODS = 400
 
 
 def _of(faults: int) -> Sighting:
-    """Half of the nodes are lost, half are sub-healthy."""
+    """Returns a sighting in which half of the faulty nodes are lost and half are sub-healthy."""
     kinds = (FaultKind.NODE, FaultKind.SUB_HEALTH)
     wrong = (
         Fault(id=f"uid-{rank}/Slow", kind=kinds[rank % 2], pod_ranks=(rank,), node=f"node-{rank}", source=WATCHER)

@@ -59,7 +59,7 @@ def test_more_than_its_share_and_at_least_three(broken: int, well: int, spec: st
 
 
 def test_a_rule_may_have_a_share_of_its_own() -> None:
-    """It comes before that of the file, which holds for the sets that the file uses too."""
+    """The share of a rule outweighs that of the file, which also holds for the sets that the file uses."""
     own = file("maxUnhealthy: 100%", "condition: {type: Xid}, then: sub-health, maxUnhealthy: 20%")
     nodes = [*several(3, **BROKEN), *several(3, "slow", **SLOW), *several(6, "well")]
     assert doubted(nodes, own) == ["rule own calls 3 of 12 nodes sub-healthy, more than maxUnhealthy 20%"]
@@ -70,7 +70,7 @@ def test_a_rule_may_have_a_share_of_its_own() -> None:
 
 
 def test_nodes_on_which_nobody_trains_do_not_count() -> None:
-    """Neither as sick nor as well; where none has accelerators, all do."""
+    """Nodes without accelerators count neither as unhealthy nor as healthy. Where no node has accelerators, all count."""
     nodes = [*several(3, **BROKEN), *several(2, "well"), *several(90, "cpu", accelerators=0)]
     assert doubted(nodes, file()) == ["rule own calls 3 of 5 nodes faulty, more than maxUnhealthy 50%"]
     assert among([*several(9, "cpu", accelerators=0, **BROKEN), *several(2)], file()) == ()
@@ -78,7 +78,7 @@ def test_nodes_on_which_nobody_trains_do_not_count() -> None:
 
 
 def test_a_node_whose_devices_are_all_called_broken_counts_with_those_that_train() -> None:
-    """Its device plugin gives none of them to anybody, just when all nodes are called broken."""
+    """The capacity of the node counts, since its device plugin offers no device when all nodes are called broken."""
     raw = {"metadata": {"name": "n", "uid": "u"}, "status": {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"cpu": "4"}}}
     assert node_of(raw).status.accelerators == 8
     assert node_of({**raw, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}).status.accelerators == 8
@@ -94,7 +94,7 @@ def test_a_node_whose_devices_are_all_called_broken_counts_with_those_that_train
     ],
 )
 def test_what_somebody_wants_is_always_believed(rule: str, facts: dict[str, Any]) -> None:
-    """A rolling upgrade, and a person's word."""
+    """Rules for a rolling upgrade and for a person's word are always believed."""
     seen = view(pod(), nodes=tuple(several(4, **facts)))
     rules = file(rule=rule)
     assert among(seen.nodes, rules) == ()
@@ -102,13 +102,13 @@ def test_what_somebody_wants_is_always_believed(rule: str, facts: dict[str, Any]
 
 
 def test_a_node_that_a_person_calls_well_is_not_counted_as_sick() -> None:
-    """It is the way to have the others believed."""
+    """A person who calls a node well takes it out of the count, so that the rule is believed of the others."""
     nodes = [*several(3, **BROKEN), *several(1, "said", annotations={HEALTH: "well"}, **BROKEN), *several(2, "well")]
     assert among(nodes, file()) == ()
 
 
 def test_what_is_not_believed_is_no_fault_and_no_reason_to_keep_off_a_node() -> None:
-    """The rules beside it are; whoever keeps less of the objects sees the same."""
+    """Other rules of the node are believed. A view that keeps fewer objects has the same faults."""
     sick: dict[str, Any] = {"conditions": {**BROKEN["conditions"], **SLOW["conditions"]}}
     nodes = [*several(3, **BROKEN), *several(1, "sick", **sick)]
     rules = doubting(file(), among(nodes, file()))
@@ -145,7 +145,7 @@ def test_a_later_rule_does_not_take_what_is_not_believed() -> None:
     ],
 )
 def test_what_means_nothing_is_refused_by_its_field(spec: str, rule: str, words: str) -> None:
-    """With what is accepted."""
+    """The error names the field and what is accepted."""
     with pytest.raises(BadInput) as refused:
         file(spec, rule or "cordoned: true, then: nothing")
     assert words in str(refused.value)
@@ -162,7 +162,8 @@ CHANGES = st.tuples(st.sampled_from(NAMES), st.sampled_from([*FACTS, None]), st.
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CHANGES, max_size=30))
 def test_who_counts_as_nodes_change_believes_what_all_nodes_say(changes: list[tuple[str, Any, int]]) -> None:
-    """At each moment, whatever the order, also when nodes are deleted; and each job of which anything differs hears of it."""
+    """The index and a count of all nodes agree after each change, in any order and with deleted nodes. Each job for which
+    anything differs is notified."""
     rules = file("maxUnhealthy: 40%")
     jobs = [job().model_copy(update={"metadata": job().metadata.model_copy(update={"uid": f"job-{n}"})}) for n in range(3)]
     pods = [pod(n // 3, f"pod-{n}", node=NAMES[n]) for n in range(6)]
@@ -193,7 +194,7 @@ def test_who_counts_as_nodes_change_believes_what_all_nodes_say(changes: list[tu
 
 
 def test_one_node_more_or_less_concerns_the_jobs_on_all_of_them() -> None:
-    """And no others."""
+    """A change of the count concerns the jobs on the nodes in question, and no others."""
     owned = pod(0, node="node-0")
     index = ClusterIndex([job()], [owned], [*several(3, **SLOW), *several(3, "well")], plain())
     assert not index.unbelieved
@@ -206,6 +207,6 @@ def test_one_node_more_or_less_concerns_the_jobs_on_all_of_them() -> None:
 
 
 def test_a_job_ignores_rules_whether_they_are_believed_or_not() -> None:
-    """Its own word is another matter."""
+    """A rule that the job ignores makes no fault, although the rule is not believed either."""
     marks = {IGNORE_RULES: "own"}
     assert not sight(view(pod(), nodes=tuple(several(1, **BROKEN)), of=job(annotations=marks)), file()).faults

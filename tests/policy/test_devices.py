@@ -1,4 +1,4 @@
-"""Which device of which node belongs to which rank."""
+"""Devices of nodes are matched to ranks."""
 
 import time
 
@@ -72,7 +72,7 @@ def test_a_rank_that_two_pods_claim_has_no_device() -> None:
 
 
 def test_a_job_that_is_gone_has_no_devices() -> None:
-    """Whatever is left of its pods."""
+    """A job that is gone has no devices, whatever is left of its pods."""
     assert devices(JobView(pods=(pod(0),))) == ()
 
 
@@ -92,7 +92,7 @@ def uuid(number: int) -> str:
 
 
 SMI = "\n".join(f"{number}, {uuid(number)}, 00000000:{0x10 + number:02X}:00.0" for number in range(8))
-"""As `nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader` prints it."""
+"""Output of `nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader`."""
 
 XID = f"ErrorCode:79 PCI:0000:15:00 GPU_UUID:{uuid(5)} kernel: NVRM: Xid (PCI:0000:15:00): 79 Recommended Action=RESTART_BM;"
 DCGM = f"ErrorCode:DCGM_FR_X GPU:5 PCI:0000:15:00.0 GPU_UUID:{uuid(5)} it is broken Recommended Action=RESTART_VM;"
@@ -142,7 +142,8 @@ def test_a_gpu_of_another_job_concerns_nobody_here() -> None:
 
 
 def test_where_pods_say_nothing_the_node_s_own_order_counts_if_one_of_them_has_all_of_it() -> None:
-    """Which of several pods was given which device is nobody's guess: all of them are concerned."""
+    """A pod with all devices of the node has them in the node's order. With several pods no guess is made: all of them are
+    concerned."""
     whole = view(pod(0), nodes=(sick(BY_ADDRESS.replace("79", "94"), SMI),), of=job(pods=1, each=8))
     assert {rank for one in sight(whole, rules_of("nvidia")).faults for rank in one.ranks} == {5}
     assert concerned(BY_ADDRESS, SMI, pod(0), pod(1)) == ({0, 1}, set(range(8)))
@@ -201,7 +202,7 @@ def test_a_condition_that_has_no_room_for_all_its_errors_is_believed_as_far_as_i
     ],
 )
 def test_an_address_has_one_spelling(written: str, spelling: str) -> None:
-    """Whoever writes it, with a domain of four digits, eight, or none."""
+    """An address with a domain of four digits, eight, or none has the same spelling."""
     assert plain(written) == spelling
 
 

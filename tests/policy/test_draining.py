@@ -1,4 +1,4 @@
-"""What becomes of the pods on a node that a person drains."""
+"""State of the pods on a node that a person drains."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -106,13 +106,13 @@ def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: Jo
     ],
 )
 def test_what_has_become_of_a_pod_is_told_by_who_holds_its_rank(known: JobStatus, where: Where, why: str) -> None:
-    """And by what was decided about its node."""
+    """The state of a pod follows from the holder of its rank and from the decision about its node."""
     (ours, _) = node_progress.progress("node-1", THERE, {"job": known}).rows
     assert (ours.where, why in ours.why) == (where, True), ours
 
 
 def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
-    """Not while the old pod ends there still, nor where another one came meanwhile; a manager is nobody that is waited for."""
+    """The node is not left while the old pod ends there, nor when another pod of the job came. A manager is not waited for."""
     jobs = {"job": status(holders=("uid-of-n", "uid-of-t"), history=moved())}
     assert not node_progress.progress("node-1", THERE, jobs).drained
     still = node_progress.progress("node-1", THERE, jobs, THERE)
@@ -127,7 +127,7 @@ def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
 
 
 def test_of_a_node_that_is_cordoned_already_it_is_said_what_was_decided() -> None:
-    """And not what would be tried, as of one that is not."""
+    """The forecast has the decision, and not what would be tried as for a node that is not cordoned."""
     jobs = {"job": status(faults=cordoned("ignored: the drain waits: no spare"))}
     now = node_progress.forecast("node-1", THERE, jobs).rows[0]
     assert (now.where, now.why) == (Where.WAITS, "ignored: the drain waits: no spare")
@@ -136,7 +136,8 @@ def test_of_a_node_that_is_cordoned_already_it_is_said_what_was_decided() -> Non
 
 
 def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:
-    """As `kubectl drain` does it, unless a cordon is no maintenance by a rule, which `well` silences."""
+    """A node that is called well is drained, as `kubectl drain` does. The drain is refused where a cordon is no maintenance by
+    the rules."""
     status = NodeStatus(accelerators=8)
     node = Node(metadata=ObjectMeta(name="node-1", annotations={HEALTH: "well: it was the cable"}), status=status)
     assert (there(node, (), plain()).rule, there(node, (), plain()).refused) == ("plain/cordoned", "")
@@ -145,7 +146,7 @@ def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:
 
 
 def test_a_rank_of_a_job_that_is_not_registered_is_no_drained_node() -> None:
-    """It was not shown, as if it were nobody's: the node counted as drained while it trained there."""
+    """A pod of an unregistered job is shown and waited for: the node is not drained while the pod trains there."""
     there = There(cordoned=True, rule="plain/cordoned", pods=(UNREGISTERED,))
     now = node_progress.progress("node-1", there, {}, there)
     assert (now.drained, [row.where for row in now.rows]) == (False, [Where.WAITS])

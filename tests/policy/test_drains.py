@@ -1,4 +1,4 @@
-"""When it is tried again to leave a node."""
+"""Times at which a failed attempt to leave a node is repeated."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -22,7 +22,7 @@ NO_SPARE, PAUSED = f"{WAITS}: no spare", f"{WAITS}: {WENT_BACK}: exit code 1"
 
 
 def tried(reason: str, since: datetime, summary: str = "s") -> Incident:
-    """It takes a minute."""
+    """Returns an attempt that takes a minute."""
     verdict = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.IGNORED, reason=reason)
     policy, seconds, ended = SubHealthStrategy.HOT_SWITCH, MINUTE.total_seconds(), Outcome.IGNORED
     return Incident(
@@ -70,7 +70,7 @@ def test_what_costs_a_pause_is_tried_ever_more_rarely(reasons: list[str], waits:
 
 
 def test_the_owner_of_a_job_may_have_it_tried_more_often_or_more_rarely() -> None:
-    """By a limit of the job; an own one that is longer than the longest of ours holds."""
+    """A limit of the job sets the wait, also where it is longer than our longest one."""
     for limit in (timedelta(seconds=2), 2 * MOST_RARELY):
         job = Job(id=JobId("job"), name="gpt", pods=1, limits=Limits(drain_again=limit))
         assert again_at(job, tried(PAUSED, NOW), tried(PAUSED, NOW + MINUTE)) == NOW + 2 * MINUTE + limit
@@ -87,7 +87,7 @@ def test_two_pods_of_one_node_wait_each_by_itself(node: str) -> None:
 
 
 def test_a_node_that_is_drained_again_is_another_wait() -> None:
-    """Its owner hears of it, and its tries are not as rare as those of last week's were."""
+    """The owner is notified of the new drain, and its attempts do not wait as long as those of the last one."""
     case = a_case(1, "node-1")
     assert waited([tried(PAUSED, NOW - MINUTE, case.summary)], case) is None
 
@@ -117,7 +117,8 @@ def test_a_hot_switch_that_a_person_asks_for_ends_as_it_ended(drain: Drain) -> N
 
 
 def test_the_pods_of_a_restart_may_be_put_on_a_cordoned_node() -> None:
-    """As soon as it takes pods again: what they keep off is fixed when they are made. A taint may stay."""
+    """A node that was cordoned is not avoided, since the nodes to avoid are fixed when pods are created. A tainted node is
+    avoided."""
     (fault,) = a_case(1, "node-1").faults
     assert avoided_nodes.to_avoid([fault], JOB.sub_health) == ()
     assert fault.decided

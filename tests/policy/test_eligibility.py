@@ -1,4 +1,4 @@
-"""What speaks against the modes that mend processes, where no recovery has to run to show it."""
+"""Reasons against the modes that recover processes, as far as no recovery has to run to show them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -44,7 +44,7 @@ def faulty_job(job: Job, *ranks: int, kind: FaultType = FaultType.OTHER, inciden
 
 
 def test_mindio_replaces_pods_but_that_of_its_manager() -> None:
-    """Its controller dies with pod rank 0; and where nobody makes pods anew, none comes."""
+    """The controller of MindIO ends with pod rank 0. Without a controller that recreates pods there is no new pod."""
     assert eligibility.process_rescheduling(faulty_job(mindio(), 3), None) == ()
     (first,) = eligibility.process_rescheduling(faulty_job(mindio(), 1), None)
     assert first == "pod rank 0 is faulty, and MindIO's manager is in its pod"
@@ -63,7 +63,7 @@ def test_a_job_whose_pods_cannot_be_moved_gets_no_other_pods() -> None:
 
 
 def test_hot_switch_alone_allows_mindio_to_recover() -> None:
-    """Its processes are set up for that, and for nothing else; a word of the owner's is the owner's."""
+    """Hot switch sets up the processes for `recover` only. Strategies that the owner names outweigh it."""
     job = mindio(allows=None, sub_health=SubHealthStrategy.HOT_SWITCH)
     assert [faulty_ranks.allows(job, word) for word in ("recover", "retry", "recover-in-place", "dump")] == [
         True,

@@ -17,7 +17,7 @@ ANNOTATIONS = st.fixed_dictionaries(
 
 
 def patched(annotations: Mapping[str, str], change: isolation.Change) -> dict[str, str]:
-    """As a merge patch leaves them."""
+    """Returns the annotations as a merge patch leaves them."""
     return {key: value for key, value in {**annotations, **change}.items() if value is not None}
 
 
@@ -47,12 +47,12 @@ def test_what_is_released_is_what_was_isolated_by_us(annotations: dict[str, str]
     [({}, "node n1 is not isolated"), ({NODE_HEALTHY: "UnHealthy"}, "was not isolated by Rekindle: whoever set its annotation")],
 )
 def test_what_is_not_ours_is_not_released(annotations: dict[str, str], words: str) -> None:
-    """And who asks is told why."""
+    """The refusal says why the node is not released."""
     assert words in isolation.refusal("n1", annotations)
 
 
 def test_new_pods_keep_away_from_marked_nodes() -> None:
-    """Whoever marked them."""
+    """The mark counts whoever set it."""
     marks = {"a": {NODE_HEALTHY: "UnHealthy"}, "b": {}, "c": {ISOLATED: "why"}, "d": {NODE_HEALTHY: "Healthy"}}
     nodes = [
         Node(metadata=ObjectMeta(name=name, annotations=annotations), status=NodeStatus(accelerators=1))

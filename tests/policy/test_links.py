@@ -1,4 +1,4 @@
-"""Which ranks have the devices that people name, and what is remembered of links that were switched."""
+"""Ranks of the devices that people name, and the state of switched links."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ RANKS = st.sets(st.integers(0, 30), max_size=12).map(lambda ranks: tuple(sorted(
 
 
 def test_devices_are_found_with_their_ranks_in_the_order_of_the_request() -> None:
-    """One entry a node and direction."""
+    """The result has one entry for each node and direction."""
     asked = (
         NodeLinks(node="node-2", devices=("1", "0"), backup=True),
         NodeLinks(node="node-0", devices=("0",), backup=False),
@@ -28,7 +28,7 @@ def test_devices_are_found_with_their_ranks_in_the_order_of_the_request() -> Non
 
 
 def test_a_device_that_several_ranks_share_moves_all_of_them() -> None:
-    """As there are with more ranks than devices."""
+    """Ranks share a device where there are more ranks than devices."""
     shared = [DeviceOfRank(rank, 0, "node-0", "0", "holder") for rank in range(2)]
     found = links.resolved(shared, (NodeLinks(node="node-0", devices=("0",), backup=True),))
     assert links.ranks_of(found.links).backup == (0, 1)
@@ -38,7 +38,7 @@ def test_a_device_that_several_ranks_share_moves_all_of_them() -> None:
 def test_a_rank_is_on_its_backup_link_by_the_last_who_moved_it(
     before: dict[str, tuple[int, ...]], backup: tuple[int, ...], first: tuple[int, ...]
 ) -> None:
-    """And by nobody, once it was moved back."""
+    """A rank that was moved back is on its backup link by no maintenance."""
     known = tuple(OnBackup(ranks=ranks, maintenance=name) for name, ranks in before.items())
     move = RankLinks(backup=backup, first=tuple(rank for rank in first if rank not in backup))
     now = {rank: one.maintenance for one in links.moved(known, move, "m") for rank in one.ranks}
@@ -68,7 +68,7 @@ def test_a_rank_is_on_its_first_link_again_when_another_pod_holds_it(before: str
 
 
 def test_what_somebody_else_has_moved_is_not_moved_again() -> None:
-    """Who moved it may do so again, as behind a fault that came between."""
+    """The maintenance that moved a rank may move it again, as after a fault in between. Another one is refused."""
     known = (OnBackup(ranks=(2, 3), maintenance="m"),)
     assert links.taken(known, RankLinks(backup=(2,)), "m") == ""
     assert links.taken(known, RankLinks(backup=(1, 2)), "n") == "on the backup link already: rank 2, moved by m"
@@ -90,7 +90,7 @@ def test_a_maintenance_knows_what_is_still_on_the_backup_link() -> None:
 
 
 def test_a_rank_that_returns_takes_all_its_devices_with_it() -> None:
-    """Of two devices of one rank that are on their backup links one is named: the rank uses the first link of both."""
+    """A rank with two devices on their backup links uses the first link of both when one of them is named."""
     there = (Placed(node="node-1", devices=("0", "1", "2"), backup=True, ranks=((4,), (4,), (5,))),)
     moves = links.back(there, (NodeLinks(node="node-1", devices=("0",), backup=False),))
     (left,) = links.after(there, moves)

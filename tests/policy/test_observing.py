@@ -53,7 +53,7 @@ def test_a_real_fault_has_no_conditions() -> None:
     ],
 )
 def test_other_refusals_are_the_decision(changes: dict[str, Any], pod_rank: int, refused: str, ignored: str) -> None:
-    """What the job itself rules out is refused or ignored as anywhere else."""
+    """A case that the job itself rules out is refused or ignored as in any other installation."""
     plan = ladder.for_sub_health(JobState.of(JOB.model_copy(update=changes)), pod_rank)
     assert plan.modes == ()
     assert refused in plan.refused

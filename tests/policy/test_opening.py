@@ -1,4 +1,4 @@
-"""What the opening of a fault recovery announces, whom it tells to leave, and how long it waits."""
+"""The opening of a fault recovery: its announcement, the pods that leave, and its waiting times."""
 
 from datetime import timedelta
 from typing import Any
@@ -49,7 +49,7 @@ def written(found: tuple[FaultRank, ...]) -> list[str]:
 def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
     rounds: list[list[FaultRank]], before: list[str], now: list[str]
 ) -> None:
-    """Over all announcements of an incident; only a pod that is still the one that became faulty is named at all."""
+    """The property holds over all announcements of an incident. Only a pod that still is the one that became faulty is named."""
     here = Situation()
     named: list[int] = []
     for told in rounds:
@@ -66,7 +66,7 @@ def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
 
 @given(fault_ranks)
 def test_a_process_that_has_ended_stays_ended(told: list[FaultRank]) -> None:
-    """Of each rank one entry is left: type 1 if it was ever said, otherwise the last word."""
+    """Each rank has one entry: type 1 if it was ever reported, otherwise the type reported last."""
     for one in faulty_ranks.together(told):
         types = [other.type for other in told if other.rank == one.rank]
         assert one.type is (OTHER if OTHER in types else types[-1])
@@ -157,7 +157,7 @@ def test_a_normal_fault_of_ours_leaves_its_neighbours_alone() -> None:
 
 
 def test_a_job_that_is_healthy_after_all_repeats_its_step() -> None:
-    """It has stopped: one rank is announced with a network fault, and no pod leaves."""
+    """The training side has stopped: one rank is announced with a network fault, and no pod leaves."""
     assert written(recovery_opening.announcement(JOB, Situation(), leave=True)) == ["0:2"]
     assert recovery_opening.leaving(MINDIO, Situation(), HELD, HELD) == ()
 
@@ -178,7 +178,7 @@ def test_no_pod_is_told_to_leave_whose_end_would_fail_the_job() -> None:
 
 
 def test_only_normal_faults_of_mindio_settle() -> None:
-    """1 s and 10 s are for those who watch its devices; ours waits for nobody."""
+    """The settling times of 1 s and 10 s are for a training side that watches its devices. Ours has none."""
     assert recovery_opening.settling(MINDIO, situation(MINDIO, processes(OTHER, 1))) == timedelta(seconds=11)
     assert recovery_opening.settling(MINDIO, situation(MINDIO, processes(MEMORY, 1))) == timedelta(0)
     assert recovery_opening.settling(JOB, situation(JOB, processes(OTHER, 1))) == timedelta(0)
@@ -197,7 +197,7 @@ def test_mindio_waits_longer_for_the_order_behind_a_network_fault() -> None:
 
 
 def test_exit_is_no_offer() -> None:
-    """It is always possible."""
+    """The strategy `exit` is always possible, so that it is not among the offers."""
     assert recovery_opening.offers(("exit", "dump", "recover", "dump")) == ("dump", "recover")
 
 
@@ -209,7 +209,7 @@ def test_nobody_answers_when_every_pod_is_lost() -> None:
 
 
 def test_another_announcement_is_another_attempt() -> None:
-    """After 405 training stands, the uuid is a new one, and what left has left."""
+    """The new attempt after 405 has another uuid. Training stays stopped, and pods that left stay named."""
     before = Situation(
         attempt="u", stopped=True, announced=recovery_opening.HEALTHY, leaving=(1,), offered=True, offers=("retry",)
     )
@@ -217,13 +217,14 @@ def test_another_announcement_is_another_attempt() -> None:
 
 
 def test_ranks_that_were_announced_and_are_well_again_are_told() -> None:
-    """Those of pods in which no fault stands any more; a rank that left with its pod is as faulty as that."""
+    """Ranks of pods without a standing fault are reported as healed. A rank that left with its pod is as faulty as the pod."""
     announced = tuple(FaultRank(rank=rank) for rank in (0, 1, 2, 3))
     assert situation(JOB, about(FaultKind.NODE, 1), announced=announced).healed == (0, 1)
 
 
 def test_what_the_training_side_repeats_is_no_word_of_its_own() -> None:
-    """It names again what was announced to it, in a report of faults and beside its offers; what is more it has found."""
+    """The training side repeats announced ranks in a fault report and beside its offers. Only additional ranks are its own
+    findings."""
     announced = (FaultRank(rank=0), FaultRank(rank=1))
     found = situation(JOB, processes(OTHER, 0, 1, 4), named=(*announced, FaultRank(rank=6)), announced=announced)
     assert (written(found.faulty), found.healed) == (["4:1", "6:1"], (0, 1))
@@ -236,7 +237,7 @@ def test_every_field_of_a_situation_can_be_changed() -> None:
 
 
 def test_a_report_is_known_again_by_its_call_and_by_what_it_says() -> None:
-    """In another attempt the same words are an answer, and the same call is still the same."""
+    """A report with the same content in another attempt is an answer. A report from the same call stays a repetition."""
     first = Report(kind=ReportKind.STRATEGIES, strategies=("recover",))
     heard = [Heard(id="1", mark=reports.mark(first))]
     again = Heard(id="2", mark=reports.mark(first))

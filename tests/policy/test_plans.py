@@ -1,4 +1,4 @@
-"""What is wrong with the plan of an upgrade, what it would do, and what a person may tell it."""
+"""Problems of an upgrade plan, its forecast, and commands that a person may give it."""
 
 import pytest
 from hypothesis import given
@@ -83,7 +83,7 @@ def test_a_file_says_which_link_is_on_which_leaf() -> None:
     ],
 )
 def test_a_wrong_field_of_a_file_is_named(before: str, after: str, words: str) -> None:
-    """As `rekindle submit` does."""
+    """The error names field or line, and what is accepted."""
     assert before in FILE
     with pytest.raises(BadInput) as refused:
         parse(FILE.replace(before, after, 1))
@@ -104,17 +104,17 @@ def test_a_wrong_field_of_a_file_is_named(before: str, after: str, words: str) -
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(wrong: SwitchPlan, words: str) -> None:
-    """With what and where."""
+    """The problem names what is wrong, and where."""
     assert any(words in problem for problem in switch_upgrade.problems(wrong)), switch_upgrade.problems(wrong)
 
 
 def test_both_links_of_a_device_may_be_on_two_leaves() -> None:
-    """They are upgraded one after the other, so that it always has one."""
+    """The two leaves are upgraded one after the other, so that the device always has a link."""
     assert switch_upgrade.problems(plan((links("n", "0"),), (links("n", "0", backup=True),))) == ()
 
 
 def test_a_job_leaves_with_the_devices_whose_first_link_is_on_the_leaf() -> None:
-    """Those that are on their backup links already stay there, and it is said by whom."""
+    """Devices that are on their backup links already stay there, and the text names the maintenance that moved them."""
     away = OnBackup(ranks=(1,), maintenance="link-failover/other")
     found = switch_upgrade.on_leaf(status(away), ROWS, Leaf(name="a", links=(links("node-0", "0", "1"), links("node-8", "0"))))
     assert found
@@ -124,7 +124,8 @@ def test_a_job_leaves_with_the_devices_whose_first_link_is_on_the_leaf() -> None
 
 
 def test_a_job_whose_devices_use_the_backup_links_of_a_leaf_stands_in_the_way() -> None:
-    """Who moved them there moves them back: their first links may be under maintenance. The others have nothing to do."""
+    """The maintenance that moved the devices moves them back, since their first links may be under maintenance. Devices that do
+    not use the backup links of the leaf have nothing to do."""
     leaf = Leaf(name="a", links=(links("node-0", "0", "1", backup=True),))
     found = switch_upgrade.on_leaf(status(OnBackup(ranks=(1,))), ROWS, leaf)
     assert found
@@ -135,7 +136,7 @@ def test_a_job_whose_devices_use_the_backup_links_of_a_leaf_stands_in_the_way() 
 
 
 def test_a_forecast_names_every_reason_unless_such_jobs_are_skipped() -> None:
-    """Which the plan says; nodes that nobody knows are refused all the same."""
+    """The plan may say that unmovable jobs are skipped. Unknown nodes are refused all the same."""
     stuck = JobOnLeaf(job_id="job", job="gpt", problem="no training step was completed yet")
     seen = [switch_upgrade.view([stuck], ["node node-9"])]
     asked = plan((links("node-0", "0"),))
@@ -148,13 +149,13 @@ def test_a_forecast_names_every_reason_unless_such_jobs_are_skipped() -> None:
 
 
 def test_a_leaf_with_too_many_jobs_is_refused() -> None:
-    """What is seen of all of them has to fit into one answer."""
+    """The view of all jobs of a leaf has to fit into one answer."""
     crowd = [JobOnLeaf(job_id=f"job-{number}", job="gpt") for number in range(MOST_JOBS + 1)]
     assert switch_upgrade.view(crowd, ()).problems == ("65 jobs are on the leaf, accepted are at most 64: divide it",)
 
 
 def test_a_rollback_returns_the_last_one_first_also_what_was_left_before() -> None:
-    """Who was never moved has nothing to return."""
+    """A job that was never moved is not returned."""
     moves = (move(Where.LEFT, "one"), move(Where.ON_BACKUP, "two", 1), move(Where.NOT_MOVED, "three", 1))
     known = switch_upgrade.told(Upgrade(stage=Stage.FAILING_OVER, leaves=("a", "b"), leaf=1, moves=moves), Word.ROLLBACK)
     assert [one.job for one in switch_upgrade.to_return(known)] == ["two", "one"]

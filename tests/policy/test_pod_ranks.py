@@ -85,7 +85,7 @@ PODS = st.builds(
 
 @given(st.lists(PODS, max_size=40, unique_by=lambda one: one.metadata.name), st.randoms())
 def test_problems_do_not_depend_on_the_order_in_which_pods_are_listed(pods: list[Pod], random: Any) -> None:
-    """They are told when they change, so a list in another order must not be a change; and there are never too many to tell."""
+    """Problems are reported when they change, so that a list in another order must not be a change. Their number is bounded."""
     told = found(*pods)
     shuffled = list(pods)
     random.shuffle(shuffled)

@@ -1,4 +1,4 @@
-"""What is kept of a public fault, message by message."""
+"""State of a public fault, message by message."""
 
 import pytest
 
@@ -11,10 +11,10 @@ SECOND = 1000
 
 
 def after(*messages: tuple[int, str, str], ticks: int = 0) -> dict[str, tuple[int, int]]:
-    """Of each node that is shown, from when and until when (0: nobody says), in seconds. Messages: when, assertion, node.
+    """Returns when each shown node begins and ends to be shown, in seconds (0: no end). Messages: time, assertion, node.
 
     Args:
-        ticks: by which the sender's own time of each message is later than that of the one before it.
+        ticks: Time by which the sender's own time of each message is later than that of the one before it.
     """
     known: Concerns = {}
     for number, (at, assertion, node) in enumerate(messages):
@@ -43,7 +43,7 @@ def after(*messages: tuple[int, str, str], ticks: int = 0) -> dict[str, tuple[in
 def test_a_fault_is_shown_from_its_first_word_until_it_has_recovered(
     messages: list[tuple[int, str, str]], shown: dict[str, tuple[int, int]]
 ) -> None:
-    """For five seconds in any case, in whatever order the two words arrive; each node by itself."""
+    """Each node is shown for at least five seconds, in whatever order the start and the end of the fault arrive."""
     assert after(*messages) == shown
 
 
@@ -60,7 +60,7 @@ def test_a_fault_is_shown_from_its_first_word_until_it_has_recovered(
 def test_a_fault_that_is_back_before_its_end_was_shown_stands(
     messages: list[tuple[int, str, str]], shown: dict[str, tuple[int, int]]
 ) -> None:
-    """Its sender's own time says that it is no repetition of what was told before."""
+    """The sender's own time shows that the message is no repetition of an earlier one."""
     assert after(*messages, ticks=1) == shown
 
 
@@ -81,7 +81,7 @@ def test_devices_of_a_node_that_is_named_twice_are_joined() -> None:
 
 
 def test_a_rule_that_names_a_sender_or_a_code_makes_it_known() -> None:
-    """Beside those that ClusterD ships with; a pattern names nobody."""
+    """Senders and codes of a rule are accepted beside those that ClusterD ships with. A pattern makes none known."""
     own = parse(
         "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  use: [ascend]\n  rules:\n"
         "    - {name: own, report: {source: public-fault, code: ['310009001', '99*'], by: [our-monitor, x*]}, then: fault}\n"

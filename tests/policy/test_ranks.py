@@ -23,13 +23,13 @@ def test_ranks_are_a_text_in_json_and_numbers_in_memory() -> None:
 
 
 def test_all_ranks_of_the_largest_job_are_a_few_characters() -> None:
-    """Where a list of numbers would be 50 kB."""
+    """A list of numbers would take 50 kB."""
     assert f'"ranks":"0-{MOST_RANKS - 1}"' in a_fault(range(MOST_RANKS)).model_dump_json()
 
 
 @given(st.sets(st.integers(0, MOST_RANKS - 1), max_size=200))
 def test_every_set_of_ranks_survives_a_payload(ranks: set[int]) -> None:
-    """Whatever its gaps."""
+    """A set of ranks survives whatever its gaps."""
     fault = a_fault(list(ranks))
     assert Fault.model_validate_json(fault.model_dump_json()).ranks == tuple(sorted(ranks))
 
@@ -58,7 +58,7 @@ def test_every_set_of_ranks_survives_a_payload(ranks: set[int]) -> None:
     ],
 )
 def test_what_is_no_set_of_ranks_is_refused_with_what_is_accepted(ranks: object, words: str) -> None:
-    """In a few words, however long the text is."""
+    """The error is short, however long the text is."""
     with pytest.raises(ValidationError) as refused:
         a_fault(ranks)
     assert words in refused.value.errors()[0]["msg"]

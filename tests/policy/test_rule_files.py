@@ -1,4 +1,4 @@
-"""What a file of rules may say, and how what means nothing is refused."""
+"""Content of a file of rules, and the refusal of what means nothing."""
 
 from typing import Any
 
@@ -58,14 +58,14 @@ from tests.support.rules import HEAD, faults, shows, written
     ],
 )
 def test_what_means_nothing_is_refused_by_its_field(rule: str, words: str) -> None:
-    """Before anything is begun."""
+    """The file is refused when it is read, with an error that names the field."""
     with pytest.raises(BadInput, match="spec") as refused:
         written(rule)
     assert words in str(refused.value)
 
 
 def test_a_rule_that_never_decides_is_refused() -> None:
-    """Since one before it takes all that it would: the file contradicts itself, or says something twice."""
+    """A rule that an earlier one covers entirely is refused: the file contradicts itself, or repeats itself."""
     with pytest.raises(BadInput) as refused:
         written(
             "condition: {type: Gpu*}, then: fault",
@@ -84,7 +84,7 @@ def test_a_rule_that_never_decides_is_refused() -> None:
 
 
 def test_a_name_that_is_none_is_refused_with_what_is_one() -> None:
-    """In words: nobody reads a pattern."""
+    """The error describes an accepted name in plain language, without a pattern."""
     for name in ("Bad_Cable", "plain/cordoned", "ünder", "x" * 61, "-"):
         with pytest.raises(BadInput, match=r"spec.rules.0.name: accepted are 1 to 60 small letters, digits, hyphens and dots"):
             parse(f"{HEAD}  rules:\n    - {{name: {name!r}, cordoned: true, then: nothing}}\n")
@@ -101,20 +101,20 @@ def test_one_is_a_list_of_one() -> None:
     "text", ["", "[]", "{", "a: *b", f"{HEAD}  use: [gold]\n", "apiVersion: v1\nkind: Rules\nspec: {}\n", "\x00"]
 )
 def test_what_is_no_file_of_rules_is_refused(text: str) -> None:
-    """With a line that says why."""
+    """The text is refused as bad input."""
     with pytest.raises(BadInput):
         parse(text)
 
 
 def test_own_rules_come_before_the_sets_that_they_use() -> None:
-    """So that one says otherwise."""
+    """An own rule can differ from the set, since it is applied first."""
     rules = written("condition: {type: SubHealthy}, then: nothing", use="[plain]")
     assert faults(view(pod(), nodes=(node(sick="slow"),)), rules) == ()
     assert faults(view(pod(), nodes=(shows(cordoned=True),)), rules)
 
 
 def test_a_set_or_a_file_is_named_by_the_installation(tmp_path: Any) -> None:
-    """And what is neither is refused with what is accepted."""
+    """A value that is neither a set nor a readable file is refused, with what is accepted."""
     assert rules_of("plain") == plain()
     (tmp_path / "rules.yaml").write_text(f"{HEAD}  rules: []\n")
     assert rules_of(str(tmp_path / "rules.yaml")) == plain()

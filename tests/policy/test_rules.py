@@ -1,4 +1,4 @@
-"""What a cluster shows means what the rules say."""
+"""Facts that a cluster shows are decided by rules."""
 
 import re
 import time
@@ -45,7 +45,7 @@ XID = ("True", "XID79", "GPU 3 fell off the bus")
     ],
 )
 def test_each_source_has_its_rules(rule: str, facts: dict[str, Any]) -> None:
-    """What is shown by whatever source becomes a sub-health of each pod on the node, with the rule that decided."""
+    """A fact of any source becomes a sub-health of each pod on the node, and names the rule that decided."""
     pods = (pod(0), pod(1, node="elsewhere"))
     (fault,) = faults(view(*pods, nodes=(shows(**facts), node("elsewhere"))), written(f"{rule}, then: sub-health"))
     assert (fault.kind, fault.pod_ranks, fault.node, fault.pod_uids) == (FaultKind.SUB_HEALTH, (0,), "node-0", ("pod-0",))
@@ -67,7 +67,7 @@ KINDS = {
 
 @pytest.mark.parametrize("then", KINDS)
 def test_what_a_rule_says_becomes_a_fault_of_that_kind(then: str) -> None:
-    """With the code, the words and the moment of what was seen."""
+    """The fault carries the code, the message and the time of the fact."""
     rules = written(f"condition: {{type: GpuXid}}, then: {then}, settle: 30, clear: 300")
     (fault,) = faults(view(pod(0), pod(1, node="b"), nodes=(shows(conditions={"GpuXid": XID}), node("b"))), rules)
     assert (fault.kind, tuple(one.type for one in fault.details)) == KINDS[then]
@@ -79,7 +79,7 @@ def test_what_a_rule_says_becomes_a_fault_of_that_kind(then: str) -> None:
 
 
 def test_the_first_rule_that_takes_a_fact_decides() -> None:
-    """What one says is nothing is nothing, whatever others behind it say."""
+    """A fact that one rule decides as nothing is nothing, whatever later rules say."""
     rules = written("condition: {type: GpuXid, reason: XID79}, then: nothing", "condition: {type: GpuXid}, then: fault")
     assert faults(view(pod(), nodes=(shows(conditions={"GpuXid": XID}),)), rules) == ()
     other = shows(conditions={"GpuXid": ("True", "XID48", "")})
@@ -121,7 +121,7 @@ def test_where_nobody_says_who_has_a_device_ranks_are_counted_if_the_job_has_the
 
 
 def test_containers_and_conditions_of_pods_have_rules_too() -> None:
-    """They are about their pod, and say nothing of its node."""
+    """Such rules concern their pod, and say nothing of its node."""
     rules = written(
         "container: {waiting: CrashLoopBackOff}, then: fault",
         "container: {exitCode: [139]}, then: memory-fault",
@@ -154,7 +154,7 @@ def test_containers_and_conditions_of_pods_have_rules_too() -> None:
 
 @pytest.mark.parametrize("status", ["True", "False"])
 def test_a_rule_may_be_about_any_condition_of_a_pod(status: Literal["True", "False"]) -> None:
-    """In the order in which the pod has them."""
+    """Faults come in the order of the pod's conditions."""
     conditions = tuple(Condition(type=kind, status=status) for kind in ("Ready", "PodScheduled"))
     well = pod()
     shown = well.model_copy(update={"status": well.status.model_copy(update={"conditions": conditions})})
@@ -222,7 +222,7 @@ def test_what_has_happened_is_another_difference_each_time_and_a_state_is_not(th
 
 @pytest.mark.parametrize("then", ["fault", "process-fault", "sub-health", "maintenance"])
 def test_a_condition_whose_moment_changes_is_the_same_difference(then: str) -> None:
-    """It never went away, whatever its rule means."""
+    """The condition never went away, whatever its rule decides."""
     rules = written(f"condition: {{type: SubHealthy}}, then: {then}")
     moments = (NOW, NOW + timedelta(minutes=1))
     assert len({faults(view(pod(), nodes=(node(sick="slow", since=at),)), rules)[0].id for at in moments}) == 1
@@ -286,7 +286,8 @@ def told(code: str = "GpuHot", at: int = 0, **more: Any) -> NodeReport:
     ],
 )
 def test_an_event_counts_for_the_time_of_its_rule(rules: tuple[str, ...], seconds: int | None) -> None:
-    """From when it was told last, or ten minutes. Of several rules that may decide the longest time counts."""
+    """The time begins with the last report of the event; it is ten minutes by default. With several possible rules the longest
+    counts."""
     expected = None if seconds is None else NOW + timedelta(seconds=seconds)
     assert policy.over_at(told(), written(*rules)) == expected
 
@@ -338,14 +339,14 @@ def test_thousands_of_events_of_a_node_are_looked_at_in_a_moment() -> None:
 
 
 def test_a_backup_on_a_broken_node_is_told_of_as_such() -> None:
-    """As one on a lost node is."""
+    """The fault of a backup on a broken node is marked as a backup's, as on a lost node."""
     rules = written("condition: {type: GpuXid}, then: fault")
     found = faults(view(pod(0, node="b"), pod(0, "new", backup=True), nodes=(shows(conditions={"GpuXid": XID}),)), rules)
     assert [(one.kind, one.backup, one.pod_uids) for one in found] == [(FaultKind.NODE, True, ("new",))]
 
 
 def test_a_pod_that_has_failed_on_a_broken_node_has_to_leave_it() -> None:
-    """Its failure says nothing of the node, and the rule does."""
+    """The failure of a pod says nothing of its node, and the rule does: both are faults."""
     rules = written("condition: {type: GpuXid}, then: fault")
     found = faults(view(pod(0, phase=PodPhase.FAILED), nodes=(shows(conditions={"GpuXid": XID}),)), rules)
     assert [(one.kind, one.node) for one in found] == [(FaultKind.NODE, "node-0"), (FaultKind.POD, "node-0")]
@@ -375,7 +376,7 @@ def test_a_job_may_silence_a_rule_for_itself() -> None:
     ],
 )
 def test_a_job_may_give_a_fault_time(words: dict[str, str], seconds: float) -> None:
-    """By its code or its level; the contract's annotations."""
+    """The grace period is given by code or by level, in the annotations of the contract."""
     report = NodeReport(id="r", source="device-plugin", code="8C084E00", level="SeparateNPU", devices=("0",))
     (fault,) = faults(view(pod(), nodes=(shows(reports=(report,)),), of=job(annotations=words)), rules_of("ascend"))
     assert fault.decided is not None

@@ -1,4 +1,4 @@
-"""Whether a caller may be one of a job's pods: what a token says of itself, and what a job's pods are."""
+"""Claims of a token are compared with the pods of a job, to decide whether a caller may be one of them."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ GOOD = caller_of("10.0.0.1", unsigned(claims_of_pod("uid")))
 
 
 def test_a_token_says_its_pod_and_for_whom_it_is() -> None:
-    """As Kubernetes writes them; one audience may be a text."""
+    """The claims are read as Kubernetes writes them. A single audience may be a text."""
     assert claims_of(unsigned(claims_of_pod("uid"))).pod == "uid"
     alone = claims_of_pod("uid") | {"aud": "rekindle-gateway"}
     assert claims_of(unsigned(alone)).audiences == ("rekindle-gateway",)
@@ -50,12 +50,12 @@ def test_a_token_of_another_shape_is_named_so(claims: object) -> None:
 
 @given(st.text(max_size=200) | st.text("abcdefgh.-_=", max_size=200))
 def test_no_text_breaks_the_reader(text: str) -> None:
-    """It is a token or bad input."""
+    """Any text is read as a caller without claims, and raises nothing."""
     assert caller_of("10.0.0.1", text).claims is None
 
 
 def test_what_lies_deep_or_is_long_is_bad_input() -> None:
-    """And costs nothing."""
+    """A token that is too long or deeply nested is refused."""
     assert "accepted are at most" in caller_of("", "a" * (LONGEST_TOKEN + 1)).wrong
     deep = "W" * 3000
     assert caller_of("", f"a.{deep}.c").claims is None
@@ -76,7 +76,7 @@ def test_what_lies_deep_or_is_long_is_bad_input() -> None:
     ],
 )
 def test_what_is_wrong_with_a_caller(proof: Proof, caller: Caller, words: str, may_pass: bool) -> None:
-    """Its words, and whether another look may show more."""
+    """The problem has a text, and says whether another look may show more."""
     problem = problem_of(caller, OURS, proof)
     assert words in (problem.words if problem else "")
     assert bool(problem) == bool(words)
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_a_caller(proof: Proof, caller: Caller, words: str, m
 
 
 def test_for_a_job_that_nobody_knows_nobody_speaks() -> None:
-    """Until a look shows it."""
+    """An unknown job has no callers until a look shows it."""
     problem = problem_of(GOOD, None, Proof.TOKEN)
     assert problem
     assert problem.may_pass

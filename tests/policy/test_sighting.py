@@ -1,4 +1,4 @@
-"""What matters of a job as a cluster shows it."""
+"""Facts of a job that matter, as a cluster shows them."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -29,7 +29,8 @@ def faults(seen: JobView, kind: FaultKind | None = None) -> list[Fault]:
 
 
 def test_a_rank_is_held_by_the_pod_that_carries_it() -> None:
-    """By pod rank the beginning of the pod's UID, also while it waits for a node, and when it has trained to its end."""
+    """The holder of a pod rank is the beginning of the pod's UID, also while the pod waits for a node and after it has
+    succeeded."""
     for phase in (PodPhase.PENDING, PodPhase.RUNNING, PodPhase.SUCCEEDED):
         assert sight(view(pod(1, "0123456789", phase=phase))).holders == ("", "01234567")
 
@@ -47,18 +48,18 @@ def test_a_rank_is_held_by_the_pod_that_carries_it() -> None:
     ],
 )
 def test_nobody_else_holds_a_rank(other: Pod) -> None:
-    """Not a pod that is told to end (drained, evicted, preempted, deleted), one that failed, a backup, or one without a rank."""
+    """A pod that was told to end (drained, evicted, preempted, deleted), that failed, is a backup or has no rank holds none."""
     assert sight(view(pod(0), other)).holders == ("pod-0", "")
 
 
 def test_a_rank_that_two_pods_carry_has_no_known_holder() -> None:
-    """Which of them trains cannot be told; it is a problem, and no fault."""
+    """The pod that trains is not known; that is a problem, and no fault."""
     seen = sight(view(pod(0), pod(0, "other")))
     assert (seen.holders, len(seen.problems), seen.faults) == ((UNKNOWN_HOLDER, ""), 1, ())
 
 
 def test_the_generation_is_that_of_most_holders() -> None:
-    """Of two that are equally common the later one; pods that hold nothing do not count."""
+    """The later of two equally common generations counts. Pods that hold no rank do not count."""
     assert sight(view(pod(0, generation="1"), pod(1, generation="1"), pod(0, "b", generation="2"))).generation == "1"
     assert sight(view(pod(0, generation="9"), pod(1, generation="10"))).generation == "10"
     assert sight(view(pod(0, generation="1", phase=PodPhase.FAILED))).generation == ""
@@ -77,7 +78,7 @@ def test_the_manager_is_known_by_its_pod_and_its_start() -> None:
 
 
 def test_a_failed_pod_is_a_fault() -> None:
-    """It names the pod, its ranks, how it ended and its last words."""
+    """The fault names the pod, its ranks, how it ended and its last message."""
     (fault,) = faults(view(pod(0), pod(1, phase=PodPhase.FAILED, exit_code=9, message="out of memory", generation="3")))
     assert fault == Fault(
         id="failed/3/exit 9",
@@ -95,7 +96,8 @@ def test_a_failed_pod_is_a_fault() -> None:
 
 
 def test_pods_that_fail_alike_are_one_fault() -> None:
-    """It names ten of them and how many more there are; others of another end, generation or kind are faults of their own."""
+    """The fault names ten pods and the number of the others. Pods with another end, generation or kind are faults of their
+    own."""
     alike = [pod(rank, f"uid-{rank}", phase=PodPhase.FAILED, node=f"node-{rank}") for rank in range(12)]
     others = [pod(12, phase=PodPhase.FAILED, exit_code=2), pod(13, phase=PodPhase.FAILED, generation="1")]
     backup = pod(14, phase=PodPhase.FAILED, backup=True)
@@ -125,7 +127,7 @@ def test_pods_that_nodes_have_refused_are_a_fault_of_each_node(reason: str) -> N
 
 
 def test_a_pod_that_was_evicted_was_not_refused() -> None:
-    """It has run there, and its node may take the next one."""
+    """An evicted pod has run on its node, and the node may take the next one."""
     (fault,) = faults(view(pod(0, phase=PodPhase.FAILED, exit_code=None, reason="Evicted")))
     assert (fault.code, refusals.refusing([fault])) == ("", ())
 
@@ -137,7 +139,7 @@ def test_only_a_pod_that_was_not_told_to_end_can_fail() -> None:
 
 
 def test_a_failed_pod_of_no_rank_of_the_job_is_a_fault_all_the_same() -> None:
-    """Whose ranks it had nobody knows; that it failed everybody should."""
+    """A failed pod without a rank of the job is reported, although its ranks are not known."""
     (fault,) = faults(view(pod(7, phase=PodPhase.FAILED)))
     assert (fault.kind, fault.pod_ranks, fault.ranks) == (FaultKind.POD, (), ())
 
@@ -146,7 +148,7 @@ def test_a_failed_pod_of_no_rank_of_the_job_is_a_fault_all_the_same() -> None:
 
 
 def test_sub_health_is_a_fault_of_each_pod_on_the_node() -> None:
-    """It names node, code, pod and ranks; there is none for pods elsewhere."""
+    """The fault names node, code, pod and ranks. Pods elsewhere have none."""
     seen = view(pod(0), pod(1), nodes=(node(sick="slow-link"),))
     first, second = faults(seen)
     assert (first.kind, first.node, first.code, first.message) == (FaultKind.SUB_HEALTH, "node-0", "slow-link", "slow")
@@ -157,7 +159,8 @@ def test_sub_health_is_a_fault_of_each_pod_on_the_node() -> None:
 
 
 def test_a_second_pod_on_a_sick_node_is_a_fault_of_its_own() -> None:
-    """Whether it lands there later or is of another generation; the first pod's fault stays what it was."""
+    """A pod that comes to the node later, or is of another generation, has a fault of its own. The first fault stays as it
+    was."""
     sick = (node(sick="slow"),)
     (before,) = faults(view(pod(0), nodes=sick))
     same, news = faults(view(pod(0), pod(1), nodes=sick))
@@ -168,7 +171,7 @@ def test_a_second_pod_on_a_sick_node_is_a_fault_of_its_own() -> None:
 
 
 def test_a_sub_health_that_never_went_away_is_the_same_one() -> None:
-    """Its reason and its moment are news of it: agents change both while the condition stands."""
+    """Agents change reason and time while the condition stands: both are news of the same fault."""
     seen = [
         faults(view(pod(), nodes=(node(sick=code, since=since),)))[0]
         for code, since in (("slow", NOW), ("hot", NOW), ("slow", NOW + timedelta(seconds=1)))
@@ -193,7 +196,7 @@ def test_a_backup_pod_does_not_train_yet() -> None:
 
 
 def test_pods_of_a_job_and_backups_on_one_lost_node_are_told_apart() -> None:
-    """What befalls a backup alone is no reason to recover the job."""
+    """The fault of a backup alone is marked, since it is no reason to recover the job."""
     found = faults(view(pod(0), pod(1, "b", node="node-0", backup=True), nodes=(node(ready="False"),)))
     assert [(fault.backup, fault.pod_ranks) for fault in found] == [(False, (0,)), (True, (1,))]
 
@@ -208,13 +211,13 @@ def test_a_lost_node_comes_before_its_pods(ready: Literal["False", "Unknown"]) -
 
 @pytest.mark.parametrize("wishes", [{"sick": "slow"}, {"ready": "False"}])
 def test_a_fault_names_no_rank_that_the_job_does_not_have(wishes: dict[str, Any]) -> None:
-    """It would be refused as a whole, and the ranks beside it would be lost."""
+    """A fault with an unknown rank would be refused as a whole, and its other ranks would be lost."""
     (fault,) = faults(view(pod(1), pod(7), nodes=(node(**wishes),)))
     assert (fault.pod_ranks, fault.ranks) == ((1,), (2, 3))
 
 
 def test_only_wrong_nodes_matter() -> None:
-    """What is left out of a view of thousands of nodes changes nothing."""
+    """Healthy nodes can be left out of a view of thousands of nodes."""
     assert not matters(node())
     assert all(matters(one) for one in (node(sick="slow"), node(ready="False"), node(ready="Unknown")))
 
@@ -223,7 +226,7 @@ def test_only_wrong_nodes_matter() -> None:
 
 
 def test_of_a_job_that_is_gone_nothing_is_seen() -> None:
-    """Its pods may outlive it for a while."""
+    """A job that is gone has an empty sighting, although its pods may outlive it for a while."""
     assert sight(JobView(pods=(pod(0),))) == Sighting()
 
 
@@ -296,8 +299,8 @@ NODES = st.tuples(
 
 @given(st.lists(PODS, max_size=6, unique_by=lambda one: one.metadata.uid), NODES, st.sampled_from(JobPhase), st.randoms())
 def test_the_same_world_gives_an_equal_value(pods: list[Pod], nodes: tuple[Node, ...], phase: JobPhase, random: Any) -> None:
-    """In whatever order things are listed, and however little is kept of them; every difference has an id of its own, and names
-    only ranks that there are."""
+    """The sighting does not depend on the order of lists, nor on how little of the objects is kept. Each fault has an id of its
+    own, and names only ranks of the job."""
     seen = sight(JobView(job=job(phase), pods=tuple(pods), nodes=nodes))
     random.shuffle(pods)
     assert sight(JobView(job=job(phase), pods=tuple(pods), nodes=nodes[::-1])) == seen

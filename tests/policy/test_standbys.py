@@ -1,4 +1,4 @@
-"""How many standbys a job should have, which ones stay, when they are seen to, and what is said of them."""
+"""Number of standbys of a job, their replacement, the times of their checks, and their texts."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -26,7 +26,7 @@ NO_ROOM = "0/4 nodes are available: 4 Insufficient accelerators."
 
 
 def standby(number: int = 0, *, avoids: tuple[str, ...] = ("node-0", "node-1"), **wishes: object) -> Pod:
-    """Runs on node-2."""
+    """Returns a standby that runs on node-2."""
     name = f"demo-standby-{number}"
     made = pod(None, name, standby=True, **{"name": name, "node": "node-2", **wishes})
     return made.model_copy(update={"spec": made.spec.model_copy(update={"avoid_nodes": avoids})})
@@ -46,7 +46,7 @@ def seen(state: JobState, *found: Standby) -> JobState:
 
 
 def test_a_standby_is_no_pod_of_a_rank_whatever_becomes_of_it() -> None:
-    """It holds nothing, is no problem and no fault: neither when it runs or fails, nor on a node that is sick or lost."""
+    """A standby holds no rank and is neither a problem nor a fault. It may run or fail, also on a sub-healthy or lost node."""
     alone = sight(view(*RANKS))
     for one in (standby(), standby(phase=PodPhase.FAILED), standby(node="ill"), standby(generation="7"), waiting()):
         for nodes in ((node(), node("ill", sick="slow")), (node(), node("ill", ready="False"))):
@@ -67,7 +67,7 @@ def test_a_standby_is_no_pod_of_a_rank_whatever_becomes_of_it() -> None:
     ],
 )
 def test_what_is_wrong_with_a_standby_is_said_of_it(one: Pod, words: str) -> None:
-    """In words, which decide that another one takes its place."""
+    """The text of the problem decides that another standby takes its place."""
     (found,) = sight(view(*RANKS, one, nodes=(node("ill", sick="slow"), node("lost", ready="False")))).standbys
     assert found.wrong == words
     assert found.waits == (NO_ROOM if not one.spec.node_name else "")
@@ -77,7 +77,7 @@ def test_what_is_wrong_with_a_standby_is_said_of_it(one: Pod, words: str) -> Non
 
 
 def test_missing_standbys_are_made_off_the_nodes_of_the_job() -> None:
-    """Under names that no pod has, and off nodes that are to be avoided."""
+    """New standbys have names that no pod has. They avoid the nodes of the job and those that are to be avoided."""
     plan = standbys.plan("demo", [*RANKS, standby(1)], 2, ["ill"])
     assert (plan.new, plan.avoid_nodes) == (["demo-standby-0"], ("ill", "node-0", "node-1"))
     assert plan.model == RANKS[1]
@@ -95,13 +95,14 @@ def test_missing_standbys_are_made_off_the_nodes_of_the_job() -> None:
     ],
 )
 def test_a_standby_that_is_of_no_use_is_replaced(wrong: Pod) -> None:
-    """It has ended, is on a sick node, is of another life, or waits for a node with an old list of nodes to avoid."""
+    """A standby is replaced if it has ended, is on an unhealthy node or of another life, or waits with an old list of nodes to
+    avoid."""
     plan = standbys.plan("demo", [*RANKS, wrong], 1, ["ill"] if wrong.spec.node_name == "ill" else [])
     assert (plan.end, plan.new) == ([wrong], ["demo-standby-1"])
 
 
 def test_of_too_many_those_go_first_that_do_not_run() -> None:
-    """One that is told to end already is not counted."""
+    """A standby that was told to end already is not counted."""
     found = [standby(0, node="", phase=PodPhase.PENDING), standby(1), standby(2), standby(3, deleted=True)]
     plan = standbys.plan("demo", [*RANKS, *found], 1, [])
     assert [one.metadata.name for one in plan.end] == ["demo-standby-0", "demo-standby-2"]
@@ -109,7 +110,7 @@ def test_of_too_many_those_go_first_that_do_not_run() -> None:
 
 
 def test_a_job_without_a_living_pod_gets_no_standbys_and_may_lose_them() -> None:
-    """Nobody knows what they would be made after."""
+    """No pod is left from which a standby could be made."""
     left = [pod(0, phase=PodPhase.FAILED), standby()]
     with pytest.raises(NotFound, match="no pod of the job lives"):
         standbys.plan("demo", left, 1, [])
@@ -120,7 +121,7 @@ def test_a_job_without_a_living_pod_gets_no_standbys_and_may_lose_them() -> None
 
 
 def test_standbys_are_seen_to_when_there_are_too_few_or_too_many() -> None:
-    """Or one is wrong, waits for a node, or does not run yet."""
+    """A standby that is faulty, waits for a node or does not run yet is a reason as well."""
     assert standbys.next_try(seen(TRAINS, *THERE)) is None
     for found in ((), THERE[:1], (*THERE, Standby(name="c", uid="c"))):
         assert standbys.next_try(seen(TRAINS, *found)) == standbys.AT_ONCE
@@ -129,7 +130,8 @@ def test_standbys_are_seen_to_when_there_are_too_few_or_too_many() -> None:
 
 
 def test_nothing_is_done_for_standbys_while_the_job_itself_needs_something() -> None:
-    """Before its first step, with a fault, with pods that cannot be told apart, at its end, and where it is only observed."""
+    """The job needs something before its first step, with a fault, with pods that cannot be told apart, and at its end. A job
+    that is only observed gets no standbys either."""
     faulty = job_reducers.reported(TRAINS, FaultReport(faults=(node_fault("node-1"),)), NOW)
     others = (
         TRAINS.with_(progress=None),
@@ -142,7 +144,7 @@ def test_nothing_is_done_for_standbys_while_the_job_itself_needs_something() -> 
 
 
 def test_a_sub_health_that_is_ignored_keeps_no_standby_from_coming() -> None:
-    """Its node is avoided, whatever the policy."""
+    """The node of an ignored sub-health is avoided, whatever the policy."""
     state = job_reducers.reported(TRAINS, FaultReport(faults=(sub_health(),)), NOW)
     assert state.faults[0].fault.kind is FaultKind.SUB_HEALTH
     assert standbys.next_try(state)
@@ -179,7 +181,7 @@ def test_a_standby_that_fails_again_and_again_is_made_ever_more_rarely() -> None
 
 
 def test_people_read_how_many_there_are_and_where() -> None:
-    """And what is wrong; nothing of a job that wants none."""
+    """The text also says what is wrong. A job that wants no standby has none."""
     waits = Standby(name="b", uid="b", waits=NO_ROOM)
     assert standbys.words(seen(TRAINS, *THERE)) == "standbys: 2 of 2 (node-2, node-3)"
     assert standbys.words(seen(TRAINS, THERE[0], waits)) == f"standbys: 1 of 2 (node-2); b: {NO_ROOM}"
@@ -187,7 +189,7 @@ def test_people_read_how_many_there_are_and_where() -> None:
 
 
 def test_what_is_wrong_becomes_an_event_with_the_words_of_who_said_it() -> None:
-    """What is lost comes before what waits."""
+    """The event has the text of the source. A lost standby comes before one that waits."""
     lost, waits = Standby(name="a", uid="a", wrong="it has ended: oom"), Standby(name="b", uid="b", waits=NO_ROOM)
     assert standbys.trouble(seen(TRAINS, lost, waits)) == ("StandbyLost", "standby a is replaced: it has ended: oom")
     reason, words = standbys.trouble(seen(TRAINS, waits))

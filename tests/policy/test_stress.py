@@ -1,4 +1,4 @@
-"""What may be asked of a stress test, and what its results mean."""
+"""Requests for a stress test, and the meaning of its results."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def problem(fields: Mapping[str, object], accepted: Iterable[int] = REKINDLE.ops
     ],
 )
 def test_a_request_that_is_wrong_is_refused_with_its_field(fields: dict[str, object], words: str) -> None:
-    """As the wire names it; `allNodesOps` outweighs what is said of single nodes."""
+    """The error has the field's name on the wire. `allNodesOps` outweighs the operations of single nodes."""
     said = problem(fields)
     assert words in said
     assert bool(said) is bool(words)
@@ -91,14 +91,14 @@ ALL: device_checks.Plan = dict.fromkeys(range(6), (0,))
 def test_a_fault_isolates_its_node_and_a_time_out_its_rank(
     codes: dict[int, str], isolate: tuple[str, ...], faulty: tuple[int, ...], not_tested: tuple[int, ...]
 ) -> None:
-    """What could not be tested, or is not understood, is said and is no fault."""
+    """A check that did not run or has an unknown code is reported, and is no fault."""
     found = device_checks.findings(results(aic={**SOUND, **codes}), ALL, DEVICES)
     assert (found.isolate, found.faulty, found.not_tested) == (isolate, faulty, not_tested)
     assert found.sound is not bool(faulty)
 
 
 def test_a_rank_of_which_less_is_said_than_was_asked_was_not_tested() -> None:
-    """Whether nothing is said of it, or one check is missing."""
+    """A rank without a result, or with one check missing, counts as not tested."""
     told = results(aic={2: "0"})
     assert device_checks.findings(told, {2: (0, 1), 3: (0,)}, DEVICES).not_tested == (2, 3)
 
@@ -147,13 +147,13 @@ def test_what_a_client_says_is_read_as_far_as_it_is_of_ranks() -> None:
 
 
 def test_a_code_that_nobody_knows_says_that_nothing_was_tested() -> None:
-    """With the code as it came."""
+    """The text has the unknown code."""
     (one,) = device_checks.told({"0": {"aic": OpResult(code="77", result="odd")}}, 1).by_rank()[0].values()
     assert (one.code, one.result) == (Code.NOT_RUN, "unknown code 77: odd")
 
 
 def test_the_pods_of_a_node_with_a_fault_go_and_other_processes_that_timed_out_start_again() -> None:
-    """As two faults, of which the ladder mends both."""
+    """The findings are two faults, and the ladder mends both."""
     told = results(aic={**SOUND, 3: "2", 0: "3"})
     nodes, processes = device_checks.faults(device_checks.tested(told, ALL, DEVICES), Layout(2, 2), DEVICES)
     assert (nodes.kind, nodes.node, nodes.pod_ranks, nodes.ranks) == (FaultKind.POD, "n1", (1,), (2, 3))
@@ -162,7 +162,7 @@ def test_the_pods_of_a_node_with_a_fault_go_and_other_processes_that_timed_out_s
 
 
 def test_the_table_of_a_large_job_has_first_what_was_found() -> None:
-    """Within its room, and with the number of all rows."""
+    """The table fits into its room, and has the number of all rows."""
     devices = tuple(DeviceOfRank(rank, rank, f"n{rank}", "0", f"uid-{rank}") for rank in range(2_000))
     told = results(aic={**dict.fromkeys(range(2_000), "0"), 1_999: "2"})
     found = device_checks.tested(told, dict.fromkeys(range(2_000), (0,)), devices)
@@ -171,7 +171,7 @@ def test_the_table_of_a_large_job_has_first_what_was_found() -> None:
 
 
 def test_the_answer_is_worded_as_the_original_words_it() -> None:
-    """With results by node and device."""
+    """The answer has results by node and device."""
     told = results(aic={2: "2", 3: "0"})
     words, _, listed = device_checks.message(device_checks.tested(told, {2: (0,), 3: (0,)}, DEVICES)).partition(",result:")
     assert words == "stress test find fault, isolate node:map[n1:{}]"
@@ -188,7 +188,7 @@ def test_the_answer_is_worded_as_the_original_words_it() -> None:
     [("0", "stress test finish, result:{"), ("3", 'stress test timeout fault, faultRank:[rankId:"2" faultType:"1"],result:{')],
 )
 def test_an_answer_without_a_fault_has_other_words(code: str, words: str) -> None:
-    """As the contract lists them."""
+    """The texts are those that the contract lists."""
     told = results(hccs={2: code})
     assert device_checks.message(device_checks.tested(told, {2: (1,)}, DEVICES)).startswith(words)
 
@@ -203,7 +203,7 @@ def test_the_table_has_a_row_for_each_device_and_check() -> None:
 
 
 def test_results_of_the_largest_job_fit_into_a_payload() -> None:
-    """What found nothing loses its line first; no code is lost."""
+    """Results without a finding lose their text first, and no code is lost."""
     many = {
         rank: {name: OpResult(code="2" if rank == 9_999 else "0", result="x" * 200) for name in ("aic", "hccs")}
         for rank in range(10_000)

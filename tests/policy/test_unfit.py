@@ -1,4 +1,4 @@
-"""Which nodes no new pod goes to, whoever found out what is wrong with them."""
+"""Nodes on which no new pod is put, whichever source reported them."""
 
 import pytest
 
