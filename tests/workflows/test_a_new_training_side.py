@@ -1,4 +1,4 @@
-"""Adding a training side takes a row: policy and modes ask for facts, and never which training side a job has."""
+"""A new training side takes one row of a table: policy and modes ask for facts, and never for the training side of a job."""
 
 import re
 from pathlib import Path

@@ -24,7 +24,7 @@ OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
 
 
 def _ours() -> Job:
-    """A job whose owner says nothing: all is allowed."""
+    """Returns a job whose owner restricts nothing: every strategy is allowed."""
     return a_job(annotations={})
 
 

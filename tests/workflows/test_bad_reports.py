@@ -1,5 +1,5 @@
-"""Reports that make no sense: ranks that the job has not, strategies that nobody ordered or that its owner did not configure; and
-faults of which the training side says nothing. A recovery goes on as if they had not been said."""
+"""Reports that make no sense: ranks that the job does not have, and strategies that were not ordered or not configured. Also
+faults of which the training side reports nothing. A recovery goes on as if such reports had not come."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -43,8 +43,8 @@ def ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
 async def test_ranks_that_the_job_has_not_are_left_out(
     temporal: WorkflowEnvironment, side: Side, allows: str, mode: Mode
 ) -> None:
-    """They are named when training has stopped, and beside the offers: nobody is told of them, and the others are mended. A
-    report of faults that names one is refused."""
+    """Unknown ranks come with the report of the stop and with the offers. They are left out of all orders, and the others are
+    mended. A fault report that names one is refused."""
     async with training(temporal, side(allows), Script(finds=(99,))) as (world, peer):
         peer.broken[77] = "1"
         await peer.report_fault(3)
@@ -56,7 +56,7 @@ async def test_ranks_that_the_job_has_not_are_left_out(
 
 @BOTH
 async def test_the_status_of_a_strategy_that_nobody_ordered_answers_nothing(temporal: WorkflowEnvironment, side: Side) -> None:
-    """It is refused with the contract's code, and the status of what was ordered is waited for."""
+    """The status is refused with the contract's code, and the status of the ordered strategy is waited for."""
     script = Script(resumes=False, went_on="upgrade")
     async with training(temporal, side("recover-in-place"), script) as (world, peer):
         await peer.report_fault(3)
@@ -69,7 +69,7 @@ async def test_the_status_of_a_strategy_that_nobody_ordered_answers_nothing(temp
 
 @BOTH
 async def test_an_offer_that_the_owner_did_not_configure_is_not_taken(temporal: WorkflowEnvironment, side: Side) -> None:
-    """Nor one that means nothing: what is allowed, and offered too, is ordered."""
+    """An offer that means nothing is not taken either. A strategy that is allowed and offered is ordered."""
     script = Script(repairs=("retry", "downgrade", "teleport", "recover"))
     async with training(temporal, side("recover-in-place"), script) as (world, peer):
         await peer.report_fault(3, kind="0")
@@ -82,7 +82,7 @@ async def test_an_offer_that_the_owner_did_not_configure_is_not_taken(temporal: 
 async def test_hardware_starts_a_recovery_by_itself(
     temporal: WorkflowEnvironment, side: Side, told: dict[str, tuple[int, ...]]
 ) -> None:
-    """The training side has reported nothing, and hears of it by the order to stop."""
+    """The training side has reported nothing, and learns of the recovery by the order to stop."""
     job = side("recover")
     cluster = TheirCluster(job)
     async with training(temporal, job, cluster=cluster) as (world, peer):

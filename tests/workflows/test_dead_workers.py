@@ -1,4 +1,4 @@
-"""What a control worker does at its start for recoveries whose worker died."""
+"""Start of a control worker, which takes over the recoveries of a worker that died."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ async def _tasks(workflow: WorkflowHandle[object, object], more_than: int = 0) -
 
 
 async def _waits(workflow: WorkflowHandle[object, object]) -> None:
-    """Until it has nothing to do, and nobody works for it."""
+    """Waits until the workflow has nothing to do and no worker has a task of it."""
     async with asyncio.timeout(30):
         while (now := (await workflow.describe()).raw_description).pending_activities or now.HasField("pending_workflow_task"):
             await asyncio.sleep(0.03)

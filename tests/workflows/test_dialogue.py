@@ -39,7 +39,7 @@ async def test_ours_is_told_that_the_backup_runs(temporal: WorkflowEnvironment) 
 
 
 async def test_with_mindio_an_order_waits_a_second_for_the_answer_to_the_one_before(temporal: WorkflowEnvironment) -> None:
-    """Its client keeps the newest order only: `stop switch` must not overwrite `hot switch`."""
+    """The client of MindIO keeps only the newest order: `stop switch` must not overwrite `hot switch`."""
     async with training(temporal, a_mindio_job(), Script(pauses=False)) as (world, peer):
         front = await world.front(force=True)
         await peer.until(lambda: "hot switch" in peer.orders)
@@ -104,7 +104,7 @@ async def test_with_mindio_the_old_pod_is_gone_before_migration(temporal: Workfl
 
 
 async def test_with_mindio_an_old_pod_that_stays_is_a_failure(temporal: WorkflowEnvironment) -> None:
-    """Within its limit the pod is not gone: `migration` is not ordered, and the job starts anew."""
+    """An old pod that is not gone within its limit is a failure: `migration` is not ordered, and the job is restarted."""
     job = a_mindio_job(limits=Limits(old_pod_deleted=timedelta(seconds=0.4), pods_stopped=timedelta(seconds=0.4)))
     cluster = ScriptedCluster(job)
     cluster.terminating_for_ever.add(cluster.holder(1).metadata.name)
@@ -153,7 +153,7 @@ async def test_an_old_pod_that_cannot_be_deleted_is_a_note(temporal: WorkflowEnv
 
 
 async def test_migration_is_delivered_within_its_limit_or_resuming_fails(temporal: WorkflowEnvironment) -> None:
-    """By default 25 s, less than MindIO's patience; a stream that is away for longer leads to job rescheduling."""
+    """The limit is 25 s by default, less than MindIO's patience. A stream that is away for longer leads to job rescheduling."""
     assert Limits().migration_delivered == timedelta(seconds=25)
     limits = Limits(old_pod_deleted=timedelta(seconds=0.4), migration_delivered=timedelta(seconds=0.8))
     async with training(temporal, a_mindio_job(limits=limits), Script(pauses=False)) as (world, peer):
@@ -214,7 +214,7 @@ async def test_with_mindio_nothing_is_recovered_that_is_not_seen(temporal: Workf
 
 
 async def test_with_mindio_a_status_counts_whoever_brings_it(temporal: WorkflowEnvironment) -> None:
-    """After an outage behind `migration` the report that training resumed is proof enough."""
+    """A report of the resumption after an outage is proof enough, whichever stream brings it."""
     async with training(temporal, a_mindio_job(), Script(resumes=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.carried_out)
@@ -245,7 +245,7 @@ async def _is_lost_with_its_manager(world: Harness) -> None:
 
 
 async def test_a_new_manager_of_ours_hears_the_whole_attempt(temporal: WorkflowEnvironment) -> None:
-    """It knows nothing of the hot switch that is under way: all of its orders are told again, not only the last."""
+    """A new manager does not know the running hot switch: it receives all of its orders again, not only the last one."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -272,7 +272,8 @@ async def test_an_order_waits_for_a_stream_that_is_known_to_have_ended(temporal:
 async def test_with_mindio_a_lost_report_of_the_pause_is_not_waited_for_when_the_pods_have_ended(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """It was lost in an outage: training stands until the library gives up, and the pods end. No 15 minutes are waited."""
+    """The report of the pause was lost in an outage. Training stands until the library gives up and the pods end. The limit of 15
+    minutes is not waited for."""
     job = a_mindio_job(limits=Limits(pause_lost=timedelta(seconds=0.5)))
     async with training(temporal, job, Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
@@ -365,7 +366,8 @@ async def test_an_order_is_repeated_to_a_new_stream_also_when_the_wait_ends_befo
 async def test_an_order_that_is_late_does_not_overtake_the_ones_before_it_on_a_new_stream(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was handed out for the stream of before: a manager that hears of a running pod before the switch would never pause."""
+    """The late order was for the stream before. A manager that received `new pod running` before `hot switch` would never
+    pause."""
     asked, back, tried, deliver = asyncio.Event(), asyncio.Event(), asyncio.Event(), Streams.deliver
 
     async def is_late(self: Streams, order: Order, recovery: str) -> None:

@@ -29,7 +29,8 @@ async def _run_id(world: Harness) -> str | None:
 
 @pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_downgrade_is_durable_and_visible(temporal: WorkflowEnvironment) -> None:
-    """It survives continue-as-new and stands, with its reason, in label, annotation, event, search attribute, status and page."""
+    """The downgrade survives continue-as-new. Label, annotation, event, search attribute, status and page show it with its
+    reason."""
     job, cluster = _without_a_spare()
     async with training(temporal, job, cluster=cluster) as (world, peer):
         first_run = await _run_id(world)
@@ -70,7 +71,7 @@ async def test_an_operator_lifts_it_and_sub_healths_are_judged_again(temporal: W
 
 
 async def test_the_label_of_a_downgrade_is_not_taken_for_the_owners_policy(temporal: WorkflowEnvironment) -> None:
-    """When the job is registered again with the label that we wrote ourselves, lifting still brings the owner's policy back."""
+    """The job is registered again with the label of the downgrade, and lifting still restores the owner's policy."""
     job, cluster = _without_a_spare()
     async with training(temporal, job, cluster=cluster) as (world, _peer):
         await world.fault(sub_health())
@@ -81,7 +82,7 @@ async def test_the_label_of_a_downgrade_is_not_taken_for_the_owners_policy(tempo
 
 
 async def test_a_recovery_that_succeeds_downgrades_nothing(temporal: WorkflowEnvironment) -> None:
-    """After a hot switch the policy, the label and the page are as before."""
+    """A hot switch leaves the policy, the label and the page as they were."""
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(sub_health())
         incident = await world.incident()

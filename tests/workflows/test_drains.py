@@ -1,4 +1,4 @@
-"""A node that is to be left before it is drained: its pods move, and where they cannot the job's owner has the word."""
+"""A node that is to be drained: its pods move first, and where they cannot, the job's owner decides."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -30,7 +30,7 @@ LATER = Limits().drain_again + timedelta(seconds=5)
 
 
 def cordoned(node: str = "node-1") -> Fault:
-    """The node is to be left."""
+    """Returns the fault of a node that is to be left."""
     decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True)
     return sub_health(node=node).model_copy(update={"decided": decided, "pod": "demo-1", "message": "cordoned"})
 
@@ -41,7 +41,7 @@ def a_drained_job(drain: Drain = Drain.WAIT) -> Job:
 
 @asynccontextmanager
 async def the_next_run(world: Harness) -> AsyncIterator[None]:
-    """What happens in it ends this run of the job's workflow; the next one has begun."""
+    """Runs the body in the current run of the job's workflow, and waits until that run has ended and the next one has begun."""
     before = (await world.entity.describe()).run_id
     yield
     async with asyncio.timeout(30):
@@ -105,7 +105,7 @@ async def test_a_sub_healthy_pod_without_a_spare_is_tried_again_where_its_owner_
 
 
 class Silent(ScriptedCluster):
-    """Says how its pods are, and not how they become."""
+    """Cluster that shows how its pods are, and does not report how they change."""
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         yield await self.pods(job_id)
@@ -116,7 +116,7 @@ class Silent(ScriptedCluster):
 async def test_a_cluster_that_says_nothing_of_a_backup_restarts_nobody(
     temporal: WorkflowEnvironment, drain: Drain, *, has_spare: bool
 ) -> None:
-    """As after a long outage: nobody knows that it failed, or that no node is free, and training was not touched."""
+    """The state of the backup is not known, as after a long outage, and training was not touched. No pod is restarted."""
     cluster = Silent(job := a_drained_job(drain))
     cluster.spare, cluster.backup_starts = has_spare, False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -143,7 +143,7 @@ async def test_a_job_may_rather_be_rescheduled_than_hold_a_drain(temporal: Workf
 
 
 async def test_a_job_that_lets_its_pods_go_is_not_tried_again(temporal: WorkflowEnvironment) -> None:
-    """Nothing waits for it."""
+    """The pod is not moved again, since no drain waits for it."""
     cluster = ScriptedCluster(job := a_drained_job(Drain.LET_GO))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -156,15 +156,15 @@ async def test_a_job_that_lets_its_pods_go_is_not_tried_again(temporal: Workflow
 
 @pytest.mark.parametrize("drain", list(Drain))
 async def test_with_a_spare_a_pod_leaves_a_node_before_it_is_drained(temporal: WorkflowEnvironment, drain: Drain) -> None:
-    """By a hot switch, whatever the job says of drains without a spare."""
+    """The pod leaves by a hot switch, whatever the job's setting for drains without a spare."""
     async with training(temporal, a_drained_job(drain)) as (world, _):
         await world.fault(cordoned())
         assert [(one.outcome, one.look_at) for one in (await world.incident()).ladder] == [(Outcome.RECOVERED, "")]
 
 
 async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: WorkflowEnvironment) -> None:
-    """By a queue that would bring it back, or since it was restarted too often: its budget holds the drain as before, and a spare
-    that comes is found."""
+    """The job may not be rescheduled by its queue, or since it was restarted too often. Its budget holds the drain, and a spare
+    that comes later is found."""
     cluster = ScriptedCluster(job := a_drained_job(Drain.RESCHEDULE).model_copy(update={"queue": "Kueue"}))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -181,7 +181,8 @@ async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: Workflo
 
 
 async def test_a_hot_switch_that_a_person_asks_for_keeps_the_drain_held(temporal: WorkflowEnvironment) -> None:
-    """Without a spare it lowered the policy, and so took the job's budget away: the next eviction restarted the job."""
+    """A requested hot switch without a spare does not lower the policy. The job's budget stays, which protects it from the next
+    eviction."""
     cluster = ScriptedCluster(job := a_drained_job())
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -195,7 +196,7 @@ async def test_a_hot_switch_that_a_person_asks_for_keeps_the_drain_held(temporal
 
 
 async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnvironment) -> None:
-    """Who cancels the hot switch keeps the node from being drained, and who drains it would wait without a word."""
+    """A person who cancels the hot switch keeps the node from being drained: an event tells the person who drains it."""
     cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits()}))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -225,7 +226,7 @@ async def test_tries_that_never_reach_the_training_side_are_one_incident(tempora
 async def test_a_node_that_is_uncordoned_while_a_spare_is_sought_costs_nothing(
     temporal: WorkflowEnvironment, drain: Drain
 ) -> None:
-    """No job starts anew for it, and nobody hears of a drain that waits."""
+    """The job is not restarted, and no waiting drain is reported."""
     cluster = ScriptedCluster(job := a_drained_job(drain).model_copy(update={"limits": Limits()}))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -244,8 +245,8 @@ async def test_a_node_that_is_uncordoned_while_a_spare_is_sought_costs_nothing(
 
 @pytest.mark.parametrize("runs", [False, True])
 async def test_a_backup_that_is_drained_itself_costs_no_step(temporal: WorkflowEnvironment, *, runs: bool) -> None:
-    """Of two nodes that are drained at once the second may be where the backup was put. Training was not touched, and the drain
-    of the first goes on with another."""
+    """The backup may be on the second of two nodes that are drained at once. Training was not touched, and the drain of the first
+    node goes on with another backup."""
     cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits(pause_crossing=SOON)}))
     cluster.backup_starts = runs
     async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):

@@ -1,4 +1,4 @@
-"""What the entity does about a mode that fails by itself, is ended from outside, or does not end."""
+"""Reaction of the entity to a mode that fails by itself, is ended from outside, or does not end."""
 
 import asyncio
 from datetime import timedelta
@@ -24,7 +24,7 @@ from workflows.job_rescheduling import JobRescheduling
 
 
 async def _seconds_to_the_last_mode(world: Harness, failed: WorkflowHandle[Any, Any]) -> float:
-    """From the close of the mode that failed to the start of the job rescheduling, by the server's clock."""
+    """Returns the seconds from the close of the failed mode to the start of job rescheduling, by the server's clock."""
     first, second = await failed.describe(), await world.recovery.describe()
     assert first.close_time
     assert second.id != first.id
@@ -32,7 +32,7 @@ async def _seconds_to_the_last_mode(world: Harness, failed: WorkflowHandle[Any, 
 
 
 async def _hot_switch(world: Harness) -> WorkflowHandle[Any, Any]:
-    """The running hot switch."""
+    """Returns the running hot switch."""
     await world.settled(lambda status: status.running is Mode.HOT_SWITCH and bool(status.recovery))
     return world.recovery
 
@@ -65,7 +65,7 @@ async def test_a_mode_that_is_terminated_leads_to_the_last_mode_within_a_second(
 
 
 async def test_a_last_mode_that_is_terminated_is_given_up_and_begun_again(temporal: WorkflowEnvironment) -> None:
-    """Nothing is below the last mode; its end by somebody's hand says nothing about what was wrong, which is looked at anew."""
+    """There is no mode after the last one. Its termination by a person does not show what was wrong, which is judged again."""
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase("training resumes from its last checkpoint")
@@ -76,7 +76,8 @@ async def test_a_last_mode_that_is_terminated_is_given_up_and_begun_again(tempor
 
 
 def _hurried() -> Job:
-    """A hot switch that has 2 s, and half a second to clean up: the clock of a job whose recovery runs cannot be skipped."""
+    """Returns a job whose hot switch has 2 s, and half a second to clean up: the clock cannot be skipped while a recovery
+    runs."""
     short = timedelta(seconds=0.2)
     names = ("order", "absence", "backup_scheduled", "backup_start", "pause", "resume", "old_pod_deleted", "migration_delivered")
     limits: dict[str, Any] = dict.fromkeys(names, short)
@@ -84,7 +85,8 @@ def _hurried() -> Job:
 
 
 async def test_a_mode_beyond_its_deadline_is_cancelled_and_the_last_mode_follows(temporal: WorkflowEnvironment) -> None:
-    """The sum of its limits, and the clean-up: then it is cancelled, and what it says itself does not end the climb."""
+    """The deadline is the sum of the mode's limits and its clean-up. A verdict of the cancelled mode does not keep the next mode
+    from running."""
     async with harness(temporal, _hurried(), modes=(SlowHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         await world.fault(sub_health())
@@ -94,7 +96,7 @@ async def test_a_mode_beyond_its_deadline_is_cancelled_and_the_last_mode_follows
 
 
 async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: WorkflowEnvironment) -> None:
-    """After the time for its cancellation it is terminated, and the last mode follows."""
+    """A mode that has not ended after the time for its cancellation is terminated, and the last mode follows."""
     async with harness(temporal, _hurried(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         await world.fault(sub_health())

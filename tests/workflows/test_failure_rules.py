@@ -1,4 +1,4 @@
-"""What a hot switch does when one of its steps fails: leave training alone, or straight to job rescheduling."""
+"""A hot switch with a failing step either leaves training alone or leads to job rescheduling."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -355,7 +355,8 @@ async def test_a_backup_that_dies_right_after_the_takeover_leads_to_job_reschedu
 async def test_with_mindio_a_backup_whose_end_crosses_the_report_of_the_pause_is_the_same_case(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Its end is seen first and the pause is reported a moment later: training goes on where it was, not from a checkpoint."""
+    """The end of the backup is seen first, and the pause is reported a moment later. Training goes on where it was, not from a
+    checkpoint."""
     job = a_mindio_job(limits=Limits(pause_crossing=timedelta(seconds=20)))
     async with training(temporal, job, Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
@@ -368,7 +369,8 @@ async def test_with_mindio_a_backup_whose_end_crosses_the_report_of_the_pause_is
 
 
 async def test_an_order_that_may_have_been_written_is_taken_back(temporal: WorkflowEnvironment) -> None:
-    """Its gateway never said so: the backup is not started, `stop switch` is ordered, and it is not called untouched."""
+    """The gateway died before it confirmed the order. The backup is not started, `stop switch` is ordered, and training does not
+    count as untouched."""
     job = a_job(limits=Limits(order=timedelta(seconds=0.6), absence=timedelta(seconds=0.6)))
     tried: list[str] = []
 
@@ -413,7 +415,7 @@ async def test_an_old_pod_that_could_not_be_deleted_is_deleted_at_the_promotion(
 
 
 async def test_a_rank_that_is_carried_twice_does_not_hold_job_rescheduling_back(temporal: WorkflowEnvironment) -> None:
-    """It deletes all pods, so that the job is recovered from a lost node; a hot switch of it is still refused."""
+    """Job rescheduling deletes all pods, so that the job is recovered from a lost node. A hot switch is still refused."""
     async with training(temporal, a_job()) as (world, _peer):
         await world.tell(ids.Updates.SIGHTING, Sighting(problems=("pods gpt-1 and gpt-1-hot-0001 both carry pod rank 1",)))
         refused = await (await world.front(force=True)).result()
@@ -450,7 +452,7 @@ async def test_the_end_of_what_was_replaced_is_no_fault_of_the_recovered_job(tem
 
 
 async def test_a_node_that_was_left_is_still_a_fault_for_the_other_pods_on_it(temporal: WorkflowEnvironment) -> None:
-    """It takes another rank with it: the job is restarted."""
+    """The lost node holds another rank too: the job is restarted."""
     async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.carried_out)

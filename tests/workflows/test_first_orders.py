@@ -83,7 +83,7 @@ async def test_an_order_that_is_lost_with_its_receipt_is_given_two_seconds_later
 
 
 async def test_an_order_that_is_late_is_carried_out_once(temporal: WorkflowEnvironment) -> None:
-    """A repair that takes longer than two seconds hears it twice."""
+    """A repair that takes longer than two seconds receives the order twice."""
     goes_on = asyncio.Event()
 
     async def takes_long(_: str) -> None:
@@ -100,7 +100,7 @@ async def test_an_order_that_is_late_is_carried_out_once(temporal: WorkflowEnvir
 
 
 async def test_another_stream_is_told_at_once(temporal: WorkflowEnvironment, lost: list[Order]) -> None:
-    """The gateway died with the order, and the client comes back to another one."""
+    """The gateway died with the order, and the client subscribes at another one."""
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3)
         await world.running()
@@ -152,7 +152,7 @@ async def test_a_mode_that_asks_first_gives_its_own_orders(temporal: WorkflowEnv
 
 
 async def test_only_who_holds_the_stream_gets_the_order(temporal: WorkflowEnvironment) -> None:
-    """An older gateway, which writes none, and one that a client has left."""
+    """An older gateway, which writes no orders, and one that the client has left receive none."""
     of_another = Fault(id="f", kind=FaultKind.PROCESS, ranks=(3,), source="test", session="former")
     for changes in ({"takes_order": False}, {"faults": (of_another,)}):
         async with training(temporal, ours()) as (world, peer):
@@ -163,7 +163,7 @@ async def test_only_who_holds_the_stream_gets_the_order(temporal: WorkflowEnviro
 
 
 async def test_a_fault_in_a_recovery_has_no_order_of_its_own(temporal: WorkflowEnvironment, lost: list[Order]) -> None:
-    """The mode that runs decides."""
+    """The running mode decides about the fault."""
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3)
         await world.running()

@@ -1,4 +1,4 @@
-"""What our identity may not do is named in the verdict, and not tried for ever."""
+"""Calls that our identity may not make are named in the verdict, and not tried for ever."""
 
 from collections.abc import Collection, Sequence
 
@@ -57,7 +57,7 @@ async def test_a_forbidden_backup_pod_leaves_training_alone(temporal: WorkflowEn
 
 
 async def attempts(world: Harness, activity: str) -> list[int]:
-    """Of each of these activities of the first restart: pods that are missing begin another one at once."""
+    """Returns the attempts of these activities in the first restart: missing pods begin another restart at once."""
     restart = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, Mode.JOB_RESCHEDULING))
     events = (await restart.fetch_history()).events
     scheduled = {event.event_id: event.activity_task_scheduled_event_attributes.activity_type.name for event in events}

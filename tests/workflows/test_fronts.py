@@ -23,7 +23,7 @@ from tests.support.harness import Harness, a_job, sub_health, training
 
 
 async def _refusal(front: WorkflowHandle[Any, Any]) -> ApplicationError:
-    """Why a front failed."""
+    """Returns the error with which a front failed."""
     with pytest.raises(WorkflowFailureError) as raised:
         await front.result()
     cause = raised.value.cause
@@ -60,7 +60,7 @@ async def test_a_front_may_have_any_id(temporal: WorkflowEnvironment, workflow_i
 
 
 async def test_a_healthy_pod_moves_only_by_force(temporal: WorkflowEnvironment) -> None:
-    """Without force the verdict is `refused` and says how; with it the pod moves."""
+    """The verdict without force is `refused` and says how to force it. With force the pod moves."""
     async with training(temporal, a_job()) as (world, peer):
         verdict = await (await world.front()).result()
         assert verdict.outcome is Outcome.REFUSED
@@ -71,7 +71,7 @@ async def test_a_healthy_pod_moves_only_by_force(temporal: WorkflowEnvironment) 
 
 
 async def test_a_front_meets_the_same_refusals(temporal: WorkflowEnvironment) -> None:
-    """What policy would refuse is refused to a person as well, with the same reason."""
+    """A request is refused for the same reason as a decision of the policy."""
     async with training(temporal, a_job(capabilities=())) as (world, _peer):
         verdict = await (await world.front(0, force=True)).result()
         assert verdict.outcome is Outcome.REFUSED
@@ -129,7 +129,7 @@ async def test_a_cancellation_before_the_pause_undoes_everything(temporal: Workf
 
 
 async def test_a_cancellation_during_the_creation_of_the_backup_is_no_lack_of_a_spare(temporal: WorkflowEnvironment) -> None:
-    """While the backup waits for a node a cancellation ends in `cancelled`, and the policy is not lowered."""
+    """A cancellation while the backup waits for a node ends in `cancelled`, and the policy is not lowered."""
     async with training(temporal, a_job()) as (world, peer):
         world.cluster.spare = False
         front = await world.front(force=True)
@@ -176,7 +176,7 @@ async def test_a_cancellation_behind_the_pause_does_not_stop_the_next_mode(tempo
 
 
 async def test_a_cancellation_between_two_modes_does_not_stop_the_second(temporal: WorkflowEnvironment) -> None:
-    """It arrives while the downgrade is written: the mode that it is about has ended, and the next one runs."""
+    """The cancellation comes while the downgrade is written. The mode that it is about has ended, and the next one runs."""
     job = a_job()
     cluster = ScriptedCluster(job)
     cluster.takes_metadata.clear()

@@ -1,4 +1,4 @@
-"""What a recovery writes into the histories: each event costs the server some of the time that a burst of faults has."""
+"""Events that a recovery writes into the histories: each costs the server time, which a burst of faults needs."""
 
 import asyncio
 from typing import Any

@@ -28,7 +28,7 @@ async def test_a_sub_healthy_pod_moves_to_a_spare_node(temporal: WorkflowEnviron
 
 
 async def test_no_report_of_the_pause_within_its_limit_leads_to_job_rescheduling(temporal: WorkflowEnvironment) -> None:
-    """After 15 minutes without the report of the pause the mode escalates, and sub-health is ignored from then on."""
+    """The mode escalates after 15 minutes without the report of the pause, and sub-health is ignored from then on."""
     async with harness(temporal, a_job()) as world, world.peer(Script(pauses=False)) as peer:
         await world.first_step()
         await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(sub_health(),)))

@@ -18,7 +18,7 @@ from tests.workflows.support.watched_cluster import WatchedCluster, watched
 LARGE, LARGEST = 1_250, 5_000
 
 EVENTS_OF_JOB, EVENTS_OF_RESTART = 300, 150
-"""Of one incident of a large job. Nothing in it grows with the number of its pods: a busy job is told of them in batches."""
+"""Most events of one incident of a large job, which do not grow with its pods: a busy job is notified of them in batches."""
 
 BACK = timedelta(seconds=5)
 
@@ -78,13 +78,13 @@ async def test_a_pod_of_the_largest_job_is_moved(temporal: WorkflowEnvironment) 
 
 
 async def _is_seen(world: Harness) -> WorkflowHandle[Any, Any]:
-    """Waits until all its pods are seen; the run of its workflow, which lasts until its first incident ends."""
+    """Waits until all its pods are seen. Returns the run of its workflow, which lasts until its first incident ends."""
     await world.settled(lambda status: len(status.state.holders) == world.job.pods and all(status.state.holders))
     return world.client.get_workflow_handle(world.entity.id, run_id=(await world.entity.describe()).run_id)
 
 
 async def _fail(cluster: WatchedCluster, pods: Sequence[Pod]) -> None:
-    """These, not those that a restart makes under their names meanwhile."""
+    """Lets these pods fail, and not those that a restart creates under their names meanwhile."""
     for pod in pods:
         there = cluster.pods_by_name.get(pod.metadata.name)
         if there and there.metadata.uid == pod.metadata.uid:
@@ -97,7 +97,7 @@ async def _events(of: WorkflowHandle[Any, Any]) -> list[HistoryEvent]:
 
 
 async def _back_at_work(of: WorkflowHandle[Any, Any], since: datetime) -> timedelta:
-    """From a moment to the next workflow task that was completed, by the server's clock."""
+    """Returns the time from a moment to the next completed workflow task, by the server's clock."""
     completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
     times = [event.event_time.ToDatetime(UTC) for event in await _events(of) if event.event_type == completed]
     return min(time for time in times if time > since) - since

@@ -46,7 +46,7 @@ def of(world: Harness) -> Maintenances:
 
 
 async def nic_ops(world: Harness, *devices: tuple[str, bool], node: str = "node-1") -> wire.Status:
-    """As a platform asks."""
+    """Asks for a switch of links, as a platform does."""
     message = wire.SwitchNics(jobID=world.job.id)
     message.nicOps[node].dev.extend(device for device, _ in devices)
     message.nicOps[node].op.extend(op for _, op in devices)
@@ -56,7 +56,7 @@ async def nic_ops(world: Harness, *devices: tuple[str, bool], node: str = "node-
 
 
 async def told(world: Harness) -> str:
-    """The one message of the platform's stream."""
+    """Returns the one message of the platform's stream."""
     async with grpc.aio.insecure_channel(world.gateway.address) as channel:
         stream = RecoverStub(channel).SubscribeSwitchNicSignal(wire.SwitchNicRequest(jobID=world.job.id))
         (words,) = [message.msg async for message in stream]
@@ -87,7 +87,8 @@ async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: Wor
 
 
 async def test_a_platform_hears_of_a_failure_before_its_job_trains_again(temporal: WorkflowEnvironment) -> None:
-    """And the same when all is over: the maintenance does not try what was told to have failed."""
+    """The platform is notified before the job trains again. The maintenance does not retry a switch that was reported as
+    failed."""
     async with linked(temporal, a_mindio_job(), Script(switch_results=[False])) as (world, peer):
         world.cluster.pods_start = False
         assert (await nic_ops(world, ("0", True))).code == 0
@@ -113,7 +114,7 @@ async def test_a_maintenance_whose_switch_failed_is_over_also_where_training_goe
 
 
 async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: WorkflowEnvironment) -> None:
-    """Where it takes another pod, that one begins on its first link, and the maintenance hears of it: it is over."""
+    """The pod that replaces the faulty one begins on its first links. The maintenance learns of it, and is over."""
     async with linked(temporal, a_job()) as (world, _):
         await world.look()
         maintenance = await of(world).fail_over(world.job.id, OVER)
@@ -129,7 +130,7 @@ async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: Work
 
 
 async def test_three_days_two_workers_and_a_fault_later_the_links_are_moved_back(temporal: WorkflowEnvironment) -> None:
-    """A signal is enough, from any client of Temporal."""
+    """A signal from any client of Temporal is enough."""
     async with linked(temporal, a_job(annotations={})) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
@@ -146,7 +147,7 @@ async def test_three_days_two_workers_and_a_fault_later_the_links_are_moved_back
 
 
 async def test_devices_return_one_after_the_other(temporal: WorkflowEnvironment) -> None:
-    """What is still on its backup link is waited for."""
+    """Devices that are still on their backup links are waited for."""
     async with linked(temporal, a_job()) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
@@ -172,7 +173,8 @@ async def test_the_same_links_are_not_failed_over_twice(temporal: WorkflowEnviro
 
 
 async def test_who_is_refused_hears_it_once(temporal: WorkflowEnvironment, caplog: pytest.LogCaptureFixture) -> None:
-    """The SDK tells the same failure in a place where nobody reads, and would print it under the command's own words."""
+    """The error is shown once: the SDK reports the same failure a second time, and would print it below the command's own
+    error."""
     async with linked(temporal, a_job()) as (world, _):
         await of(world).fail_over(world.job.id, OVER)
         with pytest.raises(Busy):
@@ -182,7 +184,7 @@ async def test_who_is_refused_hears_it_once(temporal: WorkflowEnvironment, caplo
 
 
 async def test_a_job_that_is_being_recovered_is_not_failed_over(temporal: WorkflowEnvironment) -> None:
-    """It is said with what it is busy, and nothing is left behind."""
+    """The refusal names the running mode, and no maintenance is left behind."""
     async with linked(temporal, a_job(), Script(pauses=False)) as (world, _):
         await world.fault(sub_health())
         await world.running()
@@ -202,7 +204,7 @@ async def test_a_maintenance_whose_links_cannot_be_moved_has_failed_with_the_rea
 
 
 async def test_a_fault_that_interrupts_a_failover_is_mended_and_it_is_tried_again(temporal: WorkflowEnvironment) -> None:
-    """It is the job's business first; nobody has to ask again."""
+    """The fault is recovered first, and the failover is then retried without another request."""
     async with linked(temporal, a_job(annotations={}), Script(switches=False)) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await peer.until(lambda: bool(peer.lists))
@@ -227,7 +229,7 @@ async def test_a_switchback_that_fails_can_be_asked_for_again(temporal: Workflow
 
 
 async def test_a_switchback_waits_for_a_training_side_that_is_away_for_a_moment(temporal: WorkflowEnvironment) -> None:
-    """Its manager or the gateway has just started again: the operator's word is not lost with it."""
+    """The manager or the gateway has just been restarted. The switchback waits for it, and does not get lost."""
     async with linked(temporal, a_job()) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
@@ -245,7 +247,7 @@ async def test_a_switchback_waits_for_a_training_side_that_is_away_for_a_moment(
 
 
 async def _waits(handle: WorkflowHandle[object, object]) -> None:
-    """Until it has asked twice and in vain."""
+    """Waits until the maintenance has asked twice without success."""
     asked = 0
     async for event in handle.fetch_history_events(wait_new_event=True):
         asked += event.HasField("timer_started_event_attributes")
@@ -256,7 +258,7 @@ async def _waits(handle: WorkflowHandle[object, object]) -> None:
 async def test_a_switchback_that_is_refused_again_and_again_ends(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit begins with the wish and not with each try: each is an incident, and they would push out all others."""
+    """The limit begins with the request and not with each try. Each try is an incident, and they would push out all others."""
     monkeypatch.setattr(link_failover, "ABSENCE", timedelta(seconds=3))
     async with linked(temporal, a_job(limits=Limits(order=timedelta(seconds=0.6)))) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
@@ -281,7 +283,7 @@ async def test_a_refusal_that_waiting_does_not_mend_is_said_at_once(temporal: Wo
 
 
 async def test_a_switchback_while_links_are_failed_over_is_refused(temporal: WorkflowEnvironment) -> None:
-    """And one for no maintenance, and for one that is over."""
+    """A switchback without a maintenance, and one for a maintenance that is over, are refused as well."""
     async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
         with pytest.raises(BadInput, match="has none"):
             await of(world).switch_back(world.job.id)
@@ -298,7 +300,7 @@ async def test_a_switchback_while_links_are_failed_over_is_refused(temporal: Wor
 
 
 async def test_a_maintenance_that_is_cancelled_moves_its_links_back(temporal: WorkflowEnvironment) -> None:
-    """Nobody would wait for them."""
+    """The links are moved back, since no workflow would wait for the switchback."""
     async with linked(temporal, a_job()) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
@@ -323,7 +325,7 @@ async def test_a_maintenance_ends_with_its_job(temporal: WorkflowEnvironment) ->
 
 
 async def test_a_platform_moves_links_and_hears_that_they_are_moved(temporal: WorkflowEnvironment) -> None:
-    """By the contract's codes and words, over and back."""
+    """Both directions have the codes and texts of the contract."""
     async with linked(temporal, a_job()) as (world, peer):
         status = await nic_ops(world, ("0", True), ("1", True))
         assert (status.code, status.info) == (0, "switching operation was successfully distributed")
@@ -348,7 +350,7 @@ async def test_a_platform_moves_links_and_hears_that_they_are_moved(temporal: Wo
 async def test_a_platform_that_names_no_device_of_the_job_gets_413(
     temporal: WorkflowEnvironment, dev: tuple[str, ...], op: tuple[bool, ...], node: str, words: str
 ) -> None:
-    """With the field, and nothing is touched."""
+    """The answer names the field, and nothing is touched."""
     async with linked(temporal, a_job()) as (world, peer):
         message = wire.SwitchNics(jobID=world.job.id)
         message.nicOps[node].dev.extend(dev)
@@ -361,7 +363,7 @@ async def test_a_platform_that_names_no_device_of_the_job_gets_413(
 
 
 async def test_a_device_that_another_request_moves_back_is_free_for_the_next_maintenance(temporal: WorkflowEnvironment) -> None:
-    """As a platform does that names both directions in one call: the maintenance that had moved it hears of it, and is over."""
+    """A platform may name both directions in one call. The maintenance that had moved the device learns of it, and is over."""
     async with linked(temporal, a_job()) as (world, peer):
         assert (await nic_ops(world, ("0", True))).code == 0
         assert await told(world) == "switch nic finish"
@@ -377,7 +379,8 @@ async def test_a_device_that_another_request_moves_back_is_free_for_the_next_mai
 
 
 async def test_a_job_ends_no_maintenance_of_another_one(temporal: WorkflowEnvironment) -> None:
-    """A tenant may write into its own job's memory that somebody else's maintenance has moved its ranks."""
+    """A tenant may write into the memory of its own job that another job's maintenance has moved its ranks. That maintenance goes
+    on."""
     async with linked(temporal, a_job()) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
@@ -398,7 +401,7 @@ async def test_a_job_ends_no_maintenance_of_another_one(temporal: WorkflowEnviro
 
 
 async def test_a_platform_that_asks_for_no_switch_hears_of_none(temporal: WorkflowEnvironment) -> None:
-    """As the contract has it: a gRPC error."""
+    """The answer is a gRPC error, as in the contract."""
     async with linked(temporal, a_job()) as (world, _):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await told(world)
@@ -406,7 +409,7 @@ async def test_a_platform_that_asks_for_no_switch_hears_of_none(temporal: Workfl
 
 
 async def test_an_input_that_means_nothing_fails_with_the_field(temporal: WorkflowEnvironment) -> None:
-    """Of a client that starts the workflow by itself."""
+    """The input comes from a client that starts the workflow by itself."""
     async with linked(temporal, a_job()) as (world, _):
         handle = await world.client.start_workflow(
             ids.Workflows.LINK_FAILOVER, {"job": world.job.id}, id=f"failover-{world.job.id}", task_queue=ids.CONTROL_QUEUE
@@ -434,7 +437,7 @@ async def test_an_input_that_means_nothing_fails_with_the_field(temporal: Workfl
     ],
 )
 async def test_an_input_of_another_shape_fails_with_the_field(temporal: WorkflowEnvironment, given: object, words: str) -> None:
-    """It does not stand for ever."""
+    """The workflow fails instead of waiting for ever."""
     async with linked(temporal, a_job()) as (world, _):
         handle = await world.client.start_workflow(
             ids.Workflows.LINK_FAILOVER, given, id=f"failover-{world.job.id}", task_queue=ids.CONTROL_QUEUE
@@ -447,7 +450,7 @@ async def test_an_input_of_another_shape_fails_with_the_field(temporal: Workflow
 
 
 async def test_a_worker_that_dies_while_links_are_moved_costs_nothing(temporal: WorkflowEnvironment) -> None:
-    """Its successor finds the request that was taken, and the answer that came meanwhile."""
+    """The next worker finds the accepted request, and the answer that came meanwhile."""
     async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await peer.until(lambda: bool(peer.lists))

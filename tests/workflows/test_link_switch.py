@@ -1,4 +1,4 @@
-"""A link switch: training pauses, devices use their other link, training goes on; and what happens where one of that fails."""
+"""A link switch: training pauses, devices use their other link, and training goes on. Each of these steps may fail."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ async def linked(env: WorkflowEnvironment, job: Job, script: Script | None = Non
 
 
 async def moved(world: Harness, links: tuple[NodeLinks, ...] = OVER, mode: Mode = Mode.LINK_SWITCH) -> Verdict:
-    """Asks for it, as a client does that knows nothing of maintenances."""
+    """Asks for the switch, as a client does that knows nothing of maintenances."""
     request = ModeRequest(mode=mode, links=links)
     verdict: Verdict = await world.entity.execute_update(ids.Updates.RECOVER, request, result_type=Verdict)
     return verdict
@@ -82,7 +82,7 @@ async def test_devices_are_moved_and_moved_back_while_training_pauses(temporal: 
 async def test_a_list_that_means_nothing_is_refused(
     temporal: WorkflowEnvironment, links: tuple[NodeLinks, ...], words: str
 ) -> None:
-    """By the field, before anything is stored."""
+    """The error names the field, and nothing is stored."""
     async with linked(temporal, a_job()) as (world, peer):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await moved(world, links)
@@ -115,7 +115,7 @@ async def test_a_device_that_the_job_has_not_is_refused(
 
 
 async def test_mindspore_needs_its_process_recovery_in_the_pods(temporal: WorkflowEnvironment) -> None:
-    """Without TASKD_PROCESS_ENABLE=on its manager hears no order."""
+    """The manager receives no order without TASKD_PROCESS_ENABLE=on."""
     job = a_mindio_job(framework=Framework.MINDSPORE)
     async with training(temporal, job) as (world, _):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -135,7 +135,7 @@ async def test_a_switch_that_fails_on_one_rank_leaves_training_on_the_links_of_b
 
 
 async def test_training_that_cannot_pause_goes_on(temporal: WorkflowEnvironment) -> None:
-    """At its last step there is no boundary to stand at."""
+    """Training at its last step has no step boundary left at which it could pause."""
     async with linked(temporal, a_job(), Script(pause_code=499)) as (world, peer):
         verdict = await moved(world)
         assert (verdict.outcome, peer.carried_out) == (Outcome.IGNORED, ["pause_train"])
@@ -197,7 +197,7 @@ async def test_a_switch_that_nobody_reports_is_undone_by_going_on(temporal: Work
 
 
 async def test_a_training_side_that_cannot_go_on_starts_again(temporal: WorkflowEnvironment) -> None:
-    """Its answer to `continue` is 406, and it blames nobody."""
+    """The answer to `continue` is 406 and names no faulty rank, so that the job is restarted."""
     async with linked(temporal, a_job(), Script(continue_codes=[406])) as (world, _):
         await begun(world)
         incident = await world.restarted()
@@ -205,7 +205,7 @@ async def test_a_training_side_that_cannot_go_on_starts_again(temporal: Workflow
 
 
 async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -> None:
-    """What mends it is tried at once, and is not a restart."""
+    """The mode that mends the fault runs at once, and is not a restart."""
     async with linked(temporal, a_job(annotations={}), Script(switches=False)) as (world, peer):
         await begun(world)
         await peer.until(lambda: bool(peer.lists))
@@ -275,7 +275,7 @@ async def test_with_mindio_a_fault_behind_a_switch_that_failed_is_mended_first(t
 
 @pytest.mark.parametrize("job", [a_job, a_mindio_job], ids=["ours", "mindio"])
 async def test_training_goes_on_where_nobody_listens_for_links(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
-    """Its manager has subscribed to orders alone: nothing is switched, so that it can be told to continue."""
+    """The manager has subscribed to orders only. Nothing is switched, so that it can be told to continue."""
     async with training(temporal, job()) as (world, peer):
         await begun(world)
         await world.phase("links are switched")

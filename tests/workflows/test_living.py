@@ -1,4 +1,4 @@
-"""The list of workflows, where none that lives may be missed."""
+"""List of workflows in which no running one may be missing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -39,7 +39,8 @@ class AtOnce:
 
 
 async def test_a_workflow_that_has_just_continued_as_new_is_listed_by_its_run_before_too(temporal: WorkflowEnvironment) -> None:
-    """Which may be the only one that is listed already. One that has ended is not listed, nor is one of another type."""
+    """The run before may be the only one that is listed already. A workflow that has ended is not listed, nor is one of another
+    type."""
     client, name = temporal.client, f"again-{uuid4()}"
     runner = UnsandboxedWorkflowRunner()
     async with Worker(client, task_queue=name, workflows=[Again, AtOnce], workflow_runner=runner):

@@ -1,4 +1,4 @@
-"""A job's workflow that is lost (somebody terminated it) is registered again and goes on; one that is cancelled does not care."""
+"""A lost workflow of a job (one that was terminated) is registered again and goes on. One that is cancelled ignores that."""
 
 import asyncio
 import uuid
@@ -47,7 +47,7 @@ async def _training(
 
 
 def _remembered(cluster: ScriptedCluster) -> Remembered:
-    """What stands on the job's object."""
+    """Returns the memory that is written on the job's object."""
     return Remembered.model_validate_json(cluster.labels.get(MEMORY) or "{}")
 
 
@@ -68,7 +68,7 @@ async def _lost_and_registered_again(world: Harness) -> None:
 
 
 async def _register(world: Harness, *, observe: bool = False) -> None:
-    """As the watcher does, with what the job's object says by now."""
+    """Registers the job as the watcher does, with the annotations that its object has now."""
     written = {key: text for key, text in world.cluster.labels.items() if text is not None}
     found = await world.cluster.job(world.job.id)
     shown = _shown(world, found.model_copy(update={"metadata": found.metadata.model_copy(update={"annotations": written})}))
@@ -82,7 +82,7 @@ async def _register(world: Harness, *, observe: bool = False) -> None:
 
 
 async def test_a_job_whose_workflow_was_lost_is_recovered_as_before(temporal: WorkflowEnvironment) -> None:
-    """Its gateway offers stream and first step again; incidents are counted on, and the next fault is recovered."""
+    """The gateway offers stream and first step again. Incidents are counted on, and the next fault is recovered."""
     async with _training(temporal, a_job()) as (world, peer):
         await world.fault(sub_health())
         await world.incident(1)
@@ -103,14 +103,15 @@ def _without_a_spare() -> tuple[Job, ScriptedCluster]:
 
 
 async def _downgraded(world: Harness) -> str:
-    """A hot switch that finds no spare lowers the policy; why, as it stands on the job's object."""
+    """Returns the reason of a downgrade, as the job's object has it: a hot switch finds no spare and lowers the policy."""
     await world.fault(sub_health())
     await world.incident(1)
     return (await _noted(world, lambda known: bool(known.downgrade) and not known.recovery)).downgrade
 
 
 async def test_a_downgrade_outlives_the_jobs_workflow_and_is_lifted_afterwards(temporal: WorkflowEnvironment) -> None:
-    """With its reason and the policy before it: sub-health stays ignored until an operator lifts it, and then the pod moves."""
+    """The downgrade keeps its reason and the policy before it. Sub-health stays ignored until an operator lifts it, and then the
+    pod moves."""
     job, cluster = _without_a_spare()
     async with _training(temporal, job, cluster=cluster) as (world, _peer):
         reason = await _downgraded(world)
@@ -235,8 +236,8 @@ async def test_recoveries_of_which_the_cluster_took_no_note_are_found_one_after_
 
 
 async def test_a_hot_switch_that_is_lost_before_the_pause_is_undone(temporal: WorkflowEnvironment) -> None:
-    """Nobody could take its verdict: it is cancelled with the job's workflow, training was never touched, and the sub-health that
-    is told again is recovered."""
+    """The hot switch is cancelled with the job's workflow, which could not take its verdict. Training was never touched, and the
+    sub-health is recovered when it is reported again."""
     async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         before = dict(world.cluster.pods_by_name)
         await world.fault(sub_health())
@@ -338,8 +339,8 @@ async def _is_swept(world: Harness, recovery: WorkflowHandle[Any, Any]) -> None:
 
 
 async def test_a_job_rescheduling_that_is_lost_goes_to_its_end(temporal: WorkflowEnvironment) -> None:
-    """It has stopped the pods, and one of its kind is enough: it hears of the first step, not of that of the life before, and its
-    restart counts."""
+    """The restart goes on, and no second one begins. It receives the first step of the new life, and not the one of the life
+    before. It counts as a restart."""
     job = a_job()
     cluster = ScriptedCluster(job)
     cluster.pods_are_placed = False
@@ -362,7 +363,7 @@ async def test_a_job_rescheduling_that_is_lost_goes_to_its_end(temporal: Workflo
 
 
 async def test_a_lost_job_rescheduling_that_ended_cancelled_is_swept(temporal: WorkflowEnvironment) -> None:
-    """It was cancelled with the job's workflow while the cluster did not answer: the job may be without pods."""
+    """The restart was cancelled with the job's workflow while the cluster did not answer: the job may be without pods."""
     async with _training(temporal, a_job()) as (world, _peer):
         world.cluster.unreachable = True
         await world.fault(node_fault("node-0"))
@@ -388,7 +389,7 @@ async def test_what_is_no_recovery_of_the_job_is_not_waited_for(temporal: Workfl
 
 
 async def test_a_job_that_is_only_observed_by_now_is_not_swept(temporal: WorkflowEnvironment) -> None:
-    """What would be done is shown once, and nothing is written any more."""
+    """The decision is shown once, and nothing is written any more."""
     async with _training(temporal, a_job()) as (world, _peer):
         lost = ids.recovery_workflow(world.job, 1, Mode.HOT_SWITCH)
         world.cluster.labels[MEMORY] = Remembered(job=world.job.id, incidents=1, recovery=lost).model_dump_json()

@@ -22,7 +22,7 @@ from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, harness
 
 
 async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
-    """By default nothing is done, since training itself is not disturbed; the job's page and an event say what is lost."""
+    """The default is to do nothing, since training itself is not disturbed. Page and event say what is lost."""
     async with training(temporal, a_mindio_job()) as (world, peer):
         await peer.restart_manager()
         event = await world.event("ManagerLost")
@@ -48,7 +48,7 @@ async def test_a_manager_that_is_found_lost_by_a_look_is_told_too(temporal: Work
 
 
 async def test_a_job_whose_manager_was_lost_is_not_hot_switched(temporal: WorkflowEnvironment) -> None:
-    """Its manager knows no rank, and tells of no pause: a switch would wait for it, and then restart a job that trains."""
+    """The manager knows no rank and reports no pause. A switch would wait for it, and then restart a job that trains."""
     async with training(temporal, a_mindio_job()) as (world, peer):
         await peer.restart_manager()
         await world.event("ManagerLost")
@@ -121,7 +121,7 @@ async def test_a_manager_that_nobody_starts_again_before_training_pauses_ends_no
 
 
 async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment) -> None:
-    """Its stream comes from the address of before, and proves nothing: the cluster tells what became of it."""
+    """The stream comes from the old address, which proves nothing. The cluster shows that the manager is another process."""
     async with training(temporal, a_mindio_job(), Script(resumes=False)) as (world, peer):
         await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
         await world.fault(sub_health())
@@ -165,7 +165,7 @@ async def test_a_lost_manager_restarts_the_job_that_asks_for_it(temporal: Workfl
 
 
 async def test_a_restart_of_the_job_brings_another_manager_by_itself(temporal: WorkflowEnvironment) -> None:
-    """Its ranks are as new as it is: nothing is lost."""
+    """The ranks are as new as the manager: nothing is lost."""
     async with training(temporal, a_mindio_job(manager_lost=ManagerLost.RESTART)) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase("training resumes from its last checkpoint")
@@ -184,7 +184,7 @@ async def test_our_own_manager_may_be_another_process_at_any_time(temporal: Work
 
 
 def test_what_is_done_about_a_lost_manager_is_one_of_two_words() -> None:
-    """When the next checkpoint is written cannot be seen: nothing can wait for it, and the refusal says what is accepted."""
+    """The time of the next checkpoint cannot be seen, so that nothing can wait for it. The refusal says what is accepted."""
     metadata = ObjectMeta(name="gpt", uid="uid", annotations={MANAGER_LOST: "restart"})
     wanted = JobObject(metadata=metadata, spec=JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("train",))))
     assert job_of(wanted, Limits()).manager_lost is ManagerLost.RESTART

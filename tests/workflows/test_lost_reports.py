@@ -48,7 +48,7 @@ def _ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
 
 
 ABSENCE = timedelta(seconds=170)
-"""Unlike every other limit."""
+"""Limit of an absence that differs from every other limit."""
 
 CASES = [
     ("0", "retry", "the step is repeated", Mode.ONLINE_RETRY),
@@ -215,7 +215,7 @@ async def test_training_is_asked_again_where_its_answer_is_lost_too(temporal: Wo
 
 
 async def test_a_paused_client_that_is_away_is_told_to_go_on_when_it_comes_back(temporal: WorkflowEnvironment) -> None:
-    """The client bears that at any time of its pause; its job was restarted after 25 s."""
+    """The client accepts that at any time of its pause. The job is not restarted after 25 s."""
     async with training(temporal, _job(), Script(switches=False)) as (world, peer):
         await _switches_links(world, peer)
         await peer.until(lambda: bool(peer.lists))

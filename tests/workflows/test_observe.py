@@ -1,4 +1,4 @@
-"""A job that is only observed: what would be done is decided and shown, and nothing is ordered."""
+"""A job that is only observed: decisions are made and shown, and nothing is ordered."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,17 +27,18 @@ HOT_SWITCH = "would run hot switch (pod rank 1), then job rescheduling if that f
 
 
 def untouched(world: Harness) -> bool:
-    """No pod, no label and no policy was written."""
+    """Returns whether no pod, no label and no policy was written."""
     return (world.cluster.writes, world.cluster.labels) == ([], {})
 
 
 async def observes(world: Harness, *, observe: bool = True) -> None:
-    """The job is registered anew, as when its namespace or its installation changed."""
+    """Registers the job again, as when its namespace or its installation changed."""
     await register(world.client, world.job.model_copy(update={"observe": observe}))
 
 
 async def test_a_sub_health_is_decided_and_shown(temporal: WorkflowEnvironment) -> None:
-    """Without a stream and a step: event, history and judgement say what would run, and what would have to hold for it."""
+    """A job without a stream and a step has the decision in event, history and judgement. It names the mode and its
+    conditions."""
     async with harness(temporal, a_job(observe=True)) as world:
         await world.fault(sub_health())
         incident = await world.incident()
@@ -147,7 +148,7 @@ async def test_a_downgrade_is_not_lifted_while_the_job_is_only_observed(temporal
 
 
 async def test_it_shows_that_it_is_only_observed(temporal: WorkflowEnvironment) -> None:
-    """In the list of jobs, on the job's page, and in the Temporal UI; and not any more when it may be touched."""
+    """The list of jobs, the job's page and the Temporal UI show it, and no longer do when the job may be touched."""
     async with harness(temporal, a_job(observe=True)) as world:
         assert await _phase(world) == "observed"
         details = await _details(world)
@@ -165,7 +166,7 @@ async def test_it_shows_that_it_is_only_observed(temporal: WorkflowEnvironment) 
 
 
 async def _phase(world: Harness) -> str | None:
-    """What `rekindle jobs` shows as the job's state."""
+    """Returns the state that `rekindle jobs` shows for the job."""
     return (await world.entity.describe()).typed_search_attributes.get(Attributes.PHASE)
 
 

@@ -27,7 +27,7 @@ async def _is_refused(workflow: WorkflowHandle[Any, Any], update: str, arguments
 async def test_an_update_that_means_nothing_is_refused_and_the_job_lives(
     temporal: WorkflowEnvironment, arguments: list[object]
 ) -> None:
-    """Its sender is told; a fault that comes then is recovered, and nothing of it stays in the state."""
+    """The sender receives an error, and the state stays as it was. A fault that comes afterwards is recovered."""
     async with training(temporal, a_job()) as (world, _peer):
         before = (await world.status()).state
         for update in TAKING:
@@ -39,7 +39,8 @@ async def test_an_update_that_means_nothing_is_refused_and_the_job_lives(
 
 @pytest.mark.parametrize("arguments", ODD)
 async def test_a_signal_that_means_nothing_is_dropped(temporal: WorkflowEnvironment, arguments: list[object]) -> None:
-    """It is in the history for good: a job's workflow that failed over it would fail for ever, and a recovery ends its mode."""
+    """A signal stays in the history: a job's workflow that failed over it would fail for ever. A running recovery ends its mode
+    all the same."""
     async with training(temporal, a_job()) as (world, _peer):
         for signal in TOLD:
             await world.entity.signal(signal, args=arguments)

@@ -1,4 +1,4 @@
-"""The opening of a fault recovery: its orders, its reports, and what is made of faults that come and go meanwhile."""
+"""The opening of a fault recovery: its orders, its reports, and its reaction to faults that come and go meanwhile."""
 
 from datetime import timedelta
 
@@ -26,7 +26,8 @@ async def test_the_opening_is_the_recorded_one_message_by_message(temporal: Work
 
 @pytest.mark.parametrize(("kind", "timeout"), [("0", 0), ("2", 33)], ids=["memory", "network"])
 async def test_a_fault_that_may_be_retried_ends_no_process(temporal: WorkflowEnvironment, kind: str, timeout: int) -> None:
-    """It is announced as it is, without pods and without settling; a network gets time to find other routes."""
+    """The fault is announced with its type, without pods and without a settling time. A network fault has time to find other
+    routes."""
     job = mindio(settle=timedelta(seconds=10), release=timedelta(seconds=10))
     async with opening(temporal, job) as (world, peer):
         await peer.report_fault(3, kind=kind)
@@ -48,7 +49,7 @@ async def test_faults_of_both_types_are_normal_faults(temporal: WorkflowEnvironm
 
 
 async def test_the_training_side_waits_for_its_next_order_as_long_as_it_says(temporal: WorkflowEnvironment) -> None:
-    """MindIO for 30 s from its report; ours for as long as it takes."""
+    """MindIO waits for 30 s from its report, and ours without a limit."""
     async with opening(temporal, mindio()) as (world, peer):
         await peer.report_fault(3)
         found = await opened(world)
@@ -59,7 +60,7 @@ async def test_the_training_side_waits_for_its_next_order_as_long_as_it_says(tem
 
 
 async def test_ours_is_waited_for_and_waits_for_as_long_as_it_takes(temporal: WorkflowEnvironment) -> None:
-    """Its report that was lost is said again when its stream comes back, and the opening goes on behind it."""
+    """Ours repeats a lost report when its stream comes back, and the opening goes on afterwards."""
     async with opening(temporal, a_job(annotations={}), Script(stops=False)) as (world, peer):
         await world.fault(Fault(id="p", kind=FaultKind.PROCESS, ranks=(3,), seen_at=NOW, source="test"))
         await peer.until(lambda: peer.state != "trains")
@@ -72,7 +73,7 @@ async def test_ours_is_waited_for_and_waits_for_as_long_as_it_takes(temporal: Wo
 
 
 async def test_a_second_fault_before_the_announcement_is_announced_with_the_first(temporal: WorkflowEnvironment) -> None:
-    """It may come in a report of its own, or be named when training has stopped."""
+    """The second fault may have a report of its own, or be named in the report of the stop."""
     async with opening(temporal, mindio(), Script(stops=False)) as (world, peer):
         await peer.report_fault(3)
         await peer.until(lambda: peer.state != "trains")
@@ -84,7 +85,8 @@ async def test_a_second_fault_before_the_announcement_is_announced_with_the_firs
 
 
 async def test_a_second_fault_behind_the_announcement_is_told_to_the_mode(temporal: WorkflowEnvironment) -> None:
-    """As recorded: the training side names it beside its offers. It is not announced again; the next order names its pod."""
+    """The training side names the second fault beside its offers, as recorded. It is not announced again, and the next order
+    names its pod."""
     async with opening(temporal, mindio(), Script(finds=(0,))) as (world, peer):
         await peer.report_fault(3)
         found = await opened(world)
@@ -108,7 +110,7 @@ async def test_a_pod_that_was_replaced_is_not_told_to_leave(temporal: WorkflowEn
 
 
 async def test_a_cluster_that_does_not_answer_costs_its_limit_and_no_exit_order(temporal: WorkflowEnvironment) -> None:
-    """Nobody is told to leave who is not known to be there."""
+    """A pod is told to leave only if it is known to be there."""
     async with opening(temporal, mindio(look=SHORT), Script(stops=False)) as (world, peer):
         await peer.report_fault(3)
         await peer.until(lambda: peer.state != "trains")
@@ -119,7 +121,7 @@ async def test_a_cluster_that_does_not_answer_costs_its_limit_and_no_exit_order(
 
 
 async def test_a_fault_that_heals_before_the_announcement_is_not_announced(temporal: WorkflowEnvironment) -> None:
-    """A node that came back: training has stopped, and is offered to repeat its step."""
+    """A node came back: training has stopped, and may repeat its step."""
     async with opening(temporal, mindio(), Script(stops=False)) as (world, peer):
         fault = node_fault("node-1").model_copy(update={"pod_ranks": (1,)})
         await world.fault(fault)

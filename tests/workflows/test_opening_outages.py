@@ -1,4 +1,4 @@
-"""The opening of a fault recovery when reports are lost or repeated, streams are cut, managers and pods lost, modes change."""
+"""The opening of a fault recovery with lost or repeated reports, cut streams, lost managers and pods, and changes of mode."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,14 +20,14 @@ LONG = timedelta(seconds=20)
 
 
 async def _cut_when(peer: ScriptedPeer, state: str) -> None:
-    """Its stream is cut when it is in a state, and comes back."""
+    """Cuts the stream of the peer when it is in this state, and attaches it again."""
     await peer.until(lambda: peer.state == state)
     await peer.cut()
     await peer.attach()
 
 
 async def test_behind_a_lost_report_of_the_stop_mindio_is_told_the_faults(temporal: WorkflowEnvironment) -> None:
-    """It never repeats a report, and waits for the next order: after an outage the opening goes forward."""
+    """MindIO never repeats a report, and waits for the next order: after an outage the opening goes on."""
     async with opening(temporal, mindio(), Script(loses={"stop complete"})) as (world, peer):
         await peer.report_fault(3)
         await _cut_when(peer, STOPPED)
@@ -37,7 +37,7 @@ async def test_behind_a_lost_report_of_the_stop_mindio_is_told_the_faults(tempor
 
 
 async def test_behind_lost_offers_mindio_is_presumed_to_offer_recover(temporal: WorkflowEnvironment) -> None:
-    """It is not asked again, since it would not answer."""
+    """MindIO is not asked again, since it would not answer."""
     async with opening(temporal, mindio(), Script(loses={"strategies"})) as (world, peer):
         await peer.report_fault(3)
         await _cut_when(peer, ANNOUNCED)
@@ -51,7 +51,8 @@ async def test_behind_lost_offers_mindio_is_presumed_to_offer_recover(temporal: 
 async def test_a_stream_that_is_cut_costs_no_order_and_no_report(
     temporal: WorkflowEnvironment, job: Callable[[], Job], state: str
 ) -> None:
-    """Before the stop, while it is awaited, and while the offers are: every order is carried out once, with one uuid."""
+    """The stream is cut before the stop, during the wait for it, or during the wait for the offers. Every order is carried out
+    once, with one uuid."""
     async with opening(temporal, job(), Script(stops=False, answers_faults=False)) as (world, peer):
         if state == TRAINS:
             await peer.cut()
@@ -84,7 +85,7 @@ async def test_repeated_reports_are_one_report(temporal: WorkflowEnvironment, jo
 
 
 async def test_the_next_mode_begins_with_what_this_one_learnt(temporal: WorkflowEnvironment) -> None:
-    """It orders nothing of the opening again; a report that is repeated into it is known."""
+    """The next mode repeats no order of the opening. A report that is repeated to it is known."""
     async with opening(temporal, mindio()) as (world, peer):
         await world.fault(sub_health())
         await peer.report_fault(3)
@@ -100,7 +101,7 @@ async def test_the_next_mode_begins_with_what_this_one_learnt(temporal: Workflow
 
 
 async def test_a_report_that_is_too_late_for_one_mode_is_read_by_the_next(temporal: WorkflowEnvironment) -> None:
-    """It answers the attempt, which both have in common."""
+    """The report answers the attempt, which both modes have in common."""
     async with opening(temporal, mindio(offers=SHORT), Script(answers_faults=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.report_fault(3)
@@ -133,7 +134,7 @@ async def test_the_answers_of_one_attempt_are_not_taken_for_those_of_another(tem
 
 @pytest.mark.parametrize("state", [STOPPED, ANNOUNCED])
 async def test_with_mindio_the_attempt_ends_with_its_manager(temporal: WorkflowEnvironment, state: str) -> None:
-    """Another process knows nothing of it: only a restart is left."""
+    """The new process does not know the attempt: only a restart is left."""
     script = Script(stops=state != STOPPED, answers_faults=False)
     async with opening(temporal, mindio(), script) as (world, peer):
         await peer.report_fault(3)
@@ -145,7 +146,7 @@ async def test_with_mindio_the_attempt_ends_with_its_manager(temporal: WorkflowE
 
 
 async def test_training_that_cannot_be_stopped_is_restarted(temporal: WorkflowEnvironment) -> None:
-    """404: its processes were not started; nothing is announced to it."""
+    """The code 404 says that the processes were not started: nothing is announced."""
     async with opening(temporal, mindio(), Script(stop_code=404)) as (world, peer):
         await peer.report_fault(3)
         found = await verdict(world)
@@ -155,7 +156,7 @@ async def test_training_that_cannot_be_stopped_is_restarted(temporal: WorkflowEn
 
 @pytest.mark.parametrize(("limit", "report"), [("stop", "stop complete"), ("offers", "strategies")])
 async def test_a_report_that_never_comes_ends_the_opening(temporal: WorkflowEnvironment, limit: str, report: str) -> None:
-    """At its limit, 15 minutes by default."""
+    """The opening ends at the limit of the report, which is 15 minutes by default."""
     async with opening(temporal, mindio(**{limit: SHORT}), Script(loses={report})) as (world, peer):
         await peer.report_fault(3)
         found = await verdict(world)
@@ -163,7 +164,7 @@ async def test_a_report_that_never_comes_ends_the_opening(temporal: WorkflowEnvi
 
 
 async def test_a_client_that_does_not_come_back_has_left(temporal: WorkflowEnvironment) -> None:
-    """MindIO waits for 30 s: behind that nobody carries out an order, and nothing is waited for."""
+    """MindIO waits for 30 s. After that no order would be carried out, and nothing is waited for."""
     job = mindio(look=SHORT, next_order=timedelta(seconds=0.5))
     async with opening(temporal, job, Script(stops=False)) as (world, peer):
         await peer.report_fault(3)
@@ -183,7 +184,7 @@ async def test_nobody_is_waited_for_when_every_pod_is_lost(temporal: WorkflowEnv
 
 
 async def test_an_order_that_cannot_be_delivered_ends_the_opening(temporal: WorkflowEnvironment) -> None:
-    """Its limit is the patience of the training side."""
+    """The limit of the order is the patience of the training side."""
     async with opening(temporal, mindio(order=SHORT)) as (world, peer):
         await peer.cut()
         await peer.report_fault(3)

@@ -64,7 +64,7 @@ async def test_every_payload_has_an_example() -> None:
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 @pytest.mark.same_path("every payload of a largest job")
 async def test_every_payload_of_the_largest_jobs_is_small(job: Job) -> None:
-    """With a quarter of the pods failed, with all of them Pending, and with names and texts as long as they may be."""
+    """The job has a quarter of its pods failed, or all of them Pending. Names and texts are as long as they may be."""
     converter = pydantic_data_converter.payload_converter
     sizes: dict[str, int] = {}
     for example in await examples(job):

@@ -31,7 +31,7 @@ async def declined(world: Harness, count: int) -> JobStatus:
 
 
 async def test_a_sub_health_waits_until_the_problems_are_over(temporal: WorkflowEnvironment) -> None:
-    """It is declined with the first problem, and hot-switched when there is none any more; both are events."""
+    """The sub-health is declined with the first problem, and hot-switched when there is none any more. Both are events."""
     async with training(temporal, a_job()) as (world, peer):
         await problems(world, UNRANKED, OUTSIDE)
         await world.fault(sub_health())
@@ -60,7 +60,8 @@ async def test_a_refusal_is_recorded_again_after_an_incident(temporal: WorkflowE
 
 
 async def test_a_real_fault_waits_until_the_problems_are_over(temporal: WorkflowEnvironment) -> None:
-    """It is declined once for each reason, stands, and is an incident together with a second one when the problems are over."""
+    """The fault is declined once for each reason, and stands. It is one incident with a second fault when the problems are
+    over."""
     async with training(temporal, a_job()) as (world, _peer):
         await problems(world, UNRANKED)
         await world.fault(node_fault("node-0", "first"))

@@ -31,7 +31,7 @@ LOST = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown", mes
 
 
 def ours(**limits: timedelta) -> Job:
-    """Whose owner says nothing: all is allowed."""
+    """Returns a job whose owner restricts nothing: every strategy is allowed."""
     return a_job(annotations={}, limits=Limits(**limits))
 
 
@@ -57,8 +57,8 @@ async def _stands_no_more(world: Harness, peer: ScriptedPeer) -> None:
 async def test_a_memory_fault_is_mended_by_repeating_the_step(
     temporal: WorkflowEnvironment, job: Callable[[], Job], asked: list[str]
 ) -> None:
-    """Ours stands, and is told to retry; MindIO is stopped and asked before. With one uuid, each order once; no pod is touched
-    and no step is lost."""
+    """Ours stands, and receives the order to retry. MindIO is stopped and asked first. Each order is given once, under one uuid;
+    no pod is touched and no step is lost."""
     async with training(temporal, job()) as (world, peer):
         await peer.report_fault(3, kind="0")
         incident = await world.incident()
@@ -75,7 +75,7 @@ async def test_a_memory_fault_is_mended_by_repeating_the_step(
 async def test_a_process_that_died_starts_again_in_its_pod(
     temporal: WorkflowEnvironment, job: Callable[[], Job], asked: list[str]
 ) -> None:
-    """`recover` with the words of an in-place recovery; no pod is told to leave, and none is deleted."""
+    """The order is that of an in-place recovery. No pod is told to leave, and none is deleted."""
     async with training(temporal, job()) as (world, peer):
         await peer.report_fault(3)
         incident = await world.incident()
@@ -106,7 +106,7 @@ async def test_a_recovery_is_started_with_the_name_of_its_first_phase(
 
 
 async def test_ours_is_told_of_the_ranks_that_are_faulty_alone(temporal: WorkflowEnvironment) -> None:
-    """Their neighbours in the pod live and keep their state: neither do they leave, nor does the pod."""
+    """Other ranks of the pod live and keep their state. They do not leave, and neither does the pod."""
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3)
         await world.incident()
@@ -124,7 +124,7 @@ async def test_what_the_owner_does_not_allow_is_not_tried(temporal: WorkflowEnvi
 
 
 async def test_a_retry_that_fails_leads_to_a_restart_of_the_process(temporal: WorkflowEnvironment) -> None:
-    """With ours every mode can follow every other, under a new uuid; its order names the fault as a normal one."""
+    """Every mode of ours can follow every other, under a new uuid. The order of the restart names the fault as a normal one."""
     async with training(temporal, ours(), Script(statuses=[406])) as (world, peer):
         await peer.report_fault(3, kind="0")
         incident = await world.incident()
@@ -137,7 +137,7 @@ async def test_a_retry_that_fails_leads_to_a_restart_of_the_process(temporal: Wo
 
 @pytest.mark.parametrize(("code", "second"), [(405, IN_PLACE), (499, RESTART), (406, RESTART)])
 async def test_mindio_bears_another_strategy_behind_405_only(temporal: WorkflowEnvironment, code: int, second: Mode) -> None:
-    """Behind any other code of a retry that failed, it would leave at another announcement."""
+    """MindIO would leave at another announcement after any other code of a failed retry."""
     async with training(temporal, mindio(), Script(statuses=[code])) as (world, peer):
         await peer.report_fault(3, kind="0")
         if second is RESTART:
@@ -169,7 +169,7 @@ async def test_a_second_fault_during_a_repair_is_mended_with_the_first(temporal:
 
 
 async def test_a_fault_behind_the_answer_of_a_repair_is_an_incident_of_its_own(temporal: WorkflowEnvironment) -> None:
-    """It grew from the first one, and is not taken for it."""
+    """The fault extends the one that was repaired, and begins an incident all the same."""
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3)
         await world.incident()
@@ -179,8 +179,8 @@ async def test_a_fault_behind_the_answer_of_a_repair_is_an_incident_of_its_own(t
 
 
 async def test_an_answer_that_comes_again_in_the_next_incident_answers_nothing_there(temporal: WorkflowEnvironment) -> None:
-    """Its first call was stored by a gateway that died, and the order of the next incident is the same strategy, the first of its
-    dialogue: taken for its answer it would be a wrong `recovered`."""
+    """The repeated answer comes during the next incident, whose first order is the same strategy. Taken for the answer to that
+    order it would be a wrong `recovered`."""
     script = Script()
     async with training(temporal, ours(), script) as (world, peer):
         await peer.report_fault(3)
@@ -198,7 +198,7 @@ async def test_an_answer_that_comes_again_in_the_next_incident_answers_nothing_t
 
 
 async def test_a_failure_that_is_told_again_is_no_answer_to_the_next_try(temporal: WorkflowEnvironment) -> None:
-    """Behind a second fault the same strategy is ordered again, straight behind the answer to the one before."""
+    """A second fault makes the same strategy be ordered again, right after the answer to the order before."""
     script = Script(statuses=[406])
     async with training(temporal, ours(), script) as (world, peer):
 
@@ -267,7 +267,7 @@ async def test_ours_is_asked_before_new_pods_start_for_nothing(temporal: Workflo
 async def test_without_an_answer_the_job_is_restarted_at_the_limit(
     temporal: WorkflowEnvironment, kind: str, mode: Mode, limit: str
 ) -> None:
-    """Nobody knows where training stands."""
+    """The state of training is not known at the limit, so that the job is restarted."""
     async with training(temporal, ours(), Script(resumes=False)) as (world, peer):
         await peer.report_fault(3, kind=kind)
         await peer.until(lambda: len(peer.received) == 1)
@@ -293,7 +293,7 @@ async def test_a_recovery_that_is_cancelled_when_training_stands_goes_to_its_end
 
 
 async def test_who_asks_for_a_mode_while_nothing_is_faulty_is_refused(temporal: WorkflowEnvironment) -> None:
-    """With the reason; training is not touched."""
+    """The refusal has a reason, and training is not touched."""
     async with training(temporal, ours()) as (world, peer):
         verdict = await (await world.front(None, mode=Workflows.IN_PLACE)).result()
         assert (verdict.outcome, verdict.mode) == (Outcome.REFUSED, IN_PLACE)
@@ -305,7 +305,7 @@ async def test_who_asks_for_a_mode_while_nothing_is_faulty_is_refused(temporal: 
 
 
 async def test_a_later_mode_that_is_cancelled_goes_to_its_end_too(temporal: WorkflowEnvironment) -> None:
-    """It has given no order yet, but training stands since the mode before it."""
+    """The later mode has given no order yet, but training has stood since the mode before it."""
     job = a_job(annotations={RECOVER_STRATEGY: "retry,recover"})
     cluster = ScriptedCluster(job)
     cluster.backup_starts = False
@@ -323,7 +323,7 @@ async def test_a_later_mode_that_is_cancelled_goes_to_its_end_too(temporal: Work
 
 
 async def test_a_fault_that_somebody_else_tells_meanwhile_is_over_with_the_repair(temporal: WorkflowEnvironment) -> None:
-    """It was named with the first one and mended: its process is not started anew once more."""
+    """The fault was announced and mended with the first one: its process is not started a second time."""
     script = Script(statuses=[406])
     async with training(temporal, ours(), script) as (world, peer):
 
@@ -354,7 +354,7 @@ async def test_a_pod_that_was_gone_before_anybody_told_is_replaced_once(temporal
 
 
 async def test_a_recovery_ends_with_its_job(temporal: WorkflowEnvironment) -> None:
-    """Nobody answers any more. A job that was suspended may be resumed, and needs its workflow anew."""
+    """The recovery would get no answer any more. A suspended job may be resumed, and needs a new workflow then."""
     async with training(temporal, ours(), Script(resumes=False)) as (world, peer):
         await peer.report_fault(3)
         await peer.until(lambda: "recover" in peer.orders)
@@ -364,7 +364,7 @@ async def test_a_recovery_ends_with_its_job(temporal: WorkflowEnvironment) -> No
 
 
 async def test_more_pods_than_are_replaced_at_most_restart_the_job(temporal: WorkflowEnvironment) -> None:
-    """Also where they are lost while the first one is replaced."""
+    """The limit also holds where pods are lost while the first one is replaced."""
     job = a_job(pods=13, annotations={RECOVER_STRATEGY: "recover"})
     cluster = ScriptedCluster(job, nodes=30)
     cluster.backup_starts = False
@@ -382,7 +382,7 @@ async def test_more_pods_than_are_replaced_at_most_restart_the_job(temporal: Wor
 
 
 async def test_mindio_is_announced_nothing_behind_a_repair_that_failed(temporal: WorkflowEnvironment) -> None:
-    """Also where a second fault is why: it would leave at another announcement, unless it said 405."""
+    """MindIO leaves at another announcement unless it reported 405, also where a second fault is the reason."""
     script = Script(statuses=[406])
     async with training(temporal, mindio(), script) as (world, peer):
 

@@ -1,4 +1,4 @@
-"""A job whose pods somebody else lets run, such as Kueue: it is not restarted, and what works still works."""
+"""A job whose pods are admitted by a queue such as Kueue: it is not restarted, and all other modes work."""
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
@@ -24,7 +24,7 @@ async def test_a_job_of_a_queue_is_not_restarted_and_a_person_is_told_why(tempor
 
 
 async def test_whoever_asks_for_a_restart_of_such_a_job_is_refused(temporal: WorkflowEnvironment) -> None:
-    """With the same words."""
+    """The refusal has the same text."""
     async with training(temporal, a_job(queue=QUEUE)) as (world, _):
         with pytest.raises(Refused, match=QUEUE):
             await Rekindle(world.client).reschedule(world.job.id)
@@ -32,14 +32,14 @@ async def test_whoever_asks_for_a_restart_of_such_a_job_is_refused(temporal: Wor
 
 
 async def test_a_pod_of_such_a_job_is_hot_switched(temporal: WorkflowEnvironment) -> None:
-    """A pod more is no restart."""
+    """An additional pod is no restart."""
     async with training(temporal, a_job(queue=QUEUE)) as (world, _):
         await world.fault(sub_health())
         assert (await world.incident()).verdict is Outcome.RECOVERED
 
 
 async def test_a_hot_switch_that_fails_behind_the_pause_is_followed_by_no_restart(temporal: WorkflowEnvironment) -> None:
-    """Training stands then, which somebody has to know."""
+    """Training stands then, and a person has to know that."""
     async with training(temporal, a_job(queue=QUEUE)) as (world, _):
         world.cluster.backup_starts = False
         await world.fault(sub_health())

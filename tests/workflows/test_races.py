@@ -1,4 +1,4 @@
-"""What happens in the same moment: a cancellation and the pause, updates and continue-as-new, a stream that never stays."""
+"""Events of the same moment: a cancellation and the pause, updates and continue-as-new, a stream that never stays."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ from workflows.job_rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
 
 LOST_NODE = node_fault("node-0").model_copy(update={"source": WATCHER})
-"""As the watcher tells it: it may come back."""
+"""Lost node as the watcher reports it, which may come back."""
 
 
 async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(temporal: WorkflowEnvironment) -> None:
@@ -48,7 +48,7 @@ async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(
 
 
 async def test_a_switch_that_is_cancelled_while_its_backup_is_made_leaves_none(temporal: WorkflowEnvironment) -> None:
-    """A large cluster looks for a place for seconds: what came behind its undo would hold a node until the job ends."""
+    """A large cluster looks for a place for seconds. A backup that came after the undo would hold a node until the job ends."""
     async with training(temporal, a_job()) as (world, _peer):
         world.cluster.making.may_be.clear()
         await world.fault(sub_health())
@@ -187,7 +187,8 @@ async def test_a_stream_that_moves_again_and_again_costs_nothing(temporal: Workf
 
 @pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_report_of_faults_that_is_repeated_behind_its_recovery_is_taken_once(temporal: WorkflowEnvironment) -> None:
-    """Its answer was lost, and by now another run of the job's workflow is asked, of which the server knows no update."""
+    """The answer to the report was lost. Another run of the job's workflow receives it again, of which the server knows no
+    update."""
     async with training(temporal, a_job()) as (world, _peer):
         report = FaultReport(faults=(sub_health(),))
 

@@ -18,7 +18,7 @@ from tests.fakes.scripted_cluster import ScriptedCluster, SlowCluster
 from tests.support.harness import RESUMES, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
 
 LOST_NODE = node_fault("node-0").model_copy(update={"source": WATCHER})
-"""As the watcher tells it: it may come back."""
+"""Lost node as the watcher reports it, which may come back."""
 
 
 async def test_a_fault_of_the_training_side_before_the_deletion_cancels_the_hot_switch(temporal: WorkflowEnvironment) -> None:
@@ -59,7 +59,7 @@ async def test_a_lost_node_cancels_the_hot_switch_at_every_wait_for_the_backup(t
 
 
 async def test_a_node_that_is_back_when_its_loss_has_ended_a_switch_ends_no_process(temporal: WorkflowEnvironment) -> None:
-    """Before the restart the cluster is looked at: nothing is wrong with the node any more, and the pod is switched after all."""
+    """The cluster is looked at before the restart. The node is healthy again, and the pod is switched after all."""
     job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
     async with training(temporal, job, Script(pauses=False)) as (world, peer):
         untouched = world.cluster.holder(0)
@@ -96,7 +96,8 @@ class _Stopless(ScriptedCluster):
 
 
 async def test_a_fault_that_stood_before_ends_no_process_when_another_one_has_healed(temporal: WorkflowEnvironment) -> None:
-    """It was given up, and the job trains beside it: the loss of another node, over by now, is no reason to restart it."""
+    """The old fault was given up, and the job trains beside it. The loss of another node, which is over, is no reason for a
+    restart."""
     job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
     async with training(temporal, job, Script(pauses=False), _Stopless(job)) as (world, peer):
         await world.fault(node_fault("node-9"))
@@ -146,7 +147,8 @@ async def test_a_pause_that_comes_while_a_switch_is_undone_is_not_left_waiting(t
 
 
 async def test_a_switch_is_stopped_before_its_backup_is_deleted(temporal: WorkflowEnvironment) -> None:
-    """Its cluster may not answer for long, and training would pause for a switch that nobody wants: it goes on undisturbed."""
+    """The cluster may not answer for long. Training would pause for a switch that is no longer wanted, and goes on undisturbed
+    instead."""
     job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
     cluster = SlowCluster(job)
     async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
@@ -208,7 +210,8 @@ async def test_a_second_sub_health_queues(temporal: WorkflowEnvironment) -> None
 
 
 async def test_faults_that_come_together_are_one_incident(temporal: WorkflowEnvironment) -> None:
-    """What was told before the pods started anew is done with; what was told after is the next incident."""
+    """A fault that was reported before the pods were restarted is settled. One that is reported afterwards is the next
+    incident."""
     job = a_job(limits=Limits(pods_stopped=timedelta(seconds=3)))
     cluster = ScriptedCluster(job)
     cluster.ends_only_by_force.add(cluster.holder(1).metadata.name)

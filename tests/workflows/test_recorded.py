@@ -1,4 +1,4 @@
-"""The orders of recorded recoveries from the reports that led to them: ours are the same, but where it is said why not."""
+"""Orders of recorded recoveries from the reports that led to them: ours are the same, except where a reason is given."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -146,7 +146,7 @@ async def replayed(
 
 @pytest.fixture(autouse=True)
 def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else deletes pods here."""
+    """Makes the recovery delete pods at once, since no scheduler deletes them here."""
     monkeypatch.setattr(MakingAnew, "DELETED_BY_OTHERS", 0.0)
 
 

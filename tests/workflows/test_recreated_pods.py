@@ -32,12 +32,12 @@ RECOVER_1: Fields = ("changeStrategy", ["change_strategy"], ["2:1", "3:1"], "rec
 
 @pytest.fixture(autouse=True)
 def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else deletes pods here."""
+    """Makes the recovery delete pods at once, since no scheduler deletes them here."""
     monkeypatch.setattr(MakingAnew, "DELETED_BY_OTHERS", 0.0)
 
 
 def mindio(pods: int = 3, allows: str = "recover", **changes: Any) -> Job:
-    """Of pods with two ranks each, whose owner allows no restart in place."""
+    """Returns a job of pods with two ranks each, whose owner allows no restart in place."""
     limits = {"settle": timedelta(0), "release": timedelta(0), **changes.pop("limits", {})}
     return a_mindio_job(pods=pods, annotations={RECOVER_STRATEGY: allows}, limits=Limits(**limits), **changes)
 
@@ -57,7 +57,7 @@ def ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
 
 
 async def restarted(world: Harness, peer: ScriptedPeer, number: int = 1) -> Incident:
-    """Its new manager comes, and the pods stay."""
+    """Attaches the new manager, lets the pods stay, and returns the incident."""
     await world.phase(RESUMES)
     await peer.cut()
     await peer.attach()
@@ -67,7 +67,7 @@ async def restarted(world: Harness, peer: ScriptedPeer, number: int = 1) -> Inci
 
 
 async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(temporal: WorkflowEnvironment) -> None:
-    """It goes before the order, which is not given: the next mode goes on with what was announced and offered."""
+    """The pod is lost before the order, which is not given. The next mode goes on with what was announced and offered."""
     job, script = mindio(allows="recover-in-place,recover"), Script(answers_faults=False)
     async with their_job(temporal, job, script) as (world, peer, cluster):
         await peer.report_fault(3)
@@ -85,7 +85,8 @@ async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(t
 
 
 async def test_recover_is_ordered_first_and_names_no_pod_a_second_time(temporal: WorkflowEnvironment) -> None:
-    """Its agent was told to leave by the announcement. The new pod holds the rank when training goes on; no other was touched."""
+    """The announcement told the pod's agent to leave. The new pod holds the rank when training goes on, and no other pod was
+    touched."""
     async with their_job(temporal, mindio()) as (world, peer, cluster):
         others = {rank: cluster.holder(rank).metadata.uid for rank in (0, 2)}
         old = cluster.holder(1)
@@ -128,7 +129,7 @@ async def test_a_pod_is_another_one_by_its_uid(temporal: WorkflowEnvironment, mo
 
 
 async def test_where_a_failed_pod_ends_the_job_none_is_told_to_leave(temporal: WorkflowEnvironment) -> None:
-    """Without `fault-retry-times` it is deleted while it runs: the Ascend Operator bears that."""
+    """A pod without `fault-retry-times` is deleted while it runs, which the Ascend Operator accepts."""
     async with their_job(temporal, mindio(labels={})) as (world, peer, cluster):
         await peer.report_fault(3)
         assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
@@ -137,7 +138,7 @@ async def test_where_a_failed_pod_ends_the_job_none_is_told_to_leave(temporal: W
 
 
 async def test_a_new_pod_that_fails_is_followed_by_another_one(temporal: WorkflowEnvironment) -> None:
-    """No order tells the training side, which waits for the rank."""
+    """The training side waits for the rank, and receives no further order."""
     async with their_job(temporal, mindio()) as (world, peer, cluster):
         cluster.anew_start = False
         first = cluster.holder(1).metadata.uid
@@ -155,7 +156,7 @@ async def test_a_new_pod_that_fails_is_followed_by_another_one(temporal: Workflo
 
 @pytest.mark.parametrize("code", [406, 499])
 async def test_behind_a_repair_that_failed_only_a_restart_is_left(temporal: WorkflowEnvironment, code: int) -> None:
-    """It would leave at any other order than a dump."""
+    """MindIO would leave at any other order than a dump."""
     async with their_job(temporal, mindio(), Script(statuses=[code])) as (world, peer, _):
         await peer.report_fault(3)
         incident = await restarted(world, peer)
@@ -165,7 +166,7 @@ async def test_behind_a_repair_that_failed_only_a_restart_is_left(temporal: Work
 
 
 async def test_without_an_answer_the_job_is_restarted_at_the_limit(temporal: WorkflowEnvironment) -> None:
-    """15 minutes from `recover`."""
+    """The limit is 15 minutes from `recover`."""
     async with their_job(temporal, mindio(), Script(resumes=False)) as (world, peer, _):
         await peer.report_fault(3)
         await peer.until(lambda: len(peer.received) == 3)
@@ -197,7 +198,7 @@ async def test_a_second_fault_waits_for_the_end_of_the_first_recover(temporal: W
 
 
 async def _nothing(_: str) -> None:
-    """Happens."""
+    """Does nothing before the status."""
 
 
 async def test_a_fault_that_is_found_behind_the_announcement_leaves_by_the_next_order(temporal: WorkflowEnvironment) -> None:
@@ -211,7 +212,7 @@ async def test_a_fault_that_is_found_behind_the_announcement_leaves_by_the_next_
 
 
 async def test_what_cannot_start_again_in_its_pod_moves_in_the_same_attempt(temporal: WorkflowEnvironment) -> None:
-    """Its node is lost before a strategy was ordered: another announcement would end the training side, and none is given."""
+    """The node is lost before a strategy was ordered. Another announcement would end the training side, and none is given."""
     script, job = Script(answers_faults=False), mindio(allows="recover-in-place,recover", limits={"node_lost": SHORT})
     async with their_job(temporal, job, script) as (world, peer, cluster):
         await peer.report_fault(3)
@@ -251,7 +252,7 @@ async def test_a_retry_that_failed_with_405_goes_on_in_other_pods(temporal: Work
 
 
 async def test_a_lost_node_needs_no_word_of_the_training_side(temporal: WorkflowEnvironment) -> None:
-    """The cluster shows it. Its pod is forced, since nobody there would report its end."""
+    """The cluster shows the lost node. Its pod is deleted by force, since its kubelet would not report its end."""
     async with their_job(temporal, mindio(limits={"node_lost": SHORT})) as (world, peer, cluster):
         cluster.node_names.remove("node-1")
         await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
@@ -261,7 +262,7 @@ async def test_a_lost_node_needs_no_word_of_the_training_side(temporal: Workflow
 
 
 async def test_a_manager_that_is_lost_meanwhile_ends_the_wait(temporal: WorkflowEnvironment) -> None:
-    """Nothing of the attempt holds in another process."""
+    """Another process knows nothing of the attempt."""
     async with their_job(temporal, mindio()) as (world, peer, cluster):
         cluster.anew_start = False
         await peer.report_fault(3)
@@ -273,7 +274,7 @@ async def test_a_manager_that_is_lost_meanwhile_ends_the_wait(temporal: Workflow
 
 
 async def test_pods_of_which_nobody_knows_who_they_were_are_not_waited_for(temporal: WorkflowEnvironment) -> None:
-    """Which pod is another one could not be told."""
+    """A pod cannot be told from its successor then."""
     job = mindio()
     async with training(temporal, job, cluster=TheirCluster(job)) as (world, peer):
         await peer.report_fault(3)

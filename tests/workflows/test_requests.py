@@ -1,4 +1,4 @@
-"""The update `recover`: how a job is asked for a mode, by any client or by a front, and is so once for each request."""
+"""The update `recover`: any client or front asks a job for a mode with it, and each request is carried out once."""
 
 import asyncio
 import itertools
@@ -53,7 +53,7 @@ async def _continued(world: Harness, before: str | None) -> None:
 
 
 async def test_a_request_of_a_million_values_does_not_stop_the_jobs_workflow(temporal: WorkflowEnvironment) -> None:
-    """To name each that is wrong would take longer than a workflow may, again and again."""
+    """The list of all wrong values would take longer than a workflow task may, again and again."""
     async with training(temporal, a_job()) as (world, _):
         asking = world.entity.execute_update(ids.Updates.RECOVER, {"mode": "link switch", "links": [1] * 900_000}, id="odd")
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -134,7 +134,7 @@ async def test_a_withdrawal_that_overtakes_its_request_prevents_it(temporal: Wor
 
 
 async def test_a_withdrawal_of_another_request_changes_nothing(temporal: WorkflowEnvironment) -> None:
-    """What runs was asked for by somebody else."""
+    """The running mode was requested under another id."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         asking = asyncio.create_task(_ask(world))
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -181,7 +181,7 @@ async def test_a_request_that_comes_while_the_last_incident_is_noted_begins_at_o
 
 
 async def _refusal(front: WorkflowHandle[Any, Any]) -> ApplicationError:
-    """Why a front failed."""
+    """Returns the error with which a front failed."""
     with pytest.raises(WorkflowFailureError) as raised:
         await front.result()
     cause = raised.value.cause
@@ -338,7 +338,7 @@ async def _beside_a_node_that_is_given_time(temporal: WorkflowEnvironment) -> As
 
 @pytest.mark.parametrize("by_front", [True, False], ids=["a workflow", "an update"])
 async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal: WorkflowEnvironment, by_front: bool) -> None:
-    """Whoever asked: it is named, and is not begun when the recovery has ended."""
+    """The waiting request is shown, and is not begun when the recovery has ended."""
     async with _beside_a_node_that_is_given_time(temporal) as world:
         platform = f"platform/{world.job.id}"
         request = ModeRequest(job=world.job.id, mode=None if by_front else Mode.JOB_RESCHEDULING, requested_by="ada")
@@ -364,7 +364,7 @@ async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal:
 
 @pytest.mark.parametrize("field", ["job", "requested_by", "front"])
 async def test_a_request_that_says_more_than_anybody_reads_is_kept_short(temporal: WorkflowEnvironment, field: str) -> None:
-    """While it waits it is part of the job's state, which has to fit into one payload beside all the rest."""
+    """A waiting request is part of the job's state, which has to fit into one payload."""
     async with _beside_a_node_that_is_given_time(temporal) as world:
         request = ModeRequest(mode=Mode.JOB_RESCHEDULING).model_copy(update={field: "x" * 1_500_000})
         asking = asyncio.ensure_future(_ask(world, request))
@@ -375,7 +375,8 @@ async def test_a_request_that_says_more_than_anybody_reads_is_kept_short(tempora
 
 
 async def test_a_withdrawal_of_what_can_be_no_request_is_refused(temporal: WorkflowEnvironment) -> None:
-    """It would be remembered, and a few of them are more than the state of a job has room for: no answer, no next run."""
+    """A withdrawal is remembered. A few large ones would exceed the state of a job: it could neither answer nor continue as
+    new."""
     async with training(temporal, a_job()) as (world, _peer):
         for number in range(3):
             with pytest.raises(WorkflowUpdateFailedError) as raised:

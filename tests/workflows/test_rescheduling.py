@@ -1,4 +1,4 @@
-"""The last mode: all pods stop and start again, and what is given up is said."""
+"""The last mode: all pods stop and start again, and a job that is given up is reported."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ SOON = timedelta(seconds=0.4)
 
 
 async def test_pods_that_do_not_end_are_forced(temporal: WorkflowEnvironment) -> None:
-    """After the limit for stopping, every pod that is left is deleted without grace, and the job starts again."""
+    """Pods that are left after the limit for stopping are deleted without a grace period, and the job starts again."""
     job = a_job(limits=Limits(pods_stopped=SOON))
     cluster = ScriptedCluster(job)
     stubborn = cluster.holder(1).metadata.name
@@ -145,7 +145,7 @@ async def test_a_job_is_restarted_five_times_an_hour_at_most(temporal: WorkflowE
 
 
 async def test_a_job_that_ended_unseen_ends_also_if_a_pod_of_it_cannot_be_deleted(temporal: WorkflowEnvironment) -> None:
-    """What was left behind is tried again and again; nobody would look at the job for that."""
+    """The deletion is retried again and again, but the job ends all the same."""
     job = a_job(limits=Limits(old_pod_deleted=SOON))
     cluster = ScriptedCluster(job)
     cluster.undeletable.add(cluster.holder(1).metadata.name)
@@ -288,7 +288,8 @@ async def test_a_step_that_was_told_while_the_old_pods_ended_is_not_the_new_life
 
 
 async def test_with_mindio_the_old_manager_is_not_taken_for_the_new_one(temporal: WorkflowEnvironment) -> None:
-    """It may attach again while its pod ends. The new one counts when it attaches, and the reason says that no step was seen."""
+    """The old manager may attach again while its pod ends. The new one counts when it attaches, and the reason says that no step
+    was seen."""
     job = a_mindio_job(limits=Limits(pods_stopped=timedelta(seconds=3), pods_stay=SOON))
     cluster = ScriptedCluster(job)
     cluster.ends_only_by_force.add(cluster.holder(1).metadata.name)
@@ -320,7 +321,7 @@ async def test_with_mindio_pods_that_do_not_stay_are_given_up(temporal: Workflow
 
 
 async def test_a_late_word_of_an_old_pod_does_not_end_the_restart(temporal: WorkflowEnvironment) -> None:
-    """What is told of a failed pod is held against the pods as they are."""
+    """A report of a failed pod is compared with the current pods."""
     async with training(temporal, a_job()) as (world, _peer):
         old = world.cluster.holder(1)
         await world.fault(node_fault("node-0"))
@@ -347,7 +348,7 @@ async def test_a_cancelled_restart_starts_the_pods_that_it_stopped(temporal: Wor
 
 
 async def test_a_job_that_trains_to_its_end_while_its_first_step_is_awaited_recovered(temporal: WorkflowEnvironment) -> None:
-    """Its last steps may be few: what counts is that the job succeeded with the new pods."""
+    """The job may have few steps left: it counts that it succeeded with the new pods."""
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase(RESUMES)

@@ -22,7 +22,7 @@ from tests.support.harness import Harness, a_job, a_mindio_job, harness, pod_fau
 from workflows.process_rescheduling import LOOK_AT_PODS
 
 PAUSE = FIRST_PAUSE + timedelta(seconds=5)
-"""After which they are seen to again."""
+"""Time after which standbys are checked again."""
 
 LOST = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown", message="its kubelet is silent")
 SICK = Condition(type="SubHealthy", status="True", reason="80E18005", message="slow")
@@ -33,7 +33,7 @@ def wanting(standbys: int = 1, **wishes: object) -> Job:
 
 
 async def seen(world: Harness, *nodes: str) -> None:
-    """The watcher tells what the cluster shows now, of these nodes too."""
+    """Reports what the cluster shows now, of these nodes too, as the watcher does."""
     request = SurveyRequest(job_id=world.job.id, nodes=nodes)
     survey = await ActivityEnvironment().run(PodActivities(world.cluster).survey, request)
     await world.tell(ids.Updates.SIGHTING, survey.sighting)
@@ -44,14 +44,14 @@ def there(count: int) -> Callable[[JobStatus], bool]:
 
 
 def told_of(peer: ScriptedPeer, order: str) -> dict[str, int]:
-    """The standbys that an order names, with their ranks."""
+    """Returns the standbys that an order names, with their ranks."""
     (found,) = (one.extraParams for one in peer.received if order in (*one.actions, one.changeStrategy))
     standbys: dict[str, int] = json.loads(found)["standbys"]
     return standbys
 
 
 async def test_standbys_come_with_the_first_step_and_not_before(temporal: WorkflowEnvironment) -> None:
-    """As many as the job wants, each on a node without a rank of it."""
+    """The job gets as many standbys as it wants, each on a node without one of its ranks."""
     job = wanting(2)
     cluster = ScriptedCluster(job, nodes=5)
     async with harness(temporal, job, cluster) as world, world.peer():
@@ -100,7 +100,7 @@ async def test_a_process_rescheduling_takes_a_standby_for_the_first_pod_and_make
 
 
 async def test_a_standby_that_dies_when_it_was_taken_is_followed_by_another_pod(temporal: WorkflowEnvironment) -> None:
-    """It is deleted, not put back; the faults are announced again, and the next order names whoever took its place."""
+    """The dead standby is deleted. The faults are announced again, and the next order names the pod that took its place."""
     job = wanting(1)
     cluster = ScriptedCluster(job, nodes=5)
     script = Script(resumes=False)
@@ -171,7 +171,7 @@ async def test_a_node_that_has_only_a_standby_starts_no_hot_switch(temporal: Wor
 
 
 async def test_a_standby_without_a_node_is_said_once_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
-    """In the scheduler's words; a hot switch finds a spare as if no standby were wanted."""
+    """The event has the scheduler's message. A hot switch finds a spare as if no standby were wanted."""
     job = wanting(1)
     cluster = ScriptedCluster(job, nodes=2)
     async with training(temporal, job, cluster=cluster) as (world, _peer):
@@ -189,7 +189,7 @@ async def test_a_standby_without_a_node_is_said_once_and_training_goes_on(tempor
 
 
 async def test_a_standby_that_the_cluster_refuses_is_said_once_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
-    """As a quota does it: in the cluster's words, until one is there."""
+    """The cluster refuses as a quota does. The event has the cluster's message, and a standby comes later."""
     job = wanting(1)
     cluster = ScriptedCluster(job, nodes=4)
     cluster.refuses_standbys = "exceeded quota: few"

@@ -1,4 +1,4 @@
-"""A stress test: training pauses, ranks make their checks, nodes with faults are isolated, and training goes on without them."""
+"""A stress test: training pauses, ranks run their checks, faulty nodes are isolated, and training goes on without them."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def listening(
 
 
 async def found(world: Harness, stress: StressRequest = NODE_1) -> Verdict:
-    """Asks for it and waits."""
+    """Asks for the test and returns its verdict."""
     request = ModeRequest(mode=Mode.STRESS_TEST, stress=stress)
     verdict: Verdict = await world.entity.execute_update(ids.Updates.RECOVER, request, result_type=Verdict)
     return verdict
@@ -82,7 +82,7 @@ async def test_sound_devices_are_tested_while_training_pauses(temporal: Workflow
 
 
 async def test_all_nodes_are_tested_where_all_are_meant(temporal: WorkflowEnvironment) -> None:
-    """Also the memory, which our training side knows."""
+    """The test includes the memory, which our training side can check."""
     async with listening(temporal, a_job()) as (world, peer):
         verdict = await found(world, StressRequest(all_nodes=(2,)))
         assert verdict.outcome is Outcome.RECOVERED
@@ -99,7 +99,8 @@ async def test_what_could_not_be_tested_is_said_and_is_no_fault(temporal: Workfl
 
 
 async def test_a_node_with_a_fault_is_isolated_and_training_goes_on_without_it(temporal: WorkflowEnvironment) -> None:
-    """It is not told to continue: the pod's ranks move to a spare node, and to no isolated one; nothing is left to mend."""
+    """The training side is not told to continue. The pod's ranks move to a spare node that is not isolated, and no fault is
+    left."""
     async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, peer):
         before = world.cluster.holder(2 // 2).metadata.name
         verdict = await found(world)
@@ -122,7 +123,7 @@ async def test_a_node_with_a_fault_is_isolated_and_training_goes_on_without_it(t
 
 
 async def test_new_pods_of_whatever_job_keep_away_from_isolated_nodes(temporal: WorkflowEnvironment) -> None:
-    """Also in a recovery that knows nothing of the test."""
+    """The isolated nodes are avoided also in a recovery that knows nothing of the test."""
     async with listening(temporal, a_job(annotations={})) as (world, _):
         world.cluster.node_annotations["node-2"] = {NODE_HEALTHY: "UnHealthy", ISOLATED: "a test"}
         world.cluster.node_names.append("node-3")
@@ -142,7 +143,7 @@ async def test_a_rank_that_timed_out_starts_again_and_no_node_is_isolated(tempor
 
 
 async def test_where_no_pod_can_be_replaced_the_job_starts_again_elsewhere(temporal: WorkflowEnvironment) -> None:
-    """Its owner allows no recovery of processes: all pods stop, and none starts on the isolated node."""
+    """The owner allows no recovery of processes: all pods stop, and none starts on the isolated node."""
     async with listening(temporal, a_job(), Script(stress_codes=BAD)) as (world, _):
         await begun(world)
         ladder = (await world.restarted()).ladder
@@ -163,7 +164,7 @@ async def test_where_no_pod_can_be_replaced_the_job_starts_again_elsewhere(tempo
 async def test_a_request_that_means_nothing_is_refused(
     temporal: WorkflowEnvironment, stress: StressRequest | None, words: str
 ) -> None:
-    """By the field, before anything is stored."""
+    """The error names the field, and nothing is stored."""
     async with listening(temporal, a_job()) as (world, peer):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await world.entity.execute_update(
@@ -211,7 +212,7 @@ async def test_a_test_that_nobody_reports_ends_and_training_goes_on(temporal: Wo
 
 
 async def test_training_that_cannot_pause_goes_on(temporal: WorkflowEnvironment) -> None:
-    """At its last step there is no boundary to stand at."""
+    """Training at its last step has no step boundary left at which it could pause."""
     async with listening(temporal, a_job(), Script(pause_code=499)) as (world, peer):
         verdict = await found(world)
         assert (verdict.outcome, peer.carried_out) == (Outcome.IGNORED, ["pause_train"])
@@ -220,7 +221,7 @@ async def test_training_that_cannot_pause_goes_on(temporal: WorkflowEnvironment)
 
 
 async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -> None:
-    """What mends it is tried at once; the test is over."""
+    """The mode that mends the fault runs at once, and the test is over."""
     async with listening(temporal, a_job(annotations={}), Script(tests=False)) as (world, peer):
         await begun(world)
         await peer.until(lambda: bool(peer.tests))
@@ -234,7 +235,7 @@ async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -
 
 
 async def test_where_the_cluster_does_not_answer_the_ranks_are_mended_all_the_same(temporal: WorkflowEnvironment) -> None:
-    """Nobody knows then on which node they are: none is isolated, and their pods go elsewhere as soon as it answers."""
+    """The nodes of the ranks are not known, so that none is isolated. The pods are replaced as soon as the cluster answers."""
     async with listening(temporal, a_job(annotations={}), Script(tests=False, stress_codes=BAD)) as (world, peer):
         await begun(world)
         await peer.until(lambda: bool(peer.tests))
@@ -264,7 +265,7 @@ async def test_where_the_cluster_does_not_answer_it_is_said_all_the_same_what_wa
 
 
 async def test_a_node_that_cannot_be_isolated_is_left_all_the_same(temporal: WorkflowEnvironment) -> None:
-    """It counts as lost for this incident, and the verdict does not say that it is isolated."""
+    """The node counts as lost for this incident, and the verdict does not say that it is isolated."""
     async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
         world.cluster.refuses_annotations = "nodes may not be patched"
         verdict = await found(world)
@@ -280,7 +281,7 @@ async def test_a_node_that_cannot_be_isolated_is_left_all_the_same(temporal: Wor
 
 
 async def test_agents_of_mindio_start_nothing_while_a_test_runs(temporal: WorkflowEnvironment) -> None:
-    """As the original orders it."""
+    """The agents receive the orders of the original."""
     async with listening(temporal, a_mindio_job()) as (world, peer):
         verdict = await found(world)
         assert verdict.outcome is Outcome.RECOVERED, verdict.reason
@@ -289,7 +290,7 @@ async def test_agents_of_mindio_start_nothing_while_a_test_runs(temporal: Workfl
 
 
 async def test_mindio_tests_no_memory(temporal: WorkflowEnvironment) -> None:
-    """It is refused, and training is not paused."""
+    """The test is refused, and training is not paused."""
     async with listening(temporal, a_mindio_job()) as (world, peer):
         verdict = await found(world, StressRequest(all_nodes=(2,)))
         assert (verdict.outcome, peer.received) == (Outcome.REFUSED, [])
@@ -297,7 +298,7 @@ async def test_mindio_tests_no_memory(temporal: WorkflowEnvironment) -> None:
 
 
 async def test_pods_of_mindio_leave_a_node_with_a_fault(temporal: WorkflowEnvironment) -> None:
-    """Its scheduler reads the annotation; the ranks of the node are announced as faulty behind the pause."""
+    """The scheduler of MindIO reads the annotation. The ranks of the node are announced as faulty after the pause."""
     job = a_mindio_job(annotations={"recover-strategy": "recover"})
     script = Script(stress_codes=BAD)
     async with training(temporal, job, script, TheirCluster(job)) as (world, peer):
@@ -310,7 +311,7 @@ async def test_pods_of_mindio_leave_a_node_with_a_fault(temporal: WorkflowEnviro
 
 
 async def test_agents_of_mindio_are_released_for_a_fault_that_comes_first(temporal: WorkflowEnvironment) -> None:
-    """Ranks that are held are started by nobody, and training would stand until the recovery gives up."""
+    """Held ranks would not be started, and training would stand until the recovery gives up."""
     job = a_mindio_job(annotations={"recover-strategy": "recover"})
     async with listening(temporal, job, Script(tests=False)) as (world, peer):
         await begun(world)
@@ -325,7 +326,7 @@ async def test_agents_of_mindio_are_released_for_a_fault_that_comes_first(tempor
 
 @pytest.mark.parametrize("mindio", [False, True], ids=["ours", "MindIO"])
 async def test_a_test_that_is_cancelled_lets_training_go_on(mindio: bool, temporal: WorkflowEnvironment) -> None:
-    """At once, and not when the ranks have been waited for; it is said only when training goes on."""
+    """The ranks are not waited for, and the verdict comes only when training goes on."""
     job = a_mindio_job() if mindio else a_job()
     async with listening(temporal, job, Script(tests=False)) as (world, peer):
         await begun(world)
@@ -396,7 +397,7 @@ async def test_with_mindio_a_step_is_repeated_behind_a_test_without_results(temp
 
 
 async def asked(world: Harness, nodes: Mapping[str, tuple[int, ...]], every: tuple[int, ...] = (), at: int = 0) -> wire.Status:
-    """As a platform asks."""
+    """Asks for a test, as a platform does."""
     message = wire.StressTestParam(jobID=world.job.id, allNodesOps=every)
     for node, ops in nodes.items():
         message.stressParam[node].ops.extend(ops)
@@ -406,7 +407,7 @@ async def asked(world: Harness, nodes: Mapping[str, tuple[int, ...]], every: tup
 
 
 async def told(world: Harness, at: int = 0) -> str:
-    """The one message of the platform's stream."""
+    """Returns the one message of the platform's stream."""
     async with grpc.aio.insecure_channel(world.gateways[at].address) as channel:
         stream: Any = RecoverStub(channel).SubscribeStressTestResponse(wire.StressTestRequest(jobID=world.job.id))
         (words,) = [message.msg async for message in stream]
@@ -414,7 +415,8 @@ async def told(world: Harness, at: int = 0) -> str:
 
 
 async def test_a_platform_asks_on_the_wire_and_hears_what_was_found(temporal: WorkflowEnvironment) -> None:
-    """In the contract's words, with results by node and device; also from a gateway that knows nothing of it."""
+    """The answer has the contract's text, with results by node and device. A gateway that knows nothing of the test gives it
+    too."""
     async with listening(temporal, a_job()) as (world, _):
         status = await asked(world, {"node-1": (0,)})
         assert (status.code, status.info) == (0, "stress test operation was successfully distributed")
@@ -427,7 +429,7 @@ async def test_a_platform_asks_on_the_wire_and_hears_what_was_found(temporal: Wo
 
 
 async def test_a_platform_hears_which_node_was_isolated(temporal: WorkflowEnvironment) -> None:
-    """When training goes on without it."""
+    """The answer names the isolated node."""
     async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
         assert (await asked(world, {}, (0,))).code == 0
         assert (await told(world)).startswith("stress test find fault, isolate node:map[node-1:{}],result:{")
@@ -445,7 +447,7 @@ async def test_a_platform_hears_what_was_found_before_all_is_mended(temporal: Wo
 
 
 async def test_a_platform_hears_that_training_could_not_pause(temporal: WorkflowEnvironment) -> None:
-    """In the contract's words."""
+    """The answer has the contract's text."""
     async with listening(temporal, a_job(), Script(pause_code=499)) as (world, _):
         assert (await asked(world, {"node-1": (0,)})).code == 0
         assert await told(world) == "om failed, pause train failed"
@@ -464,7 +466,7 @@ async def test_a_platform_hears_that_training_could_not_pause(temporal: Workflow
 async def test_a_platform_that_asks_for_what_the_job_has_not_gets_413(
     temporal: WorkflowEnvironment, nodes: Mapping[str, tuple[int, ...]], every: tuple[int, ...], words: str
 ) -> None:
-    """With the field, and nothing is touched."""
+    """The answer names the field, and nothing is touched."""
     async with listening(temporal, a_job()) as (world, peer):
         status = await asked(world, nodes, every)
         assert (status.code, peer.received) == (413, [])
@@ -472,7 +474,7 @@ async def test_a_platform_that_asks_for_what_the_job_has_not_gets_413(
 
 
 async def test_a_platform_that_asks_while_the_job_is_busy_gets_411(temporal: WorkflowEnvironment) -> None:
-    """And the first test goes on: it is what is told of, also where the refused one is listed by then."""
+    """The first test goes on, and its result is the answer, also where the refused request is listed by then."""
     async with listening(temporal, a_job(), Script(tests=False)) as (world, peer):
         assert (await asked(world, {"node-1": (0,)})).code == 0
         await peer.until(lambda: bool(peer.tests))
@@ -486,7 +488,7 @@ async def test_a_platform_that_asks_while_the_job_is_busy_gets_411(temporal: Wor
 
 
 async def test_a_platform_that_asked_for_no_test_hears_of_none(temporal: WorkflowEnvironment) -> None:
-    """As the contract has it: a gRPC error."""
+    """The answer is a gRPC error, as in the contract."""
     async with listening(temporal, a_job()) as (world, _):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await told(world)

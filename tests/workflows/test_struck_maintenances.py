@@ -1,4 +1,4 @@
-"""Maintenances of links that are met by what they did not expect: others that move links, words that cross, lost workflows."""
+"""Maintenances of links that meet the unexpected: other moves of links, messages that cross, and lost workflows."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -72,7 +72,7 @@ async def test_a_platform_that_moves_some_devices_over_and_others_back_ends_the_
 
 
 async def test_a_platform_switches_back_beside_links_that_a_client_has_moved(temporal: WorkflowEnvironment) -> None:
-    """Those have no maintenance, and are not asked for."""
+    """Links that a client has moved without a maintenance are not asked for."""
     async with linked(temporal, a_job()) as (world, peer):
         await Rekindle(world.client).move_links(world.job.id, (device("0", backup=True, node="node-0"),))
         await of(world).settled(await of(world).fail_over(world.job.id, OVER))
@@ -123,7 +123,7 @@ async def test_each_device_that_a_signal_names_returns(temporal: WorkflowEnviron
 async def test_pods_that_are_replaced_before_the_maintenance_hears_that_it_moved_them_are_not_on_backup_links(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Both words come from the job, by two ways."""
+    """The job reports both events, by two ways."""
     async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await peer.until(lambda: bool(peer.lists))
@@ -175,7 +175,7 @@ async def test_a_platform_that_switches_two_maintenances_back_at_once_hears_of_b
 async def test_a_platform_whose_switch_takes_too_long_is_told_so(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the contract's words."""
+    """The answer has the contract's text."""
     monkeypatch.setattr(operations, "ANSWER", timedelta(seconds=0.3))  # which is real time: the gateway skips none
     async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
         assert (await nic_ops(world, ("0", True))).code == 0
@@ -222,7 +222,7 @@ async def test_a_platform_hears_of_the_last_switch_at_whatever_gateway_it_asks(t
 
 @asynccontextmanager
 async def _training(env: WorkflowEnvironment, script: Script | None = None) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
-    """Its gateway offers its stream again and again."""
+    """Yields a job that trains, whose gateway offers its stream again and again."""
     async with harness(env, a_job(), offer_again=0.2) as world, world.peer(script) as peer:
         await world.look()
         assert await peer.report_progress(Progress(incarnation="life-1", step=1)) == 0
@@ -245,7 +245,7 @@ async def test_a_maintenance_outlives_the_loss_of_its_jobs_workflow(temporal: Wo
 
 
 async def test_a_maintenance_whose_job_is_gone_for_good_is_over(temporal: WorkflowEnvironment) -> None:
-    """Its workflow was lost, and the cluster has it no more: there is nothing to move back."""
+    """The job's workflow was lost, and the cluster has no such job any more: there is nothing to move back."""
     async with linked(temporal, a_job()) as (world, _):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
@@ -257,7 +257,7 @@ async def test_a_maintenance_whose_job_is_gone_for_good_is_over(temporal: Workfl
 
 
 async def _moved_while_lost(world: Harness, peer: ScriptedPeer) -> str:
-    """Has links moved by a maintenance while the job's workflow is lost, and registered again; the maintenance."""
+    """Has links moved by a maintenance while the job's workflow is lost and registered again. Returns the maintenance."""
     maintenance = await of(world).fail_over(world.job.id, OVER)
     await peer.until(lambda: bool(peer.lists))
     await _noted(world, lambda known: bool(known.recovery))

@@ -29,7 +29,7 @@ Scene = Callable[[Harness, ScriptedPeer], Coroutine[Any, Any, None]]
 
 
 def ours(**limits: timedelta) -> Job:
-    """Whose owner says nothing: all is allowed."""
+    """Returns a job whose owner restricts nothing: every strategy is allowed."""
     return a_job(annotations={}, limits=Limits(**limits))
 
 
@@ -69,7 +69,7 @@ async def _while_the_backup_loads(_world: Harness, peer: ScriptedPeer) -> None:
 
 
 async def _behind_the_pause(world: Harness, peer: ScriptedPeer) -> None:
-    """The order to migrate does not come before the fault: the stream is away."""
+    """Lets the fault come before the order to migrate, while the stream is away."""
     peer.script.pauses = False
     await peer.until(lambda: "new pod running" in peer.orders)
     await peer.cut()
@@ -104,7 +104,7 @@ SCENES: dict[str, tuple[Scene, list[str]]] = {
 async def test_a_fault_in_any_phase_goes_to_the_cheapest_mode_and_the_pod_is_switched_afterwards(
     temporal: WorkflowEnvironment, phase: str
 ) -> None:
-    """Its process starts again in its pod, the backup is deleted, no pod of the job is touched, and the policy stays."""
+    """The process starts again in its pod, the backup is deleted, no pod of the job is touched, and the policy stays."""
     scene, ordered = SCENES[phase]
     async with training(temporal, ours()) as (world, peer):
         before = [world.cluster.holder(rank).metadata.uid for rank in (0, 1)]
@@ -169,7 +169,7 @@ async def test_a_resumption_that_fails_without_a_fault_ends_with_a_repeated_step
 
 
 async def test_a_backup_that_dies_when_it_has_taken_over_is_a_fault_of_its_ranks(temporal: WorkflowEnvironment) -> None:
-    """Its old pod is not deleted: their processes start again there, or stand there yet."""
+    """The old pod is not deleted: the processes of the ranks start again there, or still stand there."""
     job = ours()
     cluster = ScriptedCluster(job)
     old = cluster.holder(1).metadata.uid
@@ -188,7 +188,7 @@ async def test_a_backup_that_dies_when_it_has_taken_over_is_a_fault_of_its_ranks
 
 
 async def test_a_fault_of_a_process_does_not_wait_for_a_cluster_that_does_not_answer(temporal: WorkflowEnvironment) -> None:
-    """What the training side tells is not looked up in the cluster, and its process starts again without it."""
+    """A fault that the training side reports is not looked up in the cluster, and its process starts again without it."""
     async with training(temporal, ours(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -198,7 +198,7 @@ async def test_a_fault_of_a_process_does_not_wait_for_a_cluster_that_does_not_an
 
 
 async def test_who_is_switched_is_the_pod_that_lives() -> None:
-    """Not one that failed, whose rank another pod has taken over, and that could not be deleted: both would carry the rank."""
+    """The switched pod is not a failed one that could not be deleted. Another pod has its rank, so that both would carry it."""
     job = ours()
     cluster = ScriptedCluster(job, nodes=5)
     failed = cluster.fail(cluster.holder(1).metadata.name)

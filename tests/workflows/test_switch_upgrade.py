@@ -24,7 +24,7 @@ from workflows.switch_upgrade import LOOK_AGAIN, SwitchUpgrade
 
 
 async def until(this: Two, condition: Callable[[Upgrade], bool]) -> Upgrade:
-    """Waits until the upgrade is like that."""
+    """Waits until the upgrade meets the condition."""
     async with asyncio.timeout(40):
         while not condition(known := await this.plans.status(this.switch)):
             await asyncio.sleep(0.03)
@@ -86,7 +86,8 @@ async def test_a_leaf_is_left_by_its_jobs_some_at_once(temporal: WorkflowEnviron
 
 
 async def test_a_job_that_cannot_be_moved_is_decided_upon_by_a_person(temporal: WorkflowEnvironment) -> None:
-    """Its name and the reason are said; it is tried again, or left where it is. The others have left the leaf meanwhile."""
+    """The person is told the job and the reason, and may retry it or leave it where it is. Other jobs have left the leaf
+    meanwhile."""
     async with two_jobs(temporal, None, Script(switch_results=[False, False])) as this:
         await this.plans.start(this.plan([FIRST, SECOND]))
         known = await until(this, lambda known: bool(known.asking) and len(known.moves) == 2)
@@ -108,7 +109,7 @@ async def test_a_job_that_cannot_be_moved_is_decided_upon_by_a_person(temporal: 
 
 
 async def test_a_job_that_cannot_be_moved_is_left_where_the_plan_says_so(temporal: WorkflowEnvironment) -> None:
-    """Nobody is asked, and it does not keep the upgrade from beginning."""
+    """The job is skipped without a question, and does not keep the upgrade from beginning."""
     async with two_jobs(temporal, second_trains=False) as this:
         await this.plans.start(this.plan([FIRST, SECOND], skip_unmovable=True))
         known = await free(this, "a")
@@ -119,7 +120,7 @@ async def test_a_job_that_cannot_be_moved_is_left_where_the_plan_says_so(tempora
 
 
 async def test_a_rollback_while_a_leaf_is_looked_at_moves_no_job(temporal: WorkflowEnvironment) -> None:
-    """What the look shows is of no use any more."""
+    """The result of the look is not used any more."""
     async with two_jobs(temporal) as this:
         await this.plans.start(this.plan([FIRST]))
         await free(this, "a")
@@ -143,7 +144,7 @@ async def test_a_rollback_while_a_leaf_is_looked_at_moves_no_job(temporal: Workf
 
 
 async def test_a_rollback_does_not_wait_for_a_job_that_is_being_recovered(temporal: WorkflowEnvironment) -> None:
-    """It has not left the leaf, so that there is nothing to decide and nothing to move back."""
+    """The job has not left the leaf, so that there is nothing to decide and nothing to move back."""
     async with two_jobs(temporal, Script(pauses=False)) as this:
         await this.first.fault(sub_health())
         await this.first.running()
@@ -160,7 +161,7 @@ async def test_a_rollback_does_not_wait_for_a_job_that_is_being_recovered(tempor
 async def test_a_job_that_is_being_recovered_when_an_upgrade_is_stopped_is_tried_again_behind_it(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Nobody has to decide about it."""
+    """The job needs no decision of a person."""
     async with two_jobs(temporal, Script(pauses=False)) as this:
         await this.first.fault(sub_health())
         await this.first.running()
@@ -172,7 +173,7 @@ async def test_a_job_that_is_being_recovered_when_an_upgrade_is_stopped_is_tried
 
 
 async def test_a_rollback_ends_also_if_a_job_that_is_being_moved_cannot_be(temporal: WorkflowEnvironment) -> None:
-    """It is on its first links, as a rollback wants it."""
+    """The job is on its first links, as a rollback wants it."""
     async with two_jobs(temporal, Script(switches=False)) as this:
         await this.plans.start(this.plan([FIRST]))
         await this.one.until(lambda: bool(this.one.lists))
@@ -184,7 +185,7 @@ async def test_a_rollback_ends_also_if_a_job_that_is_being_moved_cannot_be(tempo
 
 
 async def test_a_maintenance_that_was_terminated_has_moved_nothing_back(temporal: WorkflowEnvironment) -> None:
-    """Its job does not count as returned: a person decides."""
+    """The job does not count as returned, and a person decides."""
     async with two_jobs(temporal) as this:
         await this.plans.start(this.plan([FIRST]))
         (move,) = (await free(this, "a")).moves
@@ -263,7 +264,7 @@ async def test_a_job_that_comes_to_a_free_leaf_is_moved_off_it_and_one_that_ends
 
 
 async def test_a_job_that_begins_meanwhile_leaves_the_leaf_as_soon_as_it_can(temporal: WorkflowEnvironment) -> None:
-    """Until its first step it is left alone."""
+    """The job is left alone until its first step."""
     async with two_jobs(temporal, second_trains=False) as this:
         this.fleet.second.phase = None  # it is not there yet
         await this.plans.start(this.plan([FIRST, SECOND]))
@@ -308,7 +309,7 @@ async def test_a_leaf_is_looked_at_when_an_upgrade_goes_on_as_another_run(tempor
 
 
 async def test_a_leaf_that_cannot_be_looked_at_stops_the_upgrade(temporal: WorkflowEnvironment) -> None:
-    """What it has moved stays where it is, until somebody resumes it; before the begin it is a refusal."""
+    """The moved devices stay where they are until a person resumes the upgrade. A forecast is refused."""
     async with two_jobs(temporal) as this:
         await this.plans.start(this.plan([FIRST]))
         await free(this, "a")
@@ -379,7 +380,7 @@ async def test_a_switch_is_upgraded_once_at_a_time(temporal: WorkflowEnvironment
     ],
 )
 async def test_an_input_that_means_nothing_fails_with_the_field(temporal: WorkflowEnvironment, written: Any, words: str) -> None:
-    """Of a client that starts the workflow by itself."""
+    """The input comes from a client that starts the workflow by itself."""
     async with two_jobs(temporal) as this:
         handle = await this.first.client.start_workflow(
             ids.Workflows.SWITCH_UPGRADE, written, id=this.handle.id, task_queue=ids.CONTROL_QUEUE

@@ -1,4 +1,4 @@
-"""What a recovery looks like in the Temporal UI is a feature: summaries, ticked phases, search attributes."""
+"""The Temporal UI shows a recovery with summaries, ticked phases and search attributes."""
 
 import asyncio
 from collections import Counter
@@ -132,13 +132,13 @@ async def test_how_a_recovery_ended_is_its_status_in_the_list(temporal: Workflow
 
 
 async def _row(world: Harness) -> tuple[str, Status | None, str | None]:
-    """Of the last recovery."""
+    """Returns id, status and verdict of the last recovery."""
     described = await world.recovery.describe()
     return described.id, described.status, described.typed_search_attributes.get(Attributes.VERDICT)
 
 
 async def test_a_pod_that_is_moved_at_a_wish_leaves_no_node_to_look_at(temporal: WorkflowEnvironment) -> None:
-    """Nobody reported anything of its node."""
+    """The pod was moved by request, and no fault of its node was reported."""
     async with training(temporal, a_job()) as (world, _peer):
         verdict = await (await world.front(force=True)).result()
         assert (verdict.outcome, verdict.look_at) == (Outcome.RECOVERED, "")
@@ -146,8 +146,8 @@ async def test_a_pod_that_is_moved_at_a_wish_leaves_no_node_to_look_at(temporal:
 
 @pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_fault_costs_few_events_of_a_history(temporal: WorkflowEnvironment) -> None:
-    """For one hot switch the job's workflow writes about 45 and its recovery about 80, of which 2 and 7 renew their rows in the
-    list: the row of a job is written only when it changes. A server keeps 51,200 of a run."""
+    """The job's workflow writes about 45 events for one hot switch, and its recovery about 80. Of these, 2 and 7 renew their rows
+    in the list: the row of a job is written only when it changes. A server keeps 51,200 events of a run."""
     async with training(temporal, a_job()) as (world, _peer):
         first = world.client.get_workflow_handle(world.entity.id, run_id=(await world.entity.describe()).run_id)
         before = await _events(first)
@@ -167,7 +167,7 @@ async def test_a_fault_costs_few_events_of_a_history(temporal: WorkflowEnvironme
 
 
 async def _events(handle: WorkflowHandle[Any, Any]) -> Counter[str]:
-    """How many of which kind are in a history."""
+    """Returns the number of events of each kind in a history."""
     return Counter(EventType.Name(event.event_type) for event in (await handle.fetch_history()).events)
 
 
@@ -185,7 +185,7 @@ async def _summaries(world: Harness) -> list[str]:
 async def test_the_page_of_a_maintenance_says_what_is_on_which_link_since_when_and_what_is_waited_for(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """From the failover to the switchback."""
+    """The page shows it from the failover to the switchback."""
     async with training(temporal, a_job()) as (world, peer):
         await peer.with_links()
         maintenances = Maintenances(Rekindle(world.client))
