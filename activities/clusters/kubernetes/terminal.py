@@ -17,6 +17,8 @@ from rekindle.errors import Conflict, Invalid
 async def decided(ops: PodAccess, job: Workload, pods: Sequence[Object]) -> tuple[Workload, Sequence[Object]]:
     """Returns the job and its pods when each failed pod was counted. A job that failed is not left suspended.
 
+    The controller of a suspended job ends its pods and counts none of them as a failure, however they exit.
+
     Raises:
         Invalid: the job has failed for good, or a pod of it is never made again. Conflict: its controllers have not decided yet.
     """
@@ -26,7 +28,10 @@ async def decided(ops: PodAccess, job: Workload, pods: Sequence[Object]) -> tupl
             raise Conflict(f"the controller of {job.kind.name} {job.name} has not counted pod {uncounted} as failed yet")
         job = await ops.reader.job(job.uid)
     counted = (pod for pod in pods if _failed(pod) and controller_of(pod))
-    failure = failure_of(job) or next((why for pod in counted if (why := job.kind.fails_with(job, pod))), "")
+    failed_pod = next((why for pod in counted if (why := job.kind.fails_with(job, pod))), "")
+    if failed_pod:
+        job = await ops.reader.job(job.uid)  # a suspension after the first read may have ended the pod
+    failure = failure_of(job) or ("" if job.is_suspended else failed_pod)
     if failure:
         await job.kind.restart.let_go(ops, job)
         raise Invalid(f"{job.kind.name} {job.name} has failed for good: {failure}")
