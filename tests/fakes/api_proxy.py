@@ -13,6 +13,8 @@ import aiohttp
 import yaml
 from aiohttp import web
 
+from tests.fakes.loopback import served
+
 EXPIRED = {
     "type": "ERROR",
     "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (2)"},
@@ -72,16 +74,10 @@ async def api_proxy(kubeconfig: Path, directory: Path) -> AsyncIterator[ApiProxy
 
         application = web.Application(client_max_size=64 * 1024 * 1024)
         application.router.add_route("*", "/{path:.*}", relay)
-        runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        cluster["server"] = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        proxy.kubeconfig.write_text(yaml.safe_dump(config))
-        try:
+        async with served(application) as server:
+            cluster["server"] = server
+            proxy.kubeconfig.write_text(yaml.safe_dump(config))
             yield proxy
-        finally:
-            await runner.cleanup()
 
 
 async def _relay_watch(proxy: ApiProxy, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:

@@ -12,6 +12,7 @@ import yaml
 from aiohttp import web
 
 from activities.clusters.api_server import ALL_THERE, BOOKMARK, Api, Object
+from tests.fakes.loopback import served
 
 WAIT_LIMIT = 20.0
 
@@ -36,6 +37,8 @@ class ScriptedApi:
         self.gone: set[str] = set()
         """Names of objects that are deleted while their list is streamed."""
         self._watchers: list[tuple[str, str, asyncio.Queue[Object]]] = []
+        self._history: list[tuple[int, str, Object]] = []
+        """Version, path and watch event of each change, for watches that begin with an older version."""
         self._answered = Counter[tuple[str, str]]()
         self._version = 0
         self._changed = asyncio.Condition()
@@ -44,15 +47,13 @@ class ScriptedApi:
         """Creates or replaces an object of a collection without validation."""
         name = thing["metadata"]["name"]
         known = name in self.collections.setdefault(path, {})
-        self._version += 1
-        thing["metadata"]["resourceVersion"] = str(self._version)
         self.collections[path][name] = thing
-        await self._tell("MODIFIED" if known else "ADDED", path, thing)
+        await self._changes("MODIFIED" if known else "ADDED", path, thing)
         return thing
 
     async def remove(self, path: str, name: str) -> Object:
         thing = self.collections[path].pop(name)
-        await self._tell("DELETED", path, thing)
+        await self._changes("DELETED", path, thing)
         return thing
 
     async def until(self, path: str, name: str, field: str) -> Object:
@@ -68,10 +69,14 @@ class ScriptedApi:
             assert thing is not None
             return thing
 
-    async def _tell(self, change: str, path: str, thing: Object) -> None:
+    async def _changes(self, change: str, path: str, thing: Object) -> None:
+        self._version += 1
+        thing["metadata"]["resourceVersion"] = str(self._version)
+        event = {"type": change, "object": thing}
+        self._history.append((self._version, path, event))
         for watched, selector, queue in self._watchers:
             if _is_below(path, watched) and _selected(thing, selector):
-                queue.put_nowait({"type": change, "object": thing})
+                queue.put_nowait(event)
         async with self._changed:
             self._changed.notify_all()
 
@@ -134,10 +139,10 @@ class ScriptedApi:
         if request.query.get("sendInitialEvents"):
             return await self._stream(request, items)
         if request.query.get("watch"):
-            return await self._watch(request, selector)
+            return await self._watch(request, selector, int(request.query["resourceVersion"]))
         begin, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", len(items) or 1))
         more = {"continue": str(begin + limit)} if begin + limit < len(items) else {}
-        page = {"metadata": {"resourceVersion": str(self._version + 1), **more}, "items": items[begin : begin + limit]}
+        page = {"metadata": {"resourceVersion": str(self._version), **more}, "items": items[begin : begin + limit]}
         return web.json_response(page)
 
     async def _stream(self, request: web.Request, items: list[Object]) -> web.StreamResponse:
@@ -147,7 +152,7 @@ class ScriptedApi:
             return web.json_response({"kind": "Status", "code": 422, "message": words}, status=422)
         response = web.StreamResponse()
         await response.prepare(request)
-        end = {"resourceVersion": str(self._version + 1), "annotations": {ALL_THERE: "true"}}
+        end = {"resourceVersion": str(self._version), "annotations": {ALL_THERE: "true"}}
         changes = [{"type": "ADDED", "object": item} for item in items]
         changes += [{"type": "DELETED", "object": item} for item in items if item["metadata"]["name"] in self.gone]
         bookmarks = [] if self.ends_streams else [{"type": BOOKMARK, "object": {"metadata": end}}]
@@ -155,10 +160,13 @@ class ScriptedApi:
             await response.write(json.dumps(change).encode() + b"\n")
         return response
 
-    async def _watch(self, request: web.Request, selector: str) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, selector: str, after: int) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         queue: asyncio.Queue[Object] = asyncio.Queue()
+        for version, path, event in self._history:
+            if version > after and _is_below(path, request.path) and _selected(event["object"], selector):
+                queue.put_nowait(event)
         self._watchers.append((request.path, selector, queue))
         async with self._changed:
             self._changed.notify_all()
@@ -203,19 +211,12 @@ async def scripted_api(directory: Path) -> AsyncIterator[tuple[ScriptedApi, Api]
     scripted = ScriptedApi()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", scripted.answer)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    kubeconfig = directory / "kubeconfig"
-    cluster = {"name": "scripted", "cluster": {"server": f"http://{host}:{port}"}}
-    context = {"name": "scripted", "context": {"cluster": "scripted", "user": "scripted"}}
-    user = {"name": "scripted", "user": {"token": "none"}}
-    config = {"current-context": "scripted", "clusters": [cluster], "contexts": [context], "users": [user]}
-    kubeconfig.write_text(yaml.safe_dump(config))
-    try:
+    async with served(application) as server:
+        kubeconfig = directory / "kubeconfig"
+        cluster = {"name": "scripted", "cluster": {"server": server}}
+        context = {"name": "scripted", "context": {"cluster": "scripted", "user": "scripted"}}
+        user = {"name": "scripted", "user": {"token": "none"}}
+        config = {"current-context": "scripted", "clusters": [cluster], "contexts": [context], "users": [user]}
+        kubeconfig.write_text(yaml.safe_dump(config))
         async with Api(kubeconfig) as api:
             yield scripted, api
-    finally:
-        await runner.cleanup()

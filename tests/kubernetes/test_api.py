@@ -19,6 +19,7 @@ from activities.clusters import api_server as kube
 from activities.clusters.api_server import Api, check_version
 from activities.error_mapping import translating_errors
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
+from tests.fakes.loopback import served
 from tests.kubernetes.world.control_plane import Namespace
 from tests.kubernetes.world.worlds import pod_spec
 from tests.support.cluster import FOREVER
@@ -143,17 +144,10 @@ async def scripted(handler: Handler, directory: Path, token: str = "first") -> A
     """Serves the API by a server that answers as the test says."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    write_config(directory / "config", f"http://127.0.0.1:{port}", token)
-    try:
+    async with served(application) as server:
+        write_config(directory / "config", server, token)
         async with Api(directory / "config") as api:
             yield api
-    finally:
-        await runner.cleanup()
 
 
 def write_config(path: Path, server: str, token: str) -> None:
