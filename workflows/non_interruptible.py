@@ -1,6 +1,7 @@
 """Base class of modes that stop training in between: how they end, and how they handle a cancellation."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 from temporalio import workflow
@@ -12,15 +13,16 @@ from workflows.front import front
 from workflows.mode import Ends, ModeWorkflow, shielded
 
 
-class NonInterruptible(ModeWorkflow):
+class NonInterruptible(ModeWorkflow, ABC):
     _cancelled_late = False
 
     def has_been_cancelled(self) -> bool:
         """Returns whether a cancellation arrived when training may have stopped already. Training must be resumed first."""
         return self._cancelled_late
 
+    @abstractmethod
     def recovered(self, reason: str) -> Verdict:
-        raise NotImplementedError
+        """Returns the verdict of a procedure that ended with this text."""
 
     def ended(self, verdict: Verdict) -> Verdict:
         """Returns the verdict with additional information of the mode, regardless of its outcome."""

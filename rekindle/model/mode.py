@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 
     RECOVERED = "recovered"
     ESCALATE = "escalate"
-    """The next mode is tried; the verdict names it."""
+    """The next mode is tried, which policy chooses."""
     REFUSED = "refused"
     """Nothing was changed."""
     IGNORED = "ignored"

@@ -152,8 +152,15 @@ class TaintMatch(Match):
 class MarkMatch(Match):
     """Selects a label or an annotation of a node."""
 
-    key: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^[^*]*$")]
+    key: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD)]
     value: Words = ANYTHING
+
+    @field_validator("key")
+    @classmethod
+    def _is_exact(cls, key: str) -> str:
+        if "*" in key:
+            raise ValueError("must be the exact key: `*` is accepted in values only")
+        return key
 
     def takes(self, fact: Mapping[str, str]) -> bool:
         return fact["key"] == self.key and any(is_like(fact["value"], one) for one in self.value)
@@ -284,8 +291,19 @@ def _percent(value: object) -> int:
 Percent = Annotated[int, BeforeValidator(_percent), PlainSerializer(lambda percent: f"{percent}%")]
 Expression = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD), AfterValidator(_one_group)]
 Time = Annotated[timedelta, BeforeValidator(no_truth)]
-Seconds = Annotated[Time, Field(ge=timedelta(0), le=LONGEST_TIME)]
-Lasting = Annotated[Time, Field(ge=timedelta(seconds=1), le=LONGEST_TIME)]
+
+
+def _within(shortest: timedelta) -> AfterValidator:
+    def checked(time: timedelta) -> timedelta:
+        if not shortest <= time <= LONGEST_TIME:
+            raise ValueError(f"must be {shortest.total_seconds():.0f} to {LONGEST_TIME.total_seconds():.0f} seconds")
+        return time
+
+    return AfterValidator(checked)
+
+
+Seconds = Annotated[Time, _within(timedelta(0))]
+Lasting = Annotated[Time, _within(timedelta(seconds=1))]
 
 
 class Rule(Written):

@@ -429,3 +429,13 @@ async def test_the_name_of_a_node_reaches_no_other_object(tenants: Tenants, name
         with pytest.raises(NotFound):
             await ask()
     assert not tenants.scripted.requests
+
+
+async def test_a_driver_that_is_closed_records_what_it_has_refused(tenants: Tenants) -> None:
+    """The event of a refused object is recorded in the background. A worker that stops at once does not lose it."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    tenants.scripted.collections[BATCH_JOB.path("victim")]["train"]["spec"]["completions"] = "many"
+    await tenants.snapshot()
+    await tenants.cluster.close()
+    (event,) = tenants.scripted.collections["/api/v1/namespaces/victim/events"].values()
+    assert (event["reason"], event["regarding" if "regarding" in event else "involvedObject"]["name"]) == ("JobRefused", "train")

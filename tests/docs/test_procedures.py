@@ -17,7 +17,9 @@ PHASE = re.compile(r'\.phase\("([^"]+)"\)')
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.mode.value) for row in MODES])
 def test_the_page_of_a_mode_names_all_its_phases_and_limits(row: ModeRow) -> None:
     """An operator finds what a recovery is waiting for, and how long it may."""
-    page = (PAGES / f"{row.mode.replace(' ', '-')}.md").read_text()
+    file = PAGES / f"{row.mode.replace(' ', '-')}.md"
+    assert file.exists(), f"mode {row.mode} has no page: write docs/procedures/{file.name}"
+    page = file.read_text()
     phases = PHASE.findall(inspect.getsource(importlib.import_module(row.procedure)))
     assert phases
     assert [phase for phase in phases if phase not in page] == []

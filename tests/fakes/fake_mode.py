@@ -1,6 +1,6 @@
-"""A fictitious mode: this file and its row are all that the control plane would need to try one more, besides a word in `Mode`.
+"""A fictitious mode: its row and its procedure. docs/development.md lists what a real one needs besides.
 
-It has the word of process rescheduling, as words are members of an enumeration.
+It has the name of process rescheduling, as names are members of an enumeration.
 """
 
 from typing import ClassVar
@@ -30,7 +30,7 @@ ROW = ModeRow(
 
 @workflow.defn(name=ROW.workflow, failure_exception_types=[Exception])
 class Nudge(NonInterruptible):
-    """Does nothing, and says so."""
+    """Does nothing, and reports this. A procedure that returns a text has recovered the job."""
 
     MODE = ROW.mode
     EXPECTS: ClassVar[tuple[ReportKind, ...]] = ()
@@ -42,6 +42,9 @@ class Nudge(NonInterruptible):
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         return await self.conclude(request, self._procedure)
+
+    def recovered(self, reason: str) -> Verdict:
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0)
 
     async def _procedure(self) -> str:
         async with self.phase(ROW.begins):

@@ -1,4 +1,4 @@
-"""A fictitious kind of job: this file is all that the product would need to support one more kind."""
+"""A fictitious kind of job: its row. docs/development.md lists what a real one needs besides."""
 
 from pydantic import StrictBool
 

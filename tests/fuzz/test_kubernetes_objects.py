@@ -71,6 +71,7 @@ def read_job(kind: Kind, raw: Object) -> JobObject:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_valid_job_is_read(kind: Kind) -> None:
     """A valid job is read, so the examples below start from valid objects."""
+    assert kind in JOBS, f"add a valid {kind.name} to tests/support/valid_objects.py"
     assert read_job(kind, JOBS[kind]).metadata.name == "job"
 
 

@@ -299,10 +299,14 @@ class Harness:
 
     async def settled(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
         """Waits until the job's status satisfies a condition, and returns it."""
-        async with asyncio.timeout(40):
-            while not condition(status := await self.status()):
-                await asyncio.sleep(0.03)
-            return status
+        status = None
+        try:
+            async with asyncio.timeout(40):
+                while not condition(status := await self.status()):
+                    await asyncio.sleep(0.03)
+                return status
+        except TimeoutError:
+            raise AssertionError(f"the job did not reach the status that the test waits for; it has {status!r}") from None
 
     async def judged(self, pod_rank: int = 1) -> str:
         """Waits for the decision about a sub-healthy pod, and returns it."""

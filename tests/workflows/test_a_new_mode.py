@@ -1,5 +1,8 @@
 """Adding a mode takes a row, a file and a word: what is tried when, and what follows, is read from the table."""
 
+import inspect
+from dataclasses import replace
+
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
@@ -10,14 +13,14 @@ from rekindle.policy.modes import ladder, mode_table
 from tests.fakes.fake_mode import ROW, Nudge
 from tests.support.harness import a_job, harness, node_fault
 from workers.control import MODES
+from workflows.non_interruptible import NonInterruptible
 
 
 @pytest.fixture
 def in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts the fake mode in the place of process rescheduling."""
-    rows = [ROW if row.mode is ROW.mode else row for row in mode_table.MODES]
-    monkeypatch.setattr(mode_table, "MODES", tuple(rows))
-    monkeypatch.setattr(ladder, "LADDER", tuple(row for row in rows if row not in mode_table.OPERATIONS))
+    """Leaves a ladder of the fake mode and the last one."""
+    monkeypatch.setattr(mode_table, "MODES", tuple(ROW if row.mode is ROW.mode else row for row in mode_table.MODES))
+    monkeypatch.setattr(ladder, "LADDER", (ROW, ladder.LAST))
 
 
 @pytest.mark.usefixtures("in_the_table")
@@ -43,3 +46,20 @@ async def test_a_new_mode_runs_and_falls_to_the_next_one(temporal: WorkflowEnvir
         assert incident.ladder[0].reason == "nudging did not help"
         types = [run.workflow_type async for run in world.client.list_workflows(f"RekindleJob = '{world.job.name}'")]
         assert ROW.workflow in types
+
+
+def test_a_row_that_names_an_unknown_limit_is_refused_at_once() -> None:
+    """The deadline is computed in the job's workflow, which would otherwise fail with the first fault."""
+    with pytest.raises(ValueError, match=r"limits of mode process rescheduling: repare is no limit"):
+        replace(ROW, limits=("repare",))
+
+
+def test_a_mode_that_does_not_say_how_it_succeeds_cannot_be_created() -> None:
+    """The error names the class and the missing function."""
+
+    class Incomplete(NonInterruptible):
+        MODE = ROW.mode
+
+    assert inspect.isabstract(Incomplete)
+    with pytest.raises(TypeError, match=r"abstract class Incomplete .* recovered"):
+        Incomplete()  # type: ignore[abstract]

@@ -47,6 +47,9 @@ from rekindle.policy.detection.pod_ranks import is_over, rank_of
 from rekindle.policy.placement import standbys
 from rekindle.settings import Settings
 
+LAST_EVENTS = 2.0
+"""Seconds for which a driver that is closed waits for the events that it is recording."""
+
 MOST_REFUSED = 10_000
 """Maximum number of objects whose last refusal is remembered. If it is exceeded, refusals may be recorded again."""
 
@@ -74,6 +77,12 @@ class KubernetesCluster:
         self._saying = asyncio.Semaphore(AT_ONCE)
 
     async def close(self) -> None:
+        """Waits a moment for events that are being recorded, and closes the connection."""
+        if self._recording:
+            _, late = await asyncio.wait(self._recording, timeout=LAST_EVENTS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await self._api.close()
 
     # ---- reads

@@ -1,6 +1,6 @@
 """Evaluates the rules of the installation for the facts that a cluster shows about nodes and pods. Pure.
 
-Used by `policy.sighting`, which turns the results into faults, and by the explanation of a node.
+Used by `policy.detection.sighting`, which turns the results into faults, and by the explanation of a node.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Chooses the modes that are tried for a fault, and their order. The order itself is `modes.LADDER`."""
+"""Chooses the modes that are tried for a fault, and their order. The order itself is `mode_table.LADDER`."""
 
 from rekindle.model.base import Value
 from rekindle.model.fault import FaultKind

@@ -55,6 +55,10 @@ class ModeRow:
     begins_unasked: str = ""
     """First phase if the training side gets its order at once, without an opening. Empty: the same as `begins`."""
 
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.limits or () if name not in Limits.model_fields]:
+            raise ValueError(f"limits of mode {self.mode}: {', '.join(unknown)} is no limit of `rekindle.model.limits.Limits`")
+
     def first_phase(self, job: Job) -> str:
         """Returns the first phase of the procedure for a job."""
         return self.begins_unasked if self.begins_unasked and side_of(job).acts_unasked else self.begins
