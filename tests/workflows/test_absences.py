@@ -66,7 +66,7 @@ async def test_an_outage_of_the_control_plane_counts_little_against_an_order(mon
 async def test_a_report_has_a_minute_where_its_limit_passed_in_an_outage(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has something to say comes back, and says it again."""
+    """A report whose limit passed in an outage is still accepted for a minute. The client reconnects and repeats it."""
     monkeypatch.setattr("workflows.dialogue.OVERDUE", timedelta(0))  # each limit of this test passes in an outage
     async with training(temporal, _ours(), Script(loses={"status"})) as (world, peer):
         await peer.report_fault(3)

@@ -12,7 +12,8 @@ from workers.sticky_queues import leave_sticky_queues
 
 
 async def test_a_worker_that_starts_takes_recoveries_off_the_queue_of_the_one_before(temporal: WorkflowEnvironment) -> None:
-    """The next task of a recovery, and of its job's workflow, goes to whoever asks, and not first to the worker that had it."""
+    """The next task of a recovery, and of its job's workflow, goes to any worker that polls. It does not wait for the previous
+    worker."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, _peer):
         await world.fault(sub_health())
         await world.phase("backup loads, training pauses")

@@ -139,7 +139,7 @@ async def test_our_training_side_resumes_before_the_old_pod_is_deleted(temporal:
 
 
 async def test_an_old_pod_that_cannot_be_deleted_is_a_note(temporal: WorkflowEnvironment) -> None:
-    """Training steps on the backup already: the recovery has succeeded, and the verdict says what is left behind."""
+    """Training steps on the backup already, so the recovery has succeeded. The verdict names the old pod that is left."""
     job = a_job(limits=Limits(old_pod_deleted=timedelta(seconds=0.4)))
     cluster = ScriptedCluster(job)
     old = cluster.holder(1).metadata.name
@@ -172,7 +172,8 @@ async def test_migration_is_delivered_within_its_limit_or_resuming_fails(tempora
 async def test_with_mindio_training_is_asked_whether_it_has_resumed_where_its_status_was_lost(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """MindIO never repeats a report: after an outage behind `migration`, training that has resumed repeats a step."""
+    """MindIO never repeats a report. Training that has resumed after an outage that followed `migration` is asked, and repeats a
+    step."""
     job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5), settle=timedelta(0), release=timedelta(0)))
     async with training(temporal, job, Script(loses={"status"})) as (world, peer):
         await world.fault(sub_health())
@@ -188,7 +189,8 @@ async def test_with_mindio_training_is_asked_whether_it_has_resumed_where_its_st
 
 
 async def test_with_mindio_a_container_that_was_started_again_is_another_manager(temporal: WorkflowEnvironment) -> None:
-    """Same pod, same address: the start of its container tells that all ranks stand for ever. The job is restarted at once."""
+    """The pod and its address are unchanged, but its container has a new start time. All ranks are then stopped for ever, and the
+    job is restarted at once."""
     async with training(temporal, a_mindio_job(), Script(resumes=False)) as (world, peer):
         await world.attached_as("127.0.0.1 uid-1 2020-02-20T20:20:20Z")
         await world.fault(sub_health())
@@ -198,7 +200,8 @@ async def test_with_mindio_a_container_that_was_started_again_is_another_manager
 
 
 async def test_with_mindio_nothing_is_recovered_that_is_not_seen(temporal: WorkflowEnvironment) -> None:
-    """The stream was renewed behind `migration`, and training does not say that it stops: running pods prove nothing."""
+    """The stream was renewed after `migration`, and training does not report that it stops. Running pods are no proof that it
+    resumed."""
     job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5), stop=timedelta(seconds=0.5)))
     async with training(temporal, job, Script(resumes=False, stops=False)) as (world, peer):
         await world.fault(sub_health())
@@ -236,7 +239,7 @@ async def test_with_mindio_an_attempt_ends_with_its_manager(temporal: WorkflowEn
 
 
 async def _is_lost_with_its_manager(world: Harness) -> None:
-    """The hot switch ends with words that say why, and the job starts anew with a manager of its own."""
+    """The hot switch fails with a reason that names the other manager, and the job restarts with a manager of its own."""
     await world.phase("training resumes from its last checkpoint")
     await world.attached_as("127.0.0.9")
     incident = await world.incident()
@@ -256,7 +259,7 @@ async def test_a_new_manager_of_ours_hears_the_whole_attempt(temporal: WorkflowE
 
 
 async def test_an_order_waits_for_a_stream_that_is_known_to_have_ended(temporal: WorkflowEnvironment) -> None:
-    """The running mode hears that the stream ended: `migration` is not tried on it, and follows as soon as there is another."""
+    """The running mode is notified that the stream ended. `migration` is not sent on that stream, but on the next one."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -339,7 +342,8 @@ async def test_ours_is_not_believed_to_have_resumed_because_it_came_back(tempora
 async def test_an_order_is_repeated_to_a_new_stream_also_when_the_wait_ends_before_it_is_written(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backup runs in the moment in which another manager is told to prepare: without that order it would never pause."""
+    """The backup runs while `hot switch` is being repeated to another manager. Without that order the manager would never
+    pause."""
     job = a_job()
     cluster = ScriptedCluster(job)
     cluster.backup_starts = False

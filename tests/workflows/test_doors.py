@@ -60,7 +60,7 @@ async def test_a_public_function_names_what_it_does_not_accept(temporal: Workflo
 
 @pytest.mark.parametrize("given", ["in-place", "in-place recovery", "IN_PLACE", Mode.IN_PLACE])
 def test_a_mode_is_named_by_its_value_or_as_on_the_command_line(given: str) -> None:
-    """The words of the command line, of the update and of Python mean the same mode."""
+    """The names of the command line, of the update and of Python mean the same mode."""
     assert requests.mode_named(given) is Mode.IN_PLACE
 
 

@@ -132,7 +132,7 @@ async def test_a_cluster_that_says_nothing_of_a_backup_restarts_nobody(
 
 
 async def test_a_job_may_rather_be_rescheduled_than_hold_a_drain(temporal: WorkflowEnvironment) -> None:
-    """All its pods start anew, and its policy stays."""
+    """All pods of the job start again, and its policy stays."""
     cluster = ScriptedCluster(job := a_drained_job(Drain.RESCHEDULE))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -196,7 +196,7 @@ async def test_a_hot_switch_that_a_person_asks_for_keeps_the_drain_held(temporal
 
 
 async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnvironment) -> None:
-    """A person who cancels the hot switch keeps the node from being drained: an event tells the person who drains it."""
+    """A user who cancels the hot switch keeps the node from being drained. An event informs the user who drains it."""
     cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits()}))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):

@@ -51,7 +51,7 @@ async def test_a_mode_with_a_bug_leads_to_the_last_mode_within_a_second(temporal
 
 
 async def test_a_mode_that_is_terminated_leads_to_the_last_mode_within_a_second(temporal: WorkflowEnvironment) -> None:
-    """Nothing of the mode ran any more: the last mode sweeps the backup pod that it left behind."""
+    """The terminated mode cleans up nothing. The last mode deletes the backup pod that is left."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)

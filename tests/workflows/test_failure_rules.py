@@ -76,7 +76,8 @@ def _that_does_not_run_in_time(cluster: ScriptedCluster) -> None:
 async def test_without_a_spare_training_is_left_alone(
     temporal: WorkflowEnvironment, prepare: Callable[[ScriptedCluster], None], words: str
 ) -> None:
-    """`stop switch` is ordered, the backup pod goes, the policy becomes ignore, and `ignored` comes with the cluster's words."""
+    """`stop switch` is ordered, the backup pod is deleted, and the policy becomes ignore. The reason of the verdict `ignored`
+    contains the cluster's message."""
     stuck = "ImagePull" in words  # that is not waited for
     job = a_job(limits=Limits(backup_scheduled=SOON, backup_start=timedelta(hours=1) if stuck else SOON))
     cluster = ScriptedCluster(job)
@@ -99,7 +100,7 @@ async def test_without_a_spare_training_is_left_alone(
 
 
 async def test_a_backup_behind_a_gate_says_nothing_of_spares(temporal: WorkflowEnvironment) -> None:
-    """Whoever removes the gate has not: the owner's policy stays, and the verdict names the gate."""
+    """The scheduling gate of the backup pod was not removed. The owner's policy stays, and the verdict names the gate."""
     job = a_job(limits=Limits(backup_scheduled=SOON))
     cluster = ScriptedCluster(job)
     cluster.backup_gate = "kueue.x-k8s.io/admission"
@@ -222,7 +223,7 @@ FAILURES: dict[str, tuple[Script, Limits, bool, Scene, str, list[str]]] = {
 
 @pytest.mark.parametrize("case", FAILURES)
 async def test_each_failure_rule_leads_straight_to_job_rescheduling(temporal: WorkflowEnvironment, case: str) -> None:
-    """The verdict says which rule; all pods start anew, and sub-health is ignored from then on."""
+    """The verdict names the rule. All pods start again, and sub-health is ignored from then on."""
     script, limits, starts, scene, reason, orders = FAILURES[case]
     job = a_job(limits=limits)
     cluster = ScriptedCluster(job)
@@ -333,7 +334,7 @@ async def _is_rescued(world: Harness, peer: ScriptedPeer, orders: list[str], rea
 
 
 async def test_a_backup_that_dies_right_after_the_takeover_leads_to_job_rescheduling(temporal: WorkflowEnvironment) -> None:
-    """Training resumed on the backup, which is over when its old pod would be deleted, and nobody says what is faulty."""
+    """Training resumed on the backup, which has failed before its old pod is deleted. No report names a faulty rank."""
     job = a_job(limits=Limits(pause_crossing=SOON))
     cluster = ScriptedCluster(job)
 
@@ -403,7 +404,7 @@ class RefusesOnce(ScriptedCluster):
 
 
 async def test_an_old_pod_that_could_not_be_deleted_is_deleted_at_the_promotion(temporal: WorkflowEnvironment) -> None:
-    """Left behind, it would carry the rank of the promoted pod a second time."""
+    """An old pod that remains would carry the rank of the promoted pod a second time."""
     job = a_job(limits=Limits(old_pod_deleted=timedelta(seconds=0.4)))
     cluster = RefusesOnce(job)
     old = cluster.holder(1).metadata.name

@@ -40,7 +40,7 @@ async def orders_given(world: Harness) -> int:
 
 
 async def told(world: Harness, **changes: object) -> Order | None:
-    """Tells a fault of rank 3 as the gateway does that holds the job's stream; returns the order of its receipt."""
+    """Reports a fault of rank 3 as the gateway with the job's stream does. Returns the order that the receipt contains."""
     here = (await world.status()).state.attachment
     assert here
     fault = Fault(id="f", kind=FaultKind.PROCESS, ranks=(3,), seen_at=NOW, source=TRAINING_SIDE, session=here.session)

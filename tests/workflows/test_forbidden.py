@@ -15,7 +15,7 @@ from tests.support.harness import Harness, a_job, node_fault, sub_health, traini
 
 
 class GuardedCluster(ScriptedCluster):
-    """Forbids one call of the port, in the words of an API server."""
+    """Forbids one call of the port, with the message of an API server."""
 
     def __init__(self, job: Job, forbidden: str) -> None:
         super().__init__(job)

@@ -152,7 +152,7 @@ async def test_a_cancellation_behind_the_pause_goes_to_the_end(temporal: Workflo
 
 
 async def test_a_cancellation_does_not_stop_what_had_to_follow(temporal: WorkflowEnvironment) -> None:
-    """A hot switch that failed behind the pause needs its job rescheduling, whether or not its front still wants it."""
+    """A hot switch that failed after the pause needs its job rescheduling, whether or not its front still wants it."""
     async with training(temporal, a_job(), Script(status=406)) as (world, _peer):
         front = await world.front(force=True)
         await world.phase("training resumes from its last checkpoint")
@@ -163,7 +163,8 @@ async def test_a_cancellation_does_not_stop_what_had_to_follow(temporal: Workflo
 
 
 async def test_a_cancellation_behind_the_pause_does_not_stop_the_next_mode(temporal: WorkflowEnvironment) -> None:
-    """The hot switch could not follow it any more and fails: the job rescheduling behind it is nobody's to withdraw, and runs."""
+    """The hot switch is too late to follow the cancellation, and fails. The job rescheduling after it cannot be withdrawn, and
+    runs."""
     async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         front = await world.front(force=True)
         await peer.until(lambda: "migration" in peer.orders)
@@ -192,7 +193,7 @@ async def test_a_cancellation_between_two_modes_does_not_stop_the_second(tempora
 
 
 async def _cancel_is_requested(world: Harness) -> None:
-    """Waits until the running recovery was told to stop."""
+    """Waits until the cancellation of the running recovery was requested."""
     async with asyncio.timeout(30):
         while True:
             events = (await (await world.running()).fetch_history()).events
@@ -223,7 +224,7 @@ async def test_the_end_of_the_job_ends_a_recovery_and_its_front(temporal: Workfl
 
 
 async def register_again(world: Any) -> None:
-    """A job of the same name may be registered anew, which the fixture expects when it ends."""
+    """Registers a job of the same name again, which the fixture expects when it ends."""
     from tests.support.harness import register
 
     await register(world.client, world.job)

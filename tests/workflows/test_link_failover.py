@@ -100,7 +100,7 @@ async def test_a_platform_hears_of_a_failure_before_its_job_trains_again(tempora
 
 
 async def test_a_maintenance_whose_switch_failed_is_over_also_where_training_goes_on(temporal: WorkflowEnvironment) -> None:
-    """A platform has been told so: the devices must not be found on their backup links."""
+    """The platform was notified of the failure. The devices must therefore not remain on their backup links."""
     job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
     async with linked(temporal, job, Script(switch_results=[False])) as (world, peer):
         maintenances = of(world)
@@ -184,7 +184,7 @@ async def test_who_is_refused_hears_it_once(temporal: WorkflowEnvironment, caplo
 
 
 async def test_a_job_that_is_being_recovered_is_not_failed_over(temporal: WorkflowEnvironment) -> None:
-    """The refusal names the running mode, and no maintenance is left behind."""
+    """The refusal names the running mode, and no maintenance remains."""
     async with linked(temporal, a_job(), Script(pauses=False)) as (world, _):
         await world.fault(sub_health())
         await world.running()

@@ -220,7 +220,7 @@ async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -
 
 
 async def test_with_mindio_a_switch_that_fails_has_stopped_training(temporal: WorkflowEnvironment) -> None:
-    """The links of its ranks are unknown: it is not told to continue; its owner allows no retry."""
+    """The links of the ranks are unknown, so training is not ordered to continue. Its owner allows no retry."""
     job = a_mindio_job()
     async with training(temporal, job, Script(switch_results=[False])) as (world, peer):
         await peer.with_links()
@@ -232,7 +232,7 @@ async def test_with_mindio_a_switch_that_fails_has_stopped_training(temporal: Wo
 async def test_with_mindio_a_switch_that_fails_costs_no_memory_where_a_step_may_be_repeated(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Training is stopped in its pause, is told that nothing is faulty, and repeats the step; no pod starts anew."""
+    """Training is stopped in its pause, receives a list without a faulty process, and repeats the step. No pod starts again."""
     job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
     async with training(temporal, job, Script(switch_results=[False])) as (world, peer):
         await peer.with_links()
@@ -251,7 +251,7 @@ async def test_with_mindio_a_switch_that_fails_costs_no_memory_where_a_step_may_
 
 
 async def test_with_mindio_the_job_is_restarted_where_its_step_cannot_be_repeated(temporal: WorkflowEnvironment) -> None:
-    """A retry does not help behind a switch that has left ranks without links."""
+    """A retry does not help after a switch that has left ranks without links."""
     job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
     async with training(temporal, job, Script(switch_results=[False], statuses=[499])) as (world, peer):
         await peer.with_links()
@@ -275,7 +275,7 @@ async def test_with_mindio_a_fault_behind_a_switch_that_failed_is_mended_first(t
 
 @pytest.mark.parametrize("job", [a_job, a_mindio_job], ids=["ours", "mindio"])
 async def test_training_goes_on_where_nobody_listens_for_links(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
-    """The manager has subscribed to orders only. Nothing is switched, so that it can be told to continue."""
+    """The manager has subscribed to orders only. Nothing is switched, so training can be ordered to continue."""
     async with training(temporal, job()) as (world, peer):
         await begun(world)
         await world.phase("links are switched")
@@ -286,7 +286,7 @@ async def test_training_goes_on_where_nobody_listens_for_links(temporal: Workflo
 
 
 async def test_a_link_switch_goes_on_at_the_gateway_where_the_stream_comes_back(temporal: WorkflowEnvironment) -> None:
-    """The list is told again, to a manager that has heard of the pause."""
+    """The list is sent again, to a manager that has received the pause."""
     async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
         await begun(world)
         await peer.until(lambda: bool(peer.lists))

@@ -60,8 +60,8 @@ async def _noted(world: Harness, condition: Callable[[Remembered], bool]) -> Rem
 
 
 async def _lost_and_registered_again(world: Harness) -> None:
-    """Somebody terminates the job's workflow, and the watcher finds that the job has none. Also returns when its gateway has
-    offered its stream to the new one."""
+    """Terminates the job's workflow, and registers the job again as the watcher does. Returns when the gateway has offered its
+    stream to the new workflow."""
     await world.entity.terminate("by mistake")
     await _register(world)
     await world.settled(lambda status: status.state.attachment is not None and status.state.progress is not None)
@@ -179,7 +179,7 @@ async def _found(world: Harness, recovery: WorkflowHandle[Any, Any], words: str)
 
 
 async def _is_told_what_the_watcher_sees(world: Harness) -> None:
-    """The watcher tells the job as it is by now, twice: nothing of it is a fault."""
+    """Sends the current sighting of the job twice, as the watcher does. It contains no fault."""
     shown = _shown(world, await world.cluster.job(world.job.id))
     for _ in range(2):
         await world.tell(ids.Updates.SIGHTING, shown.sighting)
@@ -192,7 +192,7 @@ def _shown(world: Harness, job: JobObject) -> watcher_updates.Shown:
 
 
 async def test_the_last_note_of_an_incident_names_the_recovery_that_has_followed(temporal: WorkflowEnvironment) -> None:
-    """A cluster that takes notes late is told what holds by then: a recovery that no note names would never be found again."""
+    """A cluster that accepts notes late receives the current state. A recovery that no note names would never be found again."""
     async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         world.cluster.takes_notes.clear()
         await world.fault(sub_health())
@@ -284,7 +284,7 @@ async def test_moved_links_are_unknown_until_a_lost_recovery_has_ended(temporal:
 
 
 async def test_a_lost_hot_switch_that_fails_is_swept(temporal: WorkflowEnvironment) -> None:
-    """There is no incident any more that would go on with its next mode: the last one does, and nothing is left behind."""
+    """The incident that would start the next mode is lost. The last mode runs instead, and nothing remains of the hot switch."""
     async with _training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.orders)
@@ -295,7 +295,7 @@ async def test_a_lost_hot_switch_that_fails_is_swept(temporal: WorkflowEnvironme
 
 
 async def test_a_recovery_that_was_terminated_with_its_job_is_swept(temporal: WorkflowEnvironment) -> None:
-    """No undo of it ran, training may stand: all pods start anew."""
+    """No undo of the recovery ran, so training may be stopped. All pods start again."""
     async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -378,7 +378,7 @@ async def test_a_lost_job_rescheduling_that_ended_cancelled_is_swept(temporal: W
 
 @pytest.mark.parametrize("recovery", ["a/workflow/of/somebody", "recovery/elsewhere.gpt/1-hot-switch/job-1"])
 async def test_what_is_no_recovery_of_the_job_is_not_waited_for(temporal: WorkflowEnvironment, recovery: str) -> None:
-    """Anybody may write on a job's object: it must not make one job's workflow wait for another's, or tell that one anything."""
+    """Any user may write on a job's object. That must not make one job's workflow wait for another's, or send it a message."""
     async with _training(temporal, a_job()) as (world, _peer):
         world.cluster.labels[MEMORY] = Remembered(job=world.job.id, incidents=1, recovery=recovery).model_dump_json()
         await _lost_and_registered_again(world)
@@ -403,7 +403,7 @@ async def test_a_job_that_is_only_observed_by_now_is_not_swept(temporal: Workflo
 async def test_what_a_lost_recovery_left_half_done_is_swept_when_the_job_may_be_touched_again(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Training stands behind a switch that failed while the job was only observed: it is a fault, shown and not forgotten."""
+    """Training is stopped after a switch that failed while the job was only observed. This is a fault that is shown and kept."""
     async with _training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.orders)
@@ -428,7 +428,7 @@ async def _has(recovery: WorkflowHandle[Any, Any], kind: "EventType.ValueType") 
 async def test_a_recovery_of_processes_that_is_lost_before_its_first_order_is_carried_out(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """The fault was told once, to the workflow that is lost: training would stand until somebody looks."""
+    """The fault was reported once, to the workflow that is lost. Training would stay stopped until a user looks."""
     async with _training(temporal, a_job(annotations={})) as (world, peer):
         await world.control.stop()
         modes = world.control.modes
@@ -466,7 +466,7 @@ async def test_a_job_that_is_cancelled_lives_on(temporal: WorkflowEnvironment) -
 
 
 async def test_a_job_that_is_cancelled_in_the_middle_of_a_recovery_finishes_it(temporal: WorkflowEnvironment) -> None:
-    """The running mode hears nothing of it."""
+    """The cancellation does not reach the running mode."""
     async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)

@@ -106,7 +106,7 @@ async def test_a_manager_that_is_lost_before_training_pauses_ends_a_switch_by_th
 async def test_a_manager_that_nobody_starts_again_before_training_pauses_ends_no_training(
     temporal: WorkflowEnvironment, backup_fails: bool
 ) -> None:
-    """The backup's processes find nobody to register with. Nothing is wrong with the switch: the policy stays."""
+    """The backup's processes find no manager to register with. Nothing is wrong with the switch, so the policy stays."""
     limits = Limits(pause=timedelta(seconds=2), absence=timedelta(seconds=0.5), order=timedelta(seconds=0.5))
     async with training(temporal, a_mindio_job(limits=limits), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
@@ -153,7 +153,7 @@ async def test_an_order_is_not_tried_any_longer_when_the_manager_is_seen_in_anot
 
 
 async def test_a_lost_manager_restarts_the_job_that_asks_for_it(temporal: WorkflowEnvironment) -> None:
-    """The annotation says `restart`: all pods start anew, with a manager that knows its ranks."""
+    """The annotation is `restart`. All pods start again, with a manager that knows its ranks."""
     async with training(temporal, a_mindio_job(manager_lost=ManagerLost.RESTART)) as (world, peer):
         await peer.restart_manager()
         await world.phase("training resumes from its last checkpoint")

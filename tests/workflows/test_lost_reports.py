@@ -34,7 +34,7 @@ async def _loses_its_status(world: Harness, peer: ScriptedPeer, strategy: str, p
     await peer.attach()
     peer.script.loses.clear()
     assert isinstance(peer, MindioPeer)
-    await peer.until(lambda: peer.orders.count(strategy) == 2 and peer._slot is None)  # told again, and read
+    await peer.until(lambda: peer.orders.count(strategy) == 2 and peer._slot is None)  # sent again, and read
 
 
 async def _switches_links(world: Harness, peer: ScriptedPeer) -> None:
@@ -76,7 +76,7 @@ async def test_training_is_asked_whether_it_goes_on(
 async def test_a_client_that_is_away_at_the_limit_is_waited_for_and_asked(
     temporal: WorkflowEnvironment, kind: str, strategy: str, phase: str, mode: Mode
 ) -> None:
-    """The client may train: its job was restarted when the limit passed, although nobody could have said so."""
+    """The client may train when the limit passes while it is disconnected. The job is not restarted for that."""
     job = _job()
     job = job.model_copy(update={"limits": job.limits.model_copy(update={"absence": ABSENCE})})
     async with training(temporal, job, Script(loses={"status"})) as (world, peer):
@@ -208,7 +208,7 @@ async def test_training_is_asked_again_where_its_answer_is_lost_too(temporal: Wo
         await peer.attach()
         peer.script.loses.clear()
         assert isinstance(peer, MindioPeer)
-        await peer.until(lambda: peer.orders.count("retry") == 4 and peer._slot is None)  # told again, and read
+        await peer.until(lambda: peer.orders.count("retry") == 4 and peer._slot is None)  # sent again, and read
         await world.skip(timedelta(minutes=3, seconds=1))
         assert _ladder(await world.incident()) == [(Mode.ONLINE_RETRY, Outcome.RECOVERED)]
         assert peer.carried_out.count("retry") == 3

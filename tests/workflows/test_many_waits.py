@@ -1,4 +1,4 @@
-"""Waits for pods of many jobs at once do not keep anybody else waiting."""
+"""Waits for pods of many jobs at once delay no other activity."""
 
 import asyncio
 from datetime import timedelta

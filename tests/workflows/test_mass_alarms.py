@@ -1,4 +1,4 @@
-"""All nodes are called sick at once, as by a new version of a detector: from the watcher to the job's workflow."""
+"""Reports that all nodes are unhealthy, as from a new version of a detector: from the watcher to the job's workflow."""
 
 from temporalio.testing import WorkflowEnvironment
 
@@ -8,7 +8,8 @@ from tests.workflows.support.watched_cluster import WatchedCluster, watched
 
 
 async def test_a_job_is_left_alone_until_the_rule_can_be_believed(temporal: WorkflowEnvironment) -> None:
-    """Nothing is done while all nodes, or one more than half of them, are sick; then less are, and the one that is left moves."""
+    """Nothing is done while more than half of the nodes are reported unhealthy. When fewer are, the pod on the remaining
+    unhealthy node moves."""
     job = a_job()
     cluster = WatchedCluster(job, nodes=5)
     async with training(temporal, job, cluster=cluster) as (world, _peer), watched(world.client, cluster):

@@ -110,7 +110,7 @@ async def test_a_pod_that_was_replaced_is_not_told_to_leave(temporal: WorkflowEn
 
 
 async def test_a_cluster_that_does_not_answer_costs_its_limit_and_no_exit_order(temporal: WorkflowEnvironment) -> None:
-    """A pod is told to leave only if it is known to be there."""
+    """A pod is ordered to exit only if it is known to exist."""
     async with opening(temporal, mindio(look=SHORT), Script(stops=False)) as (world, peer):
         await peer.report_fault(3)
         await peer.until(lambda: peer.state != "trains")

@@ -76,7 +76,8 @@ async def test_a_stream_that_is_cut_costs_no_order_and_no_report(
 
 @pytest.mark.parametrize("job", [a_job, mindio], ids=["ours", "mindio"])
 async def test_repeated_reports_are_one_report(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
-    """Each on a new connection, three times, also behind the order that it led to: nothing is ordered twice, nothing is left."""
+    """Reports that arrive three times, each on a new connection, count once, also after the resulting order. Nothing is ordered
+    twice, and no report is left."""
     async with opening(temporal, job(), Script(repeats=3)) as (world, peer):
         await peer.report_fault(3)
         found = await verdict(world)

@@ -55,7 +55,7 @@ def _payload_types() -> set[Any]:
 
 
 async def test_every_payload_has_an_example() -> None:
-    """A model that somebody adds to a workflow or an activity is found here until its largest example is there."""
+    """A model that is added to a workflow or an activity is listed here until its largest example exists."""
     known = {type(example) for example in await examples(Job(id=JobId("j"), name="gpt", pods=FAILED_PODS))}
     missing = sorted(str(kind) for kind in _payload_types() if (get_origin(kind) or kind) not in known)
     assert not missing, f"give the largest example of: {', '.join(missing)}"

@@ -46,7 +46,7 @@ async def test_a_sub_health_waits_until_the_problems_are_over(temporal: Workflow
 
 
 async def test_a_refusal_is_recorded_again_after_an_incident(temporal: WorkflowEnvironment) -> None:
-    """The pod has moved meanwhile: whoever reads the events must see that the new fault is refused as the earlier one was."""
+    """The pod has moved since the first refusal. The events must show that the new fault is refused like the earlier one."""
     async with training(temporal, a_job()) as (world, _peer):
         for number in (1, 2):
             await problems(world, UNRANKED)
@@ -120,8 +120,8 @@ async def test_a_request_is_refused_with_the_problem(temporal: WorkflowEnvironme
 
 
 async def test_what_runs_goes_on(temporal: WorkflowEnvironment) -> None:
-    """A problem that appears during a recovery, which moves pods about, does not disturb it. Behind it the job is looked at again
-    and what is over by then is told to be over."""
+    """A problem that appears during a recovery, which moves pods, does not disturb it. The job is examined again after the
+    recovery, and problems that no longer exist are reported as over."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -134,7 +134,8 @@ async def test_what_runs_goes_on(temporal: WorkflowEnvironment) -> None:
 
 
 async def test_many_problems_are_few_events(temporal: WorkflowEnvironment) -> None:
-    """Five of them, the fifth of which counts the rest; those that stay are not told again. All are on the job's page."""
+    """Eight problems are five events, the fifth of which counts the rest. Problems that stay are not reported again. All are on
+    the job's page."""
     many = tuple(f"pod p{number} carries no rank" for number in range(8))
     async with training(temporal, a_job()) as (world, _peer):
         await problems(world, *many)
@@ -149,8 +150,8 @@ async def test_many_problems_are_few_events(temporal: WorkflowEnvironment) -> No
 
 
 async def test_the_watchers_own_way_of_telling(temporal: WorkflowEnvironment) -> None:
-    """A registration brings problems, a sighting replaces them, a repeated one is taken once, another watcher tells its own view;
-    a registration by somebody who does not look at pods leaves them alone."""
+    """A registration brings problems, a sighting replaces them, and a repeated sighting counts once. Another watcher sends its
+    own view. A registration without a sighting leaves the problems alone."""
     async with training(temporal, a_job()) as (world, _peer):
         here, watcher = str(world.job.id), TemporalJobWorkflows(world.client)
 
@@ -171,7 +172,7 @@ async def test_the_watchers_own_way_of_telling(temporal: WorkflowEnvironment) ->
 
 
 async def test_the_watcher_learns_from_a_jobs_workflow_whether_it_has_trained(temporal: WorkflowEnvironment) -> None:
-    """The phase tells it; nobody knows of a job that nobody registered."""
+    """The phase gives the answer. The answer for a job that was never registered is unknown."""
     async with training(temporal, a_job()) as (world, _peer):
         watcher = TemporalJobWorkflows(world.client)
         assert await watcher.has_trained(str(world.job.id)) is True

@@ -75,7 +75,7 @@ async def test_a_memory_fault_is_mended_by_repeating_the_step(
 async def test_a_process_that_died_starts_again_in_its_pod(
     temporal: WorkflowEnvironment, job: Callable[[], Job], asked: list[str]
 ) -> None:
-    """The order is that of an in-place recovery. No pod is told to leave, and none is deleted."""
+    """The order is that of an in-place recovery. No pod is ordered to exit, and none is deleted."""
     async with training(temporal, job()) as (world, peer):
         await peer.report_fault(3)
         incident = await world.incident()
@@ -150,7 +150,8 @@ async def test_mindio_bears_another_strategy_behind_405_only(temporal: WorkflowE
 
 
 async def test_a_second_fault_during_a_repair_is_mended_with_the_first(temporal: WorkflowEnvironment) -> None:
-    """The repair fails for it, both are announced, and the same mode mends both; nothing is left to do behind it."""
+    """The repair fails because of the second fault. Both faults are announced, and the same mode repairs both. No further
+    incident follows."""
     script = Script(statuses=[406])
     async with training(temporal, ours(), script) as (world, peer):
 
@@ -216,7 +217,7 @@ async def test_a_failure_that_is_told_again_is_no_answer_to_the_next_try(tempora
 
 
 async def test_a_pod_that_is_lost_while_its_process_starts_again_is_not_waited_for(temporal: WorkflowEnvironment) -> None:
-    """The training side might wait long for its launcher: the faults are announced anew, and another pod takes over."""
+    """The training side might wait long for its launcher. The faults are announced again, and another pod takes over."""
     script = Script(resumes=False)
     async with training(temporal, ours(), script) as (world, peer):
 
@@ -253,7 +254,8 @@ async def test_a_new_pod_that_dies_in_the_repair_is_followed_by_another_one(temp
 
 
 async def test_ours_is_asked_before_new_pods_start_for_nothing(temporal: WorkflowEnvironment) -> None:
-    """No replica holds the state: it says so to the first order, and offers nothing behind it. Only a restart is left."""
+    """No replica holds the state. The training side reports that for the first order, and offers no recovery after it. Only a
+    restart is left."""
     async with training(temporal, ours(), Script(repairs=())) as (world, peer):
         await peer.report_fault(3)
         incident = await world.restarted()

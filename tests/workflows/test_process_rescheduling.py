@@ -121,7 +121,7 @@ async def test_a_new_pod_whose_node_is_lost_while_it_starts_is_followed_by_anoth
 
 
 async def test_a_pod_that_is_lost_while_new_pods_start_is_replaced_with_the_others(temporal: WorkflowEnvironment) -> None:
-    """The node goes: all faults are announced anew, one order names both pods, and the first new pod is kept."""
+    """A second node is lost. All faults are announced again, one order names both pods, and the first new pod is kept."""
     job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
     cluster = ScriptedCluster(job, nodes=6)
     cluster.backup_starts = False
@@ -141,7 +141,7 @@ async def test_a_pod_that_is_lost_while_new_pods_start_is_replaced_with_the_othe
 
 
 async def test_a_lost_node_is_mended_by_other_pods_without_a_word_of_the_training_side(temporal: WorkflowEnvironment) -> None:
-    """The cluster tells of it: training is stopped, and the pod of that node is replaced."""
+    """The cluster reports the lost node. Training is stopped, and the pod of that node is replaced."""
     async with training(temporal, ours()) as (world, peer):
         await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
         assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
@@ -162,7 +162,7 @@ async def test_two_pods_are_replaced_together(temporal: WorkflowEnvironment) -> 
 
 
 async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: WorkflowEnvironment) -> None:
-    """Training stands, its faults are announced anew, and the pod is replaced."""
+    """Training is stopped, its faults are announced again, and the pod is replaced."""
     async with training(temporal, ours(), Script(statuses=[406])) as (world, peer):
         await peer.report_fault(3)
         incident = await world.incident()

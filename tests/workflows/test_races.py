@@ -85,8 +85,8 @@ RUNS = {workflow.run.__qualname__ for workflow in (TrainingJob, HotSwitch, JobRe
 async def test_a_worker_that_stops_drops_its_workflows_without_a_word(
     temporal: WorkflowEnvironment, fault: Fault, phase: str
 ) -> None:
-    """A worker that stopped leaves their coroutines to the collector, which closes them outside their loop: what then answered
-    there could only raise, with nobody to catch it. The next worker goes on."""
+    """A worker that stopped leaves its coroutines to the garbage collector, which closes them outside their loop. They must not
+    raise there, as no caller catches the exception. The next worker continues."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, _peer):
         world.cluster.pods_are_placed = False
         await world.fault(fault)
@@ -139,7 +139,8 @@ async def test_a_fault_that_is_given_time_counts_while_the_last_note_is_not_take
 
 
 async def test_a_fault_that_is_given_time_counts_also_if_a_word_comes_in_that_moment(temporal: WorkflowEnvironment) -> None:
-    """The end of its time and another message reach the workflow in one task: the running hot switch hears of the lost node."""
+    """The end of the fault's time and another message reach the workflow in one task. The running hot switch is notified of the
+    lost node."""
     async with training(temporal, a_job(limits=Limits(node_lost=timedelta(seconds=1))), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -158,7 +159,7 @@ async def test_a_fault_that_is_given_time_counts_also_if_a_word_comes_in_that_mo
 
 
 async def _fired(world: Harness, summary: str) -> None:
-    """Waits until the last timer of the job's workflow with this summary has ended, which no worker has heard of."""
+    """Waits until the last timer of the job's workflow with this summary has fired, which no worker has processed."""
     async with asyncio.timeout(20):
         while True:
             events = (await world.entity.fetch_history()).events

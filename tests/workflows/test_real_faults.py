@@ -75,7 +75,8 @@ async def test_a_node_that_is_back_when_its_loss_has_ended_a_switch_ends_no_proc
 
 
 async def test_a_switch_that_a_node_interrupted_which_is_back_can_be_ordered_again(temporal: WorkflowEnvironment) -> None:
-    """MindIO's manager swallows the same order after itself: the first switch is stopped, since nobody there has felt a fault."""
+    """MindIO's manager ignores an order that repeats the previous one. The first switch is stopped, since the training side has
+    seen no fault."""
     job = a_mindio_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
     async with training(temporal, job, Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
@@ -180,7 +181,7 @@ async def test_a_real_fault_behind_the_deletion_waits_for_the_end(temporal: Work
 
 
 async def test_the_end_of_the_old_pod_is_no_fault(temporal: WorkflowEnvironment) -> None:
-    """The deletion of the old pod, told while the hot switch runs, starts no incident behind it."""
+    """The deletion of the old pod is reported while the hot switch runs. It starts no incident after the switch."""
     async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         old = world.cluster.holder(1)
         await world.fault(sub_health())
@@ -230,7 +231,7 @@ async def test_faults_that_come_together_are_one_incident(temporal: WorkflowEnvi
 
 
 async def test_a_fault_that_is_told_again_while_it_stands_is_no_news(temporal: WorkflowEnvironment) -> None:
-    """Whoever told it may repeat it at will: it keeps the time at which it was taken, and is one incident."""
+    """A fault may be reported again at any time. It keeps the time of its first report, and is one incident."""
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(node_fault("node-0"))
         (first,) = (await world.status()).state.faults

@@ -32,7 +32,7 @@ OPENED = """
     > fault 1:1
     > offers exit,dump,recover 1:1"""
 
-# `recover` does not name again what the announcement told to leave: in 03 and 09k that exit met the new agent, and ended it while
+# `recover` does not name again the pods that the announcement ordered to exit. In 03 and 09k that exit ended the new agent, while
 # the server counted a success.
 RECOVER = f"""{OPENED}
     - changeStrategy change_strategy 1:1 strategy=recover pods=1
@@ -43,7 +43,7 @@ RECOVER = f"""{OPENED}
 RECOVERS = {
     # In 09k a platform decides. It is not asked, and its annotations are not written: the orders are those of any other job.
     "02, 03 and 09k, an exception in rank 1, or its end": Dialogue.of(2, "recover,dump", RECOVER),
-    # The second fault is told behind the announcement; of the two pods only the second one has not been told to leave.
+    # The second fault is reported after the announcement. Of the two pods, only the second one has not been ordered to exit.
     "08a, rank 2 is killed before the announcement": Dialogue.of(
         4,
         "recover,dump",
@@ -87,8 +87,8 @@ RETRIES = {
     "09j, a fault of the network": retried("1:2", "timeout=33"),
 }
 
-# Behind 406 all pods start anew from the last checkpoint: a dump is a mode of its own, which does not exist yet. And pods that
-# are deleted need no order to leave.
+# After 406 all pods start again from the last checkpoint: a dump is a mode of its own, which does not exist yet. Pods that are
+# deleted need no order to exit.
 FAILS = f"""{OPENED}
     - changeStrategy change_strategy 1:1 strategy=recover pods=1
     + changeStrategy change_strategy 1:1 strategy=recover

@@ -85,7 +85,7 @@ async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(t
 
 
 async def test_recover_is_ordered_first_and_names_no_pod_a_second_time(temporal: WorkflowEnvironment) -> None:
-    """The announcement told the pod's agent to leave. The new pod holds the rank when training goes on, and no other pod was
+    """The announcement ordered the pod's agent to exit. The new pod holds the rank when training continues, and no other pod was
     touched."""
     async with their_job(temporal, mindio()) as (world, peer, cluster):
         others = {rank: cluster.holder(rank).metadata.uid for rank in (0, 2)}
@@ -176,8 +176,8 @@ async def test_without_an_answer_the_job_is_restarted_at_the_limit(temporal: Wor
 
 
 async def test_a_second_fault_waits_for_the_end_of_the_first_recover(temporal: WorkflowEnvironment) -> None:
-    """The training side bears no order meanwhile, and its pod must not be touched; behind the status it is reported, and mended
-    by an attempt of its own."""
+    """The training side accepts no order during the repair, and the second pod must not be touched. The second fault is reported
+    after the status, and is repaired by an attempt of its own."""
     script = Script()
     async with their_job(temporal, mindio(), script) as (world, peer, cluster):
         second = cluster.holder(2)
@@ -229,7 +229,7 @@ async def test_what_cannot_start_again_in_its_pod_moves_in_the_same_attempt(temp
 
 
 async def test_a_pod_that_is_lost_while_its_process_starts_again_costs_a_restart(temporal: WorkflowEnvironment) -> None:
-    """A strategy was ordered, behind which only a dump or an end is borne."""
+    """A strategy was ordered. The training side accepts only a dump or an exit after it, so the job is restarted."""
     script, job = Script(resumes=False), mindio(allows="recover-in-place,recover", limits={"node_lost": SHORT})
     async with their_job(temporal, job, script) as (world, peer, _):
         await peer.report_fault(3)
@@ -241,7 +241,8 @@ async def test_a_pod_that_is_lost_while_its_process_starts_again_costs_a_restart
 
 
 async def test_a_retry_that_failed_with_405_goes_on_in_other_pods(temporal: WorkflowEnvironment) -> None:
-    """Announced anew under another uuid, as a normal fault with its pod, and `recover` with an empty list: as it was tried."""
+    """The fault is announced again under another uuid, as a normal fault with its pod. `recover` follows with an empty list, as
+    it was tried."""
     async with their_job(temporal, mindio(allows="retry,recover"), Script(statuses=[405])) as (world, peer, _):
         await peer.report_fault(3, kind="0")
         incident = await world.incident()
@@ -274,7 +275,7 @@ async def test_a_manager_that_is_lost_meanwhile_ends_the_wait(temporal: Workflow
 
 
 async def test_pods_of_which_nobody_knows_who_they_were_are_not_waited_for(temporal: WorkflowEnvironment) -> None:
-    """A pod cannot be told from its successor then."""
+    """A pod cannot be distinguished from its successor if its identity is unknown. The job is restarted."""
     job = mindio()
     async with training(temporal, job, cluster=TheirCluster(job)) as (world, peer):
         await peer.report_fault(3)

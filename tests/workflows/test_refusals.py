@@ -27,7 +27,7 @@ IMPOSSIBLE: dict[str, tuple[Any, dict[str, Any], int, str]] = {
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
 async def test_what_cannot_be_hot_switched_is_refused_with_its_reason(temporal: WorkflowEnvironment, case: str) -> None:
-    """The reason is kept and told as an event; no order, no pod, and the policy stays hotSwitch."""
+    """The reason is kept and reported as an event. No order is sent, no pod is created, and the policy stays hotSwitch."""
     build, changes, pod_rank, reason = IMPOSSIBLE[case]
     job: Job = build(**changes)
     async with training(temporal, job) as (world, peer):
@@ -43,7 +43,7 @@ async def test_what_cannot_be_hot_switched_is_refused_with_its_reason(temporal: 
 
 
 async def test_a_sub_health_that_names_no_pod_rank_moves_no_pod(temporal: WorkflowEnvironment) -> None:
-    """A platform told the ranks of processes only: it is told what is missing, and pod rank 0 stays where it is."""
+    """A platform sent no pod ranks. The error names the missing field, and pod rank 0 stays where it is."""
     async with training(temporal, a_job()) as (world, peer):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await world.fault(sub_health().model_copy(update={"pod_ranks": ()}))

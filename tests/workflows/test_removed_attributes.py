@@ -1,4 +1,4 @@
-"""A search attribute that somebody removes from the server: it is for people to look at, and costs no recovery."""
+"""A search attribute that an operator removes from the server: it is for display only, and its loss stops no recovery."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

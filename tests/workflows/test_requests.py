@@ -144,7 +144,7 @@ async def test_a_withdrawal_of_another_request_changes_nothing(temporal: Workflo
 
 
 class SlowToRemember(ScriptedCluster):
-    """Takes what the job's workflow has to remember only when it is told to."""
+    """Stores the memory of the job's workflow only when the test allows it."""
 
     def __init__(self, job: Any) -> None:
         super().__init__(job)
@@ -160,7 +160,7 @@ class SlowToRemember(ScriptedCluster):
 
 
 async def test_a_request_that_comes_while_the_last_incident_is_noted_begins_at_once(temporal: WorkflowEnvironment) -> None:
-    """The job's workflow would continue as new behind its notes, and does not before the request is served."""
+    """The job's workflow would continue as new after its notes. It does not before the request is served."""
     job = a_job()
     cluster = SlowToRemember(job)
     async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
@@ -209,7 +209,7 @@ async def test_a_front_finds_its_job_by_name(temporal: WorkflowEnvironment) -> N
 
 @pytest.mark.parametrize("name", ["nobody", "no'body", "job/with/slashes", "x" * 2_000])
 async def test_a_name_that_no_job_has_is_refused(temporal: WorkflowEnvironment, name: str) -> None:
-    """The error is `job.unknown` and says what is accepted, whatever somebody wrote."""
+    """The error is `job.unknown` and says what is accepted, whatever the given name is."""
     async with training(temporal, a_job()) as (world, _peer):
         front = await world.client.start_workflow(
             ids.Workflows.HOT_SWITCH,
@@ -262,7 +262,7 @@ async def _fronts(client: Client, queue: str) -> AsyncIterator[HeldUp]:
 
 
 async def test_a_front_that_is_cancelled_while_its_request_is_on_its_way_starts_nothing(temporal: WorkflowEnvironment) -> None:
-    """The request arrives behind its withdrawal: no mode runs that nobody waits for, and the front says so."""
+    """The request arrives after its cancellation. No mode runs for a front that does not wait, and the front reports that."""
     async with training(temporal, a_job()) as (world, peer):
         queue = f"fronts-of-{world.job.id}"
         async with _fronts(world.client, queue) as jobs:
@@ -299,7 +299,8 @@ async def test_a_front_gets_its_verdict_although_its_worker_died_meanwhile(tempo
 
 @pytest.mark.usefixtures("one_incident_a_run")
 async def test_a_front_whose_worker_is_away_when_the_incident_ends_gets_its_verdict(temporal: WorkflowEnvironment) -> None:
-    """The verdict is given while nobody holds the request; asked again across runs of the job's workflow, it is still there."""
+    """The verdict is given while no worker holds the request. It is still available when asked again in a later run of the job's
+    workflow."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         queue = f"fronts-of-{world.job.id}"
         run = (await world.entity.describe()).run_id
@@ -323,7 +324,7 @@ async def test_a_front_whose_worker_is_away_when_the_incident_ends_gets_its_verd
         assert (await world.status()).state.incidents == 1
 
 
-# ---- behind something else
+# ---- after another recovery
 
 
 @asynccontextmanager

@@ -77,7 +77,7 @@ async def test_a_restart_is_begun_again_when_its_old_pods_have_ended_at_last(tem
 
 @pytest.mark.parametrize("placed", [True, False], ids=["they fail", "no node for them"])
 async def test_pods_that_do_not_start_are_given_up(temporal: WorkflowEnvironment, *, placed: bool) -> None:
-    """The verdict carries the cluster's words, an event says so, and pods without a node are kept for a look."""
+    """The verdict contains the cluster's message, and an event reports it. Pods without a node are kept for inspection."""
     job = a_job(limits=Limits(pods_running=SOON))
     cluster = ScriptedCluster(job)
     cluster.pods_start, cluster.pods_are_placed = False, placed
@@ -222,7 +222,7 @@ QUOTA = "0 of 2 pods of Job gpt are there: FailedCreate at 2026-01-02T03:04:05Z:
 async def test_pods_that_somebody_refuses_are_asked_for_again_and_the_words_are_shown_at_once(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Whoever refuses them may admit them later: page and event say why from the first moment on."""
+    """A quota or a webhook that refuses the pods may admit them later. Page and event show the reason from the start."""
     async with training(temporal, a_job()) as (world, _peer):
         world.cluster.withholds_pods = QUOTA
         await world.fault(node_fault("node-0"))
@@ -235,7 +235,7 @@ async def test_pods_that_somebody_refuses_are_asked_for_again_and_the_words_are_
 
 
 async def test_pods_that_somebody_refuses_for_long_are_given_up(temporal: WorkflowEnvironment) -> None:
-    """The verdict has its words, when the time in which pods are made is over."""
+    """The verdict contains the reason of the refusal, when the time limit for the creation of pods has passed."""
     async with training(temporal, a_job(limits=Limits(pods_created=SOON))) as (world, _peer):
         world.cluster.withholds_pods = QUOTA
         await world.fault(node_fault("node-0"))
@@ -248,7 +248,8 @@ PODS = "the cluster would refuse the new pods: violates PodSecurity"
 
 
 async def test_nothing_is_stopped_where_the_new_pods_would_be_refused(temporal: WorkflowEnvironment) -> None:
-    """A job that trains goes on, and whoever asked is refused. Where training stands somebody has to look."""
+    """A job that trains continues, and the request is refused. Where training is stopped, the recovery is given up and a user has
+    to look."""
     async with training(temporal, a_job()) as (world, _peer):
         world.cluster.refuses_stops = PODS
         with pytest.raises(Refused, match=f"nothing was stopped: {PODS}"):
@@ -275,7 +276,7 @@ async def test_a_person_ends_the_wait_for_a_cluster_that_does_not_answer(tempora
 
 
 async def test_a_step_that_was_told_while_the_old_pods_ended_is_not_the_new_lifes(temporal: WorkflowEnvironment) -> None:
-    """A job that is restarted while it loads: its first step, told late, is that of pods that are gone."""
+    """A job is restarted while it loads. Its first step, which is reported late, belongs to pods that are gone."""
     job = a_job(limits=Limits(pods_stopped=timedelta(seconds=3)))
     cluster = ScriptedCluster(job)
     cluster.ends_only_by_force.add(cluster.holder(1).metadata.name)
@@ -308,7 +309,7 @@ async def test_with_mindio_the_old_manager_is_not_taken_for_the_new_one(temporal
 
 
 async def test_with_mindio_pods_that_do_not_stay_are_given_up(temporal: WorkflowEnvironment) -> None:
-    """An attached manager is no training: a pod that dies right behind it is seen."""
+    """An attached manager does not prove that training runs. A pod that fails right after the attachment is detected."""
     async with training(temporal, a_mindio_job(limits=Limits(pods_stay=timedelta(seconds=2)))) as (world, peer):
         await world.fault(node_fault("node-0"))
         await world.phase(RESUMES)
@@ -331,7 +332,7 @@ async def test_a_late_word_of_an_old_pod_does_not_end_the_restart(temporal: Work
 
 
 async def test_a_cancelled_restart_starts_the_pods_that_it_stopped(temporal: WorkflowEnvironment) -> None:
-    """A job without pods would stay so, and nobody would notice: it goes to its end."""
+    """A job without pods would stay so, and no event would show it. The restart therefore completes."""
     job = a_job()
     cluster = ScriptedCluster(job)
     cluster.pods_are_placed = False

@@ -119,7 +119,8 @@ async def test_a_standby_that_dies_when_it_was_taken_is_followed_by_another_pod(
 
 
 async def test_a_standby_whose_node_is_lost_when_it_was_taken_is_followed_by_another_pod(temporal: WorkflowEnvironment) -> None:
-    """The cluster shows it running for minutes, and nobody tells of a pod without a rank of its own: its node is looked at."""
+    """The cluster shows the standby as running for minutes, and reports nothing of a pod without a rank of its own. Its node is
+    therefore checked."""
     job = wanting(1)
     cluster = ScriptedCluster(job, nodes=5)
     script = Script(resumes=False)
@@ -230,7 +231,8 @@ async def test_what_stands_by_ends_with_the_job(temporal: WorkflowEnvironment) -
 
 @pytest.mark.parametrize("is_made", [True, False], ids=["its answer is lost", "it is being made"])
 async def test_what_nobody_has_seen_yet_ends_with_the_job(temporal: WorkflowEnvironment, is_made: bool) -> None:
-    """The job's object, and what belongs to that, may stay for days. A cluster makes what it was asked for, whoever gives up."""
+    """The job's object, and what it owns, may stay for days. A cluster creates a requested pod, also when the caller has given
+    up."""
     job = wanting(1)
     cluster = ScriptedCluster(job, nodes=4)
     cluster.forgets_to_answer = is_made

@@ -40,7 +40,7 @@ async def test_a_state_of_which_a_part_cannot_be_read_is_gone_on_with(temporal: 
 async def test_what_is_no_state_of_a_job_ends_at_once_and_the_job_is_registered_anew(
     given: object, temporal: WorkflowEnvironment
 ) -> None:
-    """Whoever started it in the UI or with the CLI: it kept the job from being registered for ever."""
+    """A workflow that a user started in the UI or with the CLI ends. It no longer keeps the job from being registered."""
     async with harness(temporal, a_job()) as world:
         await started_again(world, given)
         with pytest.raises(WorkflowFailureError) as failed:

@@ -99,7 +99,7 @@ async def test_what_could_not_be_tested_is_said_and_is_no_fault(temporal: Workfl
 
 
 async def test_a_node_with_a_fault_is_isolated_and_training_goes_on_without_it(temporal: WorkflowEnvironment) -> None:
-    """The training side is not told to continue. The pod's ranks move to a spare node that is not isolated, and no fault is
+    """The training side is not ordered to continue. The pod's ranks move to a spare node that is not isolated, and no fault is
     left."""
     async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, peer):
         before = world.cluster.holder(2 // 2).metadata.name
@@ -345,7 +345,7 @@ async def test_a_test_that_is_cancelled_lets_training_go_on(mindio: bool, tempor
 
 
 async def test_a_test_goes_on_at_the_gateway_where_the_stream_comes_back(temporal: WorkflowEnvironment) -> None:
-    """The list is told again; what the ranks find is taken once."""
+    """The list is sent again, and the results of the ranks count once."""
     async with listening(temporal, a_job(), Script(tests=False)) as (world, peer):
         await begun(world)
         await peer.until(lambda: bool(peer.tests))
@@ -376,7 +376,7 @@ async def test_a_control_plane_that_restarts_in_the_middle_goes_on(temporal: Wor
 
 
 async def test_with_mindio_a_step_is_repeated_behind_a_test_without_results(temporal: WorkflowEnvironment) -> None:
-    """No pod starts anew for it; agents that were held start processes again before."""
+    """No pod starts again for the repeated step. Agents that were held start processes again before it."""
     job = a_mindio_job(annotations={RECOVER_STRATEGY: "retry"})
     async with listening(temporal, job, Script(tests=False)) as (world, peer):
         pods = set(world.cluster.pods_by_name)

@@ -102,7 +102,7 @@ async def test_a_maintenance_under_an_id_of_its_own_is_found(temporal: WorkflowE
             assert peer.on_backup == set()
 
 
-# ---- words that cross
+# ---- messages that cross
 
 
 async def test_each_device_that_a_signal_names_returns(temporal: WorkflowEnvironment) -> None:

@@ -36,8 +36,8 @@ async def free(this: Two, leaf: str) -> Upgrade:
 
 
 async def test_a_switch_is_upgraded_leaf_by_leaf(temporal: WorkflowEnvironment) -> None:
-    """Each leaf is free of all jobs when a person is asked for; half a day passes, and the control worker starts anew. What
-    it did is what its history says."""
+    """Each leaf is free of all jobs when a person is asked for. Half a day passes, and the control worker restarts. The plan's
+    workflow continues from its history."""
     async with two_jobs(temporal) as this:
         forecast = await this.plans.start(this.plan([FIRST], [SECOND]), requested_by="ada")
         assert [(row.leaf, row.job, row.ranks) for row in forecast.rows] == [
@@ -86,7 +86,7 @@ async def test_a_leaf_is_left_by_its_jobs_some_at_once(temporal: WorkflowEnviron
 
 
 async def test_a_job_that_cannot_be_moved_is_decided_upon_by_a_person(temporal: WorkflowEnvironment) -> None:
-    """The person is told the job and the reason, and may retry it or leave it where it is. Other jobs have left the leaf
+    """The plan shows the job and the reason to a person, who may retry the job or skip it. Other jobs have left the leaf
     meanwhile."""
     async with two_jobs(temporal, None, Script(switch_results=[False, False])) as this:
         await this.plans.start(this.plan([FIRST, SECOND]))
@@ -279,7 +279,7 @@ async def test_a_job_that_begins_meanwhile_leaves_the_leaf_as_soon_as_it_can(tem
 
 
 async def test_a_job_that_somebody_switched_back_leaves_the_free_leaf_again_at_once(temporal: WorkflowEnvironment) -> None:
-    """A leaf of which it is said that no job uses it is used by none: nobody waits half an hour for the next look."""
+    """No job uses a leaf that is reported as free. The job leaves it again at once, without a wait for the next check."""
     async with two_jobs(temporal) as this:
         await this.plans.start(this.plan([FIRST]))
         (move,) = (await free(this, "a")).moves
@@ -326,8 +326,8 @@ async def test_a_leaf_that_cannot_be_looked_at_stops_the_upgrade(temporal: Workf
 
 
 async def test_what_cannot_be_done_is_refused_at_once_with_all_reasons(temporal: WorkflowEnvironment) -> None:
-    """A node and a job that nobody knows, a job that cannot be moved, devices that use a backup link of the leaf. A dry run says
-    the same. Nothing is touched."""
+    """The reasons are an unknown node, an unknown job, a job that cannot be moved, and devices on a backup link of the leaf. A
+    dry run reports the same. Nothing is touched."""
     async with two_jobs(temporal, second_trains=False) as this:
         other = await this.maintenances.fail_over(this.first.job.id, (NodeLinks(node="node-0", devices=("0",), backup=True),))
         await this.maintenances.settled(other)
@@ -355,7 +355,7 @@ async def test_what_cannot_be_done_is_refused_at_once_with_all_reasons(temporal:
 
 
 async def test_a_switch_is_upgraded_once_at_a_time(temporal: WorkflowEnvironment) -> None:
-    """A second plan is refused, a dry run is not; behind the end there is nothing to say to it."""
+    """A second plan is refused, a dry run is not. A command after the end of the plan is refused."""
     async with two_jobs(temporal) as this:
         plan = this.plan([FIRST])
         await this.plans.start(plan)

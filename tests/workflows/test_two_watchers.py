@@ -1,4 +1,4 @@
-"""Two watchers at once, as while one takes the other's place: each tells everything, and everything is done once."""
+"""Two watchers at once, as during a change of leadership: each reports everything, and everything is done once."""
 
 from temporalio.testing import WorkflowEnvironment
 
@@ -8,7 +8,7 @@ from tests.workflows.support.watched_cluster import WatchedCluster, watched
 
 
 async def test_two_watchers_double_nothing(temporal: WorkflowEnvironment) -> None:
-    """A node becomes slow: one incident and one backup pod, and nothing more when the second one starts anew."""
+    """A slow node causes one incident and one backup pod. Nothing is added when the second watcher starts again."""
     job = a_job()
     cluster = WatchedCluster(job)
     async with training(temporal, job, cluster=cluster) as (world, _peer), watched(world.client, cluster):
