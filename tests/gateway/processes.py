@@ -14,7 +14,7 @@ START_LIMIT = 30.0
 
 
 async def probe(port: int, path: str) -> tuple[int, str]:
-    """Status and text, as soon as somebody listens."""
+    """Returns status and text as soon as the port accepts connections."""
     async with asyncio.timeout(START_LIMIT), aiohttp.ClientSession() as session:
         while True:
             try:

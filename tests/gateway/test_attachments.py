@@ -42,7 +42,8 @@ async def test_a_client_that_comes_costs_its_job_one_update(temporal: WorkflowEn
 
 
 async def test_a_gateway_that_comes_back_costs_each_job_one_update(temporal: WorkflowEnvironment) -> None:
-    """The end of the old streams is not told when a gateway stops: ten thousand at once would delay those that come."""
+    """A gateway that stops does not report the end of its streams. Ten thousand reports at once would delay the new
+    attachments."""
     async with harness(temporal, a_job()) as world, world.peer() as peer:
         before = (await world.status()).state.attachment
         await world.gateway.stop()

@@ -31,7 +31,8 @@ async def test_a_job_that_never_attached_is_asked(temporal: WorkflowEnvironment)
 
 
 async def test_progress_is_known_again_when_the_stream_is_here(temporal: WorkflowEnvironment) -> None:
-    """The list says nothing of it: the gateway asks for it in its first round, so that a lost workflow of the job hears of it."""
+    """The list does not contain the progress. The gateway asks for it in its first round, so that a lost workflow of the job
+    receives it."""
     async with training(temporal, a_job()) as (world, peer):
         await _lists(world, job_phase.TRAINING)
         another = await GatewayProcess(world.client, f"another-{world.job.id}", offer_again=0.1).start()

@@ -74,7 +74,7 @@ async def test_a_gateway_that_is_cut_off_sends_platforms_to_the_others(temporal:
 
 
 async def test_a_gateway_that_is_alone_keeps_its_clients(temporal: WorkflowEnvironment) -> None:
-    """Clients would find nobody else, and come back more and more slowly."""
+    """Clients of the only gateway would find no other one, and reconnect at longer and longer intervals."""
     async with _attached(temporal, gateways=1) as (cable, peer):
         cable.pulled = True
         seen = len(peer.keep_alives)

@@ -35,7 +35,7 @@ class Visitors:
 
 
 async def test_no_more_are_inside_than_there_are_places_and_the_wanted_come_first() -> None:
-    """A job whose recovery waits for its stream is not behind all the others, also if that turns out while it waits."""
+    """A job whose recovery waits for its stream comes before all others, also if the recovery begins while the job waits."""
     wanted = set[str]()
     visitors = Visitors(Admission(2, 10, wanted))
     for name in ("a", "b", "c", "d", "late"):

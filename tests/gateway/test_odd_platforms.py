@@ -42,7 +42,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @workflow.defn(name=ids.Workflows.TRAINING_JOB)
 class Strange:
-    """A workflow that somebody has started under the name of ours."""
+    """A foreign workflow that was started under the name of ours."""
 
     @workflow.run
     async def run(self) -> None:
@@ -128,7 +128,7 @@ async def test_a_job_of_the_same_name_that_does_not_answer_keeps_nobody_from_swi
 
 
 class Told:
-    """News of jobs as a test tells them."""
+    """Sends news of jobs when a test asks for it."""
 
     def __init__(self) -> None:
         self.subscribers: list[Subscriber] = []
@@ -143,7 +143,7 @@ class Told:
             self.subscribers.remove(subscriber)
 
     async def flood(self) -> None:
-        """Tells news until a client takes no more."""
+        """Sends news until a client accepts no more."""
         for number in range(1_000):
             device = DeviceFaults(level=Level.UNHEALTHY, reasons=(f"{number}{'x' * LARGE}",))
             node = NodeFaults(node="node-0", level=Level.UNHEALTHY, devices=(device,))
@@ -182,7 +182,7 @@ async def _subscribed(peer: Platform, kind: str) -> Heard:
 
 @pytest.mark.parametrize("kind", ["faults", "jobs", "lists of jobs"])
 async def test_a_stream_that_is_ended_is_not_held_by_a_client_that_does_not_read(kind: str) -> None:
-    """The place is free at once, and the client hears the reason when it reads."""
+    """The place is free at once, and the client receives the reason when it reads."""
     async with served() as (told, peer):
         heard = await _subscribed(peer, kind)
         await heard.call.initial_metadata()

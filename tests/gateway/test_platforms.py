@@ -1,4 +1,4 @@
-"""Platforms that ask after jobs, faults and tracing, on the wire of the original, and what they are told."""
+"""Platforms that ask for jobs, faults and tracing, on the wire of the original, and the answers that they receive."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ async def registered(peer: Platform, role: str = "CCAgent") -> str:
 
 
 async def test_a_platform_hears_of_a_fault_of_a_job_when_it_comes_and_when_it_goes(temporal: WorkflowEnvironment) -> None:
-    """Nothing is told twice in a row."""
+    """No message is sent twice in a row."""
     async with asking(temporal) as (world, peer):
         status = await peer.register_for_faults(world.job.id)
         assert (status.code, status.info) == (0, "register success")
@@ -159,7 +159,7 @@ async def test_another_registration_for_the_same_job_and_role_ends_the_first_str
 
 
 async def test_a_stream_of_a_job_that_is_over_ends(temporal: WorkflowEnvironment) -> None:
-    """The last of its faults is told with it."""
+    """The stream sends that the job's faults are over before it ends."""
     async with asking(temporal) as (world, peer):
         await peer.register_for_faults(world.job.id)
         heard = peer.faults(world.job.id)
@@ -282,7 +282,7 @@ async def test_a_platform_that_reads_slowly_gets_the_newest_of_each_job() -> Non
 
 @workflow.defn(name=ids.Workflows.TRAINING_JOB)
 class Strange:
-    """A workflow that somebody has started under the name of ours."""
+    """A foreign workflow that was started under the name of ours."""
 
     @workflow.run
     async def run(self) -> None:
@@ -294,7 +294,7 @@ class Strange:
 
 
 async def test_a_workflow_that_answers_nonsense_keeps_no_other_job_from_being_told(temporal: WorkflowEnvironment) -> None:
-    """The client hears that it cannot be read."""
+    """The client receives an error that the answer cannot be read. Streams of other jobs go on."""
     async with asking(temporal) as (world, peer):
         name = f"strange-{world.job.id}"
         async with Worker(world.client, task_queue=name, workflows=[Strange], workflow_runner=UnsandboxedWorkflowRunner()):

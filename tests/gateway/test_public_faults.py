@@ -22,7 +22,7 @@ from workers.gateway.public_fault_service import BURST, Kept, PublicFaultService
 
 
 class Remembered:
-    """Keeps what it is told, as the cluster would."""
+    """Stores the faults that it receives, as the cluster would."""
 
     def __init__(self) -> None:
         self.told: list[PublicFault] = []

@@ -238,7 +238,8 @@ async def test_a_message_over_four_mebibytes_is_refused(temporal: WorkflowEnviro
 
 
 async def test_who_asks_for_nothing_on_the_wire_is_told_what_is_missing(temporal: WorkflowEnvironment) -> None:
-    """Operations answer 413, a result that nobody waits for 400, and streams of who asked for nothing end with a gRPC error."""
+    """Operations without content answer 413, and a result that was not asked for 400. Streams without a registration end with a
+    gRPC error."""
     async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         assert (await stub.SwitchNicTrack(wire.SwitchNics(jobID=world.job.id))).code == 413
         assert (await stub.StressTest(wire.StressTestParam(jobID=world.job.id))).code == 413

@@ -28,7 +28,7 @@ STATUS = Report(kind=ReportKind.STATUS)
 
 
 async def refusal(world: Harness) -> tuple[str | None, str]:
-    """Type and words with which the job's workflow refuses a report now."""
+    """Returns type and message with which the job's workflow refuses a report now."""
     with pytest.raises(WorkflowUpdateFailedError) as raised:
         await world.tell(Updates.REPORT, STATUS)
     assert isinstance(raised.value.cause, ApplicationError)
@@ -116,7 +116,8 @@ async def test_a_report_waits_for_a_workflow_that_is_lost(kind: str, monkeypatch
 
 
 async def test_a_fault_is_taken_although_its_stream_was_overtaken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workflow misses the stream, which is told; that another gateway's came first is no reason to lose the fault."""
+    """The gateway attaches the stream that the workflow misses. The fault is not lost if another gateway's stream was attached
+    first."""
     refusals = [Rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream has to be attached before its faults are reported")]
 
     async def update(*_: object) -> Receipt:
@@ -133,7 +134,7 @@ async def test_a_fault_is_taken_although_its_stream_was_overtaken_meanwhile(monk
 
 
 async def test_a_fault_of_a_job_that_nobody_knows_is_refused_at_once(temporal: WorkflowEnvironment) -> None:
-    """No stream of it is here: the client is told that it is not registered."""
+    """The gateway has no stream of the job. The answer to the client is that it is not registered."""
     async with harness(temporal, a_job()) as world:
         await world.entity.terminate("by mistake")
         assert await _report_fault(world, 2) == 400

@@ -152,7 +152,7 @@ async def refusal(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
 
 
 async def test_a_stranger_is_refused_whatever_it_says(temporal: WorkflowEnvironment) -> None:
-    """Each call that names a job ends with PERMISSION_DENIED, the job and the address; no workflow hears of any."""
+    """Each call that names a job ends with PERMISSION_DENIED, the job and the address. No call reaches a workflow."""
     async with (
         harness(temporal, a_job()) as world,
         guarded(world, Pods("10.0.0.9")) as address,
@@ -222,7 +222,7 @@ async def test_a_new_pod_waits_until_the_cluster_knows_its_address(temporal: Wor
 
 
 async def test_a_cluster_that_is_away_refuses_nobody(temporal: WorkflowEnvironment) -> None:
-    """A known caller is accepted while the cluster does not answer. An unknown one is told to call again, with the reason."""
+    """A known caller is accepted while the cluster does not answer. An unknown caller receives UNAVAILABLE, with the reason."""
     async with harness(temporal, a_job()) as world:
         pods = Pods(US)
         async with guarded(world, pods, fresh=0) as address, elsewhere(address) as other:
@@ -373,7 +373,7 @@ async def given_up(calls: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def test_ids_of_no_job_make_nobody_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody can make up as many as he likes: what is known of a job stays known."""
+    """A caller can invent any number of job ids. What is known of a real job stays known."""
     monkeypatch.setattr(caller_auth, "MAX_JOBS", 2)
     pods = Pods(US)
     pods.unknown = {f"made-up-{number}" for number in range(5)}

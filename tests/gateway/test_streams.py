@@ -145,7 +145,7 @@ class _Writer:
 
 
 async def test_an_order_on_a_broken_stream_is_refused_and_may_be_tried_again() -> None:
-    """Whoever waits for the delivery learns it at once, those behind it too."""
+    """All deliveries that wait for the stream fail at once, not only the first one."""
     streams = Streams(limit=1)
     stream = streams.open("job", "session")
     assert stream
@@ -203,7 +203,7 @@ async def test_a_second_subscriber_takes_over_at_the_same_gateway(temporal: Work
 
 
 async def test_a_second_subscriber_takes_over_at_another_gateway(temporal: WorkflowEnvironment) -> None:
-    """The gateway that held the first stream is told, and ends it with a reason."""
+    """The gateway that held the first stream is notified, and ends it with a reason."""
     async with harness(temporal, a_job(), gateways=2) as world, world.peer() as first:
         first.comes_back = False
         async with world.peer(at=1) as second:
@@ -276,7 +276,7 @@ async def test_a_gateway_that_stops_sends_its_clients_away(temporal: WorkflowEnv
 
 
 async def test_a_gateway_that_stops_finishes_the_calls_in_flight(temporal: WorkflowEnvironment) -> None:
-    """A report that is being stored when the gateway is told to stop is stored, and answered."""
+    """A report that is being stored when the gateway stops is stored, and answered."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)

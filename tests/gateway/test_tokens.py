@@ -171,7 +171,7 @@ async def test_questions_of_all_jobs_together_keep_a_pace(monkeypatch: pytest.Mo
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pod that was heard longest ago is asked about again; what is denied drives no pod out."""
+    """The pod whose last call is the oldest is reviewed again. Denied tokens displace no confirmed pod."""
     monkeypatch.setattr(limits, "MAX_DENIED", 2)
     server = ApiServer()
     tokens = Tokens(server.review, HOURS)
@@ -191,7 +191,8 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_who_is_known_is_heard_while_the_api_server_is_away(hangs: bool) -> None:
-    """A caller with the confirmed token is accepted. A forged token and one that was never confirmed are told to call again."""
+    """A caller with the confirmed token is accepted. A forged token, and one that was never confirmed, are refused as unavailable
+    for now."""
     server = ApiServer()
     async with remembering(server, replace(HOURS, fresh=0, rest=0, patience=0.05)) as who:
         await who.check("job", PEER, TOKEN)
@@ -207,7 +208,8 @@ async def test_who_is_known_is_heard_while_the_api_server_is_away(hangs: bool) -
 
 
 async def test_a_connection_with_a_stream_is_known_while_the_api_server_is_away() -> None:
-    """The kubelet has replaced the token, which nobody can confirm now. Another connection is not known by that."""
+    """The kubelet has replaced the token, which cannot be confirmed now. The connection with the stream stays known, another one
+    does not."""
     server, new = ApiServer(), unsigned(claims_of_pod(POD), "bmV3")
     async with remembering(server) as who:
         await who.check("job", PEER, TOKEN)
@@ -268,8 +270,8 @@ async def test_a_manager_sends_the_token_that_its_file_holds_now(temporal: Workf
 
 
 async def test_a_manager_that_was_not_told_its_job_is_told_for_its_token(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
-    """The UID of a job is not known to whoever writes its template. It is asked for again behind a refusal, and every report of
-    the manager names it; what was to be told before it was known is told then."""
+    """The UID of a job is unknown when its template is written. The manager asks for it again after a refusal, and every report
+    names it. Reports made before are sent then."""
     server, reports = ApiServer(), Reports()
     (tmp_path / "token").write_text(TOKEN)
     reports.progress(7, 0, 1)
@@ -321,7 +323,7 @@ async def test_a_job_is_asked_for_only_with_a_token_that_holds() -> None:
 async def test_metadata_that_is_no_token_ends_the_call_only(
     said: tuple[tuple[str, str | bytes], ...], temporal: WorkflowEnvironment
 ) -> None:
-    """The API server is not asked, and the next call with a token is heard, on the same connection."""
+    """The API server is not asked. The next call with a token on the same connection is accepted."""
     server = ApiServer()
     async with (
         harness(temporal, a_job()) as world,
