@@ -1,4 +1,4 @@
-"""A rule that calls too many nodes of the cluster sick is not believed as long as that lasts."""
+"""A rule that reports too many nodes of the cluster as unhealthy is not believed as long as that lasts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -53,7 +53,7 @@ def doubted(nodes: Iterable[Node], rules: Rules) -> list[str]:
     ],
 )
 def test_more_than_its_share_and_at_least_three(broken: int, well: int, spec: str, is_believed: bool) -> None:
-    """Exactly the share is believed; two nodes are sick together by chance; 100% switches the brake off."""
+    """Exactly the share is believed. Two nodes may be unhealthy together by chance, and 100% switches the limit off."""
     nodes = [*several(broken, **BROKEN), *several(well, "well")]
     assert (among(nodes, file(spec)) == ()) is is_believed
 

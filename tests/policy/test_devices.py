@@ -22,7 +22,7 @@ def told(shown: JobView) -> list[tuple[int, str, str]]:
 
 
 def test_each_rank_has_the_device_that_its_pod_was_given() -> None:
-    """The n-th device of a pod belongs to its n-th local rank; pod rank and holder are told with it."""
+    """The n-th device of a pod belongs to its n-th local rank. Pod rank and holder are listed with it."""
     shown = view(pod(1, "one-and-some-more", devices=("6", "2")), pod(0, devices=("0", "1"), node="node-1"), manager())
     assert devices(shown) == (
         DeviceOfRank(rank=0, pod_rank=0, node="node-1", device="0", holder="pod-0"),
@@ -33,7 +33,7 @@ def test_each_rank_has_the_device_that_its_pod_was_given() -> None:
 
 
 def test_devices_are_counted_on_each_node_where_nobody_says_them() -> None:
-    """The pods of a node have its devices one behind the other, by their pod ranks."""
+    """The pods of a node have its devices in the order of their pod ranks, where no pod names its devices."""
     shown = view(pod(2), pod(0), pod(1, node="node-1"), of=job(pods=3))
     on_0 = [(0, "node-0", "0"), (1, "node-0", "1"), (4, "node-0", "2"), (5, "node-0", "3")]
     assert told(shown) == sorted([*on_0, (2, "node-1", "0"), (3, "node-1", "1")])

@@ -157,7 +157,7 @@ def test_a_rank_of_a_job_that_is_not_registered_is_no_drained_node() -> None:
 
 @pytest.mark.parametrize("known", [status(holders=("uid-of-n", "*")), status(faults=cordoned("ignored: no spare"))])
 def test_a_pod_that_the_cluster_does_not_show_any_more_has_left(known: JobStatus) -> None:
-    """Also where its rank waits for a node, as in a job that starts anew without one: the node may be maintained."""
+    """A rank that waits for a node has left its old one, as in a job that restarts without it. The node may be maintained."""
     gone = THERE.model_copy(update={"pods": (MANAGER,)})
     now = node_progress.progress("node-1", THERE, {"job": known}, gone)
     assert (now.drained, now.rows[0].where) == (True, Where.MOVED)

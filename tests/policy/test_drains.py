@@ -105,7 +105,7 @@ def test_who_drains_a_node_for_long_is_told_again_why_it_waits() -> None:
 
 @pytest.mark.parametrize("drain", list(Drain))
 def test_a_hot_switch_that_a_person_asks_for_ends_as_it_ended(drain: Drain) -> None:
-    """Whatever becomes of the drain: it lowers no policy, and nobody asked for a restart."""
+    """A requested hot switch lowers no policy and leads to no restart, whatever the drain of the job says."""
     found = a_case(1, "node-1")
     asked = found.model_copy(update={"request": Pending(id="r", request=ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1))})
     state = JobState.of(JOB.model_copy(update={"drain": drain})).with_(

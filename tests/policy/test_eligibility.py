@@ -76,7 +76,7 @@ def test_hot_switch_alone_allows_mindio_to_recover() -> None:
 
 
 def test_blanks_between_strategies_mean_nothing() -> None:
-    """Whoever reads the annotation reads the same."""
+    """Blanks in the annotation do not change the strategies that are read from it."""
     assert all(faulty_ranks.allows(mindio(allows=" retry , recover"), word) for word in ("retry", "recover"))
 
 
@@ -107,7 +107,7 @@ def _retried(minutes_ago: int) -> Incident:
 
 
 def test_memory_whose_faults_come_back_is_not_retried_for_ever() -> None:
-    """Ten times within an hour; then its process starts anew, or its pod."""
+    """A step is repeated ten times within an hour. Then its process starts again, or its pod."""
     often = tuple(_retried(minutes) for minutes in range(10))
     assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=often[:9]), None) == ()
     (why,) = eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=often), None)

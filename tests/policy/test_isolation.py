@@ -32,7 +32,7 @@ def test_isolating_twice_is_isolating_once(annotations: dict[str, str]) -> None:
 
 @given(ANNOTATIONS)
 def test_what_is_released_is_what_was_isolated_by_us(annotations: dict[str, str]) -> None:
-    """A node that somebody else had marked keeps that mark; nothing else of a node is touched."""
+    """A node that another controller had marked keeps that mark. No other field of a node is touched."""
     isolated = patched(annotations, isolation.isolation(annotations, "why"))
     released = patched(isolated, isolation.release(isolated))
     theirs = annotations.get(NODE_HEALTHY) == "UnHealthy" and ISOLATED not in annotations
@@ -52,7 +52,7 @@ def test_what_is_not_ours_is_not_released(annotations: dict[str, str], words: st
 
 
 def test_new_pods_keep_away_from_marked_nodes() -> None:
-    """The mark counts whoever set it."""
+    """The mark counts, whichever controller or user set it."""
     marks = {"a": {NODE_HEALTHY: "UnHealthy"}, "b": {}, "c": {ISOLATED: "why"}, "d": {NODE_HEALTHY: "Healthy"}}
     nodes = [
         Node(metadata=ObjectMeta(name=name, annotations=annotations), status=NodeStatus(accelerators=1))

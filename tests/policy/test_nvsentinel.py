@@ -78,7 +78,8 @@ def decided(node: Node) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize(("then", "kind"), [(then, kind) for then, kinds in PUBLISHED.items() for kind in kinds])
 def test_every_published_condition_has_a_rule(then: str, kind: str) -> None:
-    """The rule has its name, and is not that for what nobody knows; when it has healed it is well."""
+    """A rule of its own matches each condition, and not `nvidia/other-fatal`, the rule for unknown conditions. A healed condition
+    leads to nothing."""
     node = shows(kind, GPU.format(code="79"))
     assert {one for one, _ in decided(node)} == {then}
     assert not any(rule == "nvidia/other-fatal" for _, rule in decided(node))

@@ -121,8 +121,8 @@ def test_a_step_is_repeated_only_if_that_may_mend_everything(job: Job, found: Si
 def test_ours_is_told_at_once_what_mends_all_that_is_faulty(
     job: Job, faults: tuple[FaultType, ...], before: dict[str, Any], told: list[str]
 ) -> None:
-    """MindIO is asked, and so is who has heard an announcement, or where nobody knows what is faulty. A retry never hides a fault
-    that needs more."""
+    """Our training side receives the strategy at once, unless faults were announced already, or none are known. MindIO is asked
+    first. A retry never hides a fault that needs more."""
     found = situation(job, *(processes(kind, rank) for rank, kind in enumerate(faults)), **before)
     assert [word for word in (Strategy.RETRY, Strategy.RECOVER) if recovery_opening.is_told_at_once(job, found, word)] == told
 
@@ -262,5 +262,5 @@ def test_orders_without_an_answer_ask_for_nothing() -> None:
     ids=["memory", "network", "other"],
 )
 def test_offers_that_were_lost_are_those_that_the_announcement_allows(announced: FaultRank, strategy: Strategy) -> None:
-    """A client that was told of faults which a repetition mends bears no other strategy: any other one restarts the job."""
+    """A client that received faults which a repetition repairs accepts no other strategy. Any other strategy restarts the job."""
     assert recovery_opening.presumed(Situation(announced=(announced,))) == (strategy,)

@@ -37,7 +37,7 @@ NO_PODS = Standing(fault=Fault(id=HOLDERS, kind=FaultKind.POD, pod_ranks=(0,), s
 def test_a_job_trains_when_it_has_completed_a_step(
     side: TrainingSide, known: dict[str, Any], running: Mode | None, words: str
 ) -> None:
-    """MindIO tells of no step: there the attachment has to do."""
+    """MindIO reports no step. Its attachment counts instead."""
     state = JobState.of(Job(id=JobId("uid"), name="gpt", training_side=side, pods=1))
     assert phase(state.model_copy(update=known), running) == words
 

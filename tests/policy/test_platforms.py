@@ -18,7 +18,7 @@ def fault(kind: FaultKind, node: str = "node-1", **more: object) -> Fault:
 
 
 def test_each_device_is_named_with_its_codes() -> None:
-    """A fault that names several is told of each."""
+    """A fault that names several devices is listed for each of them."""
     details = (FaultyRanks(ranks=(3,), type=FaultType.MEMORY, device="1,2", code="80E01801"),)
     more = fault(FaultKind.PROCESS, id="two", details=(details[0].model_copy(update={"device": "2", "code": "8C084E00"}),))
     (node,) = node_faults([fault(FaultKind.PROCESS, details=details, message="memory"), more, fault(FaultKind.SUB_HEALTH)])
@@ -68,5 +68,5 @@ def test_a_node_with_several_jobs_is_told_once() -> None:
     ],
 )
 def test_a_job_runs_when_each_rank_has_its_pod(state: JobState, stage: Stage) -> None:
-    """The end is told as its controller tells it; one that is deleted is told as it was."""
+    """The end is reported as its controller reports it. A deleted job is reported in its last stage."""
     assert view_of(state).stage is stage

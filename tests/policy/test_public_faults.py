@@ -65,7 +65,7 @@ def test_a_fault_that_is_back_before_its_end_was_shown_stands(
 
 
 def test_a_fault_grows() -> None:
-    """Told again with more devices it has them too."""
+    """A fault that is reported again with more devices concerns these devices too."""
     known: Concerns = {}
     for devices in ([3], [0, 3], [3]):
         influence = [{"nodeName": "a", "deviceIds": devices}]

@@ -128,7 +128,7 @@ def test_a_set_or_a_file_is_named_by_the_installation(tmp_path: Any) -> None:
 
 
 def test_a_status_may_be_written_without_quotes() -> None:
-    """YAML takes it for a truth value then, as whoever writes a condition does."""
+    """YAML reads an unquoted status as a truth value, and the rule matches all the same."""
     for status, text in (("True", "True"), ("false", "False"), ("[True, Unknown]", "Unknown")):
         rules = written(f"condition: {{type: Slow, status: {status}}}, then: fault")
         assert policy.of_node(shows(conditions={"Slow": (text, "", "")}), rules)

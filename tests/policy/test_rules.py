@@ -103,7 +103,7 @@ def test_a_star_stands_for_anything(text: str, pattern: str) -> None:
 
 
 def test_a_long_message_costs_no_time() -> None:
-    """Whoever wrote it, and however like the pattern it is."""
+    """A long message is matched fast, also if it is almost like the pattern."""
     began = time.process_time()
     assert not is_like("gpu error " * 3200, "*gpu*error*fatal*")
     assert time.process_time() - began < 1.0
@@ -178,7 +178,8 @@ def test_a_container_beside_the_training_may_crash_as_it_likes() -> None:
 
 
 def test_a_person_s_word_is_a_rule_and_comes_before_all_others() -> None:
-    """`sick` and `broken` with or without a reason; `well` silences what conditions say, and not that a node is not ready."""
+    """The values `sick` and `broken` count with or without a reason. `well` silences conditions, but not a node that is not
+    ready."""
     said = {"sick": FaultKind.SUB_HEALTH, "broken: smoke": FaultKind.NODE}
     for words, kind in said.items():
         (fault,) = faults(view(pod(), nodes=(shows(annotations={HEALTH: words}),)))
@@ -212,7 +213,7 @@ def test_what_no_rule_knows_is_named_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("then", "clear", "differences"), [("process-fault", 0, 2), ("process-fault", 300, 1), ("fault", 0, 1)])
 def test_what_has_happened_is_another_difference_each_time_and_a_state_is_not(then: str, clear: int, differences: int) -> None:
-    """An error of a process that is told again was mended in between, unless its rule takes both for one."""
+    """An error of a process that is reported again was repaired in between, unless its rule treats both as one."""
     rules = written(f"report: {{source: event}}, then: {then}, clear: {clear}")
     moments = (NOW, NOW + timedelta(minutes=1))
     told = [NodeReport(id=f"event-{at}", source="event", code="Xid", since=at, told=at) for at in moments]
@@ -260,7 +261,7 @@ def test_flapping_is_braked_whatever_the_source(rule: str) -> None:
     assert len({one.id for some in found for one in some}) == 1
 
 
-# ---- what is told once
+# ---- what is reported once
 
 
 def told(code: str = "GpuHot", at: int = 0, **more: Any) -> NodeReport:
@@ -327,7 +328,7 @@ def test_what_says_that_it_has_healed_ends_a_report() -> None:
 
 
 def test_thousands_of_events_of_a_node_are_looked_at_in_a_moment() -> None:
-    """One that is told again with other words is another one."""
+    """An event that is repeated with another message is another event."""
     rules = written(
         "report: {source: event, code: GpuHot}, beside: {source: switch}, then: fault",
         "report: {source: event, code: GpuHot}, then: sub-health, healed: {report: {source: event, code: GpuCool}}",
@@ -352,11 +353,11 @@ def test_a_pod_that_has_failed_on_a_broken_node_has_to_leave_it() -> None:
     assert [(one.kind, one.node) for one in found] == [(FaultKind.NODE, "node-0"), (FaultKind.POD, "node-0")]
 
 
-# ---- a job's own words
+# ---- a job's own annotations
 
 
 def test_a_job_may_silence_a_rule_for_itself() -> None:
-    """Other jobs on the node are told all the same."""
+    """The fault is still reported to other jobs on the node."""
     cordoned = shows(cordoned=True)
     silent = job(annotations={IGNORE_RULES: "plain/other, plain/cordoned"})
     assert faults(view(pod(), nodes=(cordoned,), of=silent)) == ()
@@ -385,7 +386,7 @@ def test_a_job_may_give_a_fault_time(words: dict[str, str], seconds: float) -> N
 
 @pytest.mark.parametrize("word", ["Sick", "sick fan 3 rattles", "ill"])
 def test_a_person_s_word_that_no_rule_knows_is_something_to_say_of_a_node(word: str) -> None:
-    """Nothing follows from it, and nobody would see why."""
+    """A value that no rule matches has no effect, so it is shown with the node."""
     (told,) = nodes_now([shows(annotations={HEALTH: word}), shows("node-1", annotations={"other": word})], plain()).nodes
     assert (told.name, told.unheard) == ("node-0", word)
     for known in ("sick", "broken: by ada", "well"):

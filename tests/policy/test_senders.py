@@ -42,7 +42,7 @@ def test_a_token_says_its_pod_and_for_whom_it_is() -> None:
     ],
 )
 def test_a_token_of_another_shape_is_named_so(claims: object) -> None:
-    """The words can be sent and logged, whatever lies in the token."""
+    """The message can be sent and logged, whatever the token contains."""
     with pytest.raises(BadInput, match="the token is") as refused:
         claims_of(unsigned(claims))
     assert str(refused.value).isprintable()

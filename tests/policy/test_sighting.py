@@ -48,7 +48,7 @@ def test_a_rank_is_held_by_the_pod_that_carries_it() -> None:
     ],
 )
 def test_nobody_else_holds_a_rank(other: Pod) -> None:
-    """A pod that was told to end (drained, evicted, preempted, deleted), that failed, is a backup or has no rank holds none."""
+    """A pod that is ending (drained, evicted, preempted, deleted), that failed, is a backup or has no rank holds none."""
     assert sight(view(pod(0), other)).holders == ("pod-0", "")
 
 
@@ -258,7 +258,7 @@ def _node(number: int) -> str:
 
 
 async def test_the_largest_job_at_its_worst_fits_into_one_payload() -> None:
-    """1,250 failed pods and 1,000 sick nodes; nothing of it is left out but names, and how many they are is said."""
+    """The job has 1,250 failed pods and 1,000 unhealthy nodes. Only names are omitted, and their number is given."""
     seen = sight(largest(sick=1000))
     (payload,) = await pydantic_data_converter.encode([seen])
     assert len(payload.SerializeToString()) <= PAYLOAD

@@ -101,7 +101,7 @@ def test_a_standby_that_is_of_no_use_is_replaced(wrong: Pod) -> None:
 
 
 def test_of_too_many_those_go_first_that_do_not_run() -> None:
-    """A standby that was told to end already is not counted."""
+    """A standby that is ending already is not counted."""
     found = [standby(0, node="", phase=PodPhase.PENDING), standby(1), standby(2), standby(3, deleted=True)]
     plan = standbys.plan("demo", [*RANKS, *found], 1, [])
     assert [one.metadata.name for one in plan.end] == ["demo-standby-0", "demo-standby-2"]
@@ -129,8 +129,8 @@ def test_standbys_are_seen_to_when_there_are_too_few_or_too_many() -> None:
 
 
 def test_nothing_is_done_for_standbys_while_the_job_itself_needs_something() -> None:
-    """The job needs something before its first step, with a fault, with pods that cannot be told apart, and at its end. A job
-    that is only observed gets no standbys either."""
+    """The job comes first before its first step, with a fault, with pods that cannot be distinguished, and at its end. A job that
+    is only observed gets no standbys either."""
     faulty = job_reducers.reported(TRAINS, FaultReport(faults=(node_fault("node-1"),)), NOW)
     others = (
         TRAINS.with_(progress=None),

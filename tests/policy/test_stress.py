@@ -52,7 +52,7 @@ def test_the_memory_is_checked_by_our_training_side_only() -> None:
 
 
 def test_a_job_without_pods_on_nodes_cannot_be_tested() -> None:
-    """There is nobody to ask."""
+    """No pod of the job is on a node, so no rank can be tested."""
     assert device_checks.problem(StressRequest(all_nodes=(0,)), (), REKINDLE.ops) == "no pod of the job is on a node"
 
 
