@@ -311,7 +311,7 @@ async def test_pods_of_a_lost_node_get_no_grace(world: World, tmp_path: Path) ->
     lost, other = [await world.holder(job, rank) for rank in (0, 1)]
     await world.cluster.ensure_stopped(job, 600, {lost.spec.node_name})
     await world.until_gone(job, lost)
-    if world.by_our_hand:  # Volcano was told to force all
+    if world.by_our_hand:  # Volcano deletes all by force
         ending = await world.cluster.pod(job, other.metadata.name, other.metadata.uid)
         assert ending.metadata.deletion_timestamp
         assert ending.status.phase is PodPhase.RUNNING
@@ -353,7 +353,7 @@ async def test_a_watch_begins_with_the_world_and_goes_on_after_it_broke(world: W
 
 
 async def until_it_breaks(world: World, news: AsyncGenerator[object, None]) -> None:
-    breaking = asyncio.create_task(world.break_watches())  # the watch opens as soon as somebody reads
+    breaking = asyncio.create_task(world.break_watches())  # the watch opens at the first read
     async for _event in news:
         pass
     await breaking

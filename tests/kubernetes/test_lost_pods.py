@@ -1,4 +1,4 @@
-"""Pods and nodes of a running job are lost: the real watcher tells the job's real workflow, which decides.
+"""Pods and nodes of a running job are lost: the real watcher reports it to the job's real workflow, which decides.
 
 The namespace is only observed unless a test says otherwise: the decision is in the job's history, and nothing is done.
 """

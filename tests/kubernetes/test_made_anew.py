@@ -63,8 +63,8 @@ def _scheduled(annotations: dict[str, str]) -> timedelta:
 
 
 async def test_pods_that_leave_are_followed_by_others_and_nobody_else_is_touched(world: World) -> None:
-    """Two pods leave and are replaced, whoever deletes them first, and no other pod changes. A repeated call gives the same
-    answer."""
+    """Two pods leave and are replaced, whichever controller deletes them first, and no other pod changes. A repeated call gives
+    the same answer."""
     job = await world.job(3, labels={**RECOVERS, "fault-retry-times": "3"})
     first, *old = [await world.holder(job, rank) for rank in range(3)]
     for pod in old:

@@ -78,7 +78,8 @@ async def test_a_quota_that_is_full_of_the_job_itself_refuses_no_restart(setting
 
 @pytest.mark.parametrize("amount", ["4e9", "4000M", "3906250Ki"])
 async def test_a_quota_may_be_written_in_any_of_the_ways_that_there_are(setting: Setting, amount: str) -> None:
-    """The server tells it as it is written, beside what is used in the words of the pods."""
+    """The server returns the quota as it was written, and its use in the format of the pods. A restart is allowed for each
+    format."""
     container = {"resources": {"requests": {"memory": "1G"}}}
     uid = await setting.running(await SUBMIT["JobSet"](setting.namespace, ASKS, container))
     await limit(setting.namespace, amount, "requests.memory")
@@ -87,7 +88,7 @@ async def test_a_quota_may_be_written_in_any_of_the_ways_that_there_are(setting:
 
 @pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
 async def test_what_a_controller_says_is_passed_on(setting: Setting, kind: str) -> None:
-    """The controller makes no pods, and tries again: until it does its words are the answer, and then the pods are."""
+    """The controller creates no pods, and tries again. The answer contains its message until the pods exist."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     await setting.until_gone(uid, *stopped)

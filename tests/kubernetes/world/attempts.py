@@ -249,7 +249,7 @@ async def _again_and_again(by: Attacker) -> None:
         await by.delete(BATCH_JOB.path(by.namespace), job)
 
 
-# ---- pods that nobody controls
+# ---- pods without a controller
 
 
 async def _loose(by: Attacker) -> None:

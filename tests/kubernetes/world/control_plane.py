@@ -146,7 +146,7 @@ async def a_namespace(kubeconfig: Path, name: str) -> AsyncIterator[Namespace]:
         try:
             yield Namespace(api, name)
         finally:
-            # First, so that no controller makes a pod anew: one that was made while they go would hold its node for a while.
+            # First, so that no controller recreates a pod: a pod created during the deletion would hold its node for a while.
             await api.delete(f"/api/v1/namespaces/{name}", created["metadata"]["uid"])
             await _until_empty(api, f"/api/v1/namespaces/{name}/pods")
 

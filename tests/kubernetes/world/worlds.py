@@ -139,7 +139,7 @@ Answer = TypeVar("Answer")
 
 
 async def tried(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Retries a call on Conflict, as Temporal does: a controller may be slightly behind, or write between our read and write."""
+    """Retries a call on Conflict, as Temporal does: a controller may lag slightly, or write between our read and write."""
     async with asyncio.timeout(WAIT_LIMIT):
         while True:
             try:
