@@ -100,8 +100,8 @@ async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
 
 
 async def test_a_budget_that_is_gone_is_made_again() -> None:
-    """A budget that a person has deleted is recreated when everything is listed again. An existing one is left alone, whoever
-    created it."""
+    """A budget that a person has deleted is recreated when everything is listed again. An existing budget is left alone,
+    regardless of its creator."""
     cluster = Written()
     kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch"), "job-2": a_job_object("hotSwitch")}.get, trained)
     cluster.known = {"job-2": 2}

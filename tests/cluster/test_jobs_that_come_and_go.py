@@ -107,8 +107,8 @@ async def test_pods_that_nobody_controls_are_not_over_in_the_middle_of_a_restart
 
 
 async def test_a_restart_brings_back_what_its_owner_has_made_since_the_last_one(tenants: Tenants) -> None:
-    """A failed restart leaves templates behind. The owner then creates the pods by hand, from another image, and the next restart
-    uses that image."""
+    """A failed restart leaves templates. The owner then creates the pods by hand, from another image, and the next restart uses
+    that image."""
     for image in ("old", "new"):
         made = await tenants.pod("victim", "worker", "victim.loose")
         made["metadata"] |= {"uid": f"uid-of-{image}"}

@@ -1,4 +1,4 @@
-"""Pods of a restart are told from older ones, where another controller creates them and the cluster's clock counts whole
+"""Pods of a restart are distinguished from older ones, where another controller creates them and the cluster's clock counts whole
 seconds."""
 
 from datetime import UTC, datetime, timedelta

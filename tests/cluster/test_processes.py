@@ -66,7 +66,7 @@ async def test_pods_give_way_to_the_control_plane(client: ClusterClient) -> None
 
 
 async def test_a_deleted_pod_takes_its_whole_family_with_it(client: ClusterClient) -> None:
-    """A deleted pod leaves no process behind, in whatever session it was."""
+    """No process of a deleted pod remains, in whatever session it was."""
     pod, processes = await family(client)
     assert len(processes) >= 4
     await client.delete_pod(pod.metadata.name, pod.metadata.uid, 0)
@@ -231,7 +231,7 @@ async def test_job_directory_and_port_stay_with_the_job(tmp_path: Path) -> None:
 
 
 async def test_a_watcher_that_does_not_read_is_cut() -> None:
-    """A watcher that is further behind than the backlog loses its watch, so that the cluster's memory stays bounded."""
+    """A watcher that lags by more than the backlog loses its watch, so that the cluster's memory stays bounded."""
     store = Store(lambda: None, backlog=3)
     with store.watching() as slow, store.watching() as quick:
         events = quick.events()

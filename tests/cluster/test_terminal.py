@@ -36,7 +36,7 @@ def failed(code: int) -> Object:
     ],
 )
 def test_a_pytorch_job_fails_with_a_pod_by_its_restart_policy(policy: str, code: int, *, fails: bool) -> None:
-    """The training operator judges it alike, whoever looks first."""
+    """The control plane fails the job by the same rules as the training operator, so the order of the two does not matter."""
     body = copy.deepcopy(JOBS[PYTORCH_JOB])
     body["spec"]["pytorchReplicaSpecs"]["Worker"] |= {"restartPolicy": policy} if policy else {}
     why = PYTORCH_JOB.fails_with(Workload(PYTORCH_JOB, body), failed(code))
