@@ -1,7 +1,7 @@
-"""A real gateway on loopback that does what a test tells it to, and remembers what it heard. Not the product's gateway.
+"""A real gateway on loopback that a test controls, and that stores the calls it receives. Not the product's gateway.
 
-With `recovers` it answers a report of faults as the control plane does: training stops, what is faulty is announced, and the
-strategy is ordered; a report of other faults, or a strategy that failed, begins another attempt.
+With `recovers` it answers a report of faults as the control plane does: training stops, the faulty ranks are announced, and the
+strategy is ordered. A report of other faults, or a strategy that failed, begins another attempt.
 """
 
 import asyncio

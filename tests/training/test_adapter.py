@@ -183,7 +183,7 @@ def test_a_step_is_logged_with_who_where_and_when(tmp_path: Path) -> None:
 
 
 def test_a_step_log_that_cannot_be_written_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Training goes on when its disk is full or its folder is somebody else's, and the log says so once."""
+    """Training goes on when its disk is full or its folder belongs to another user. The log reports that once."""
     (tmp_path / "steps").touch()
     with closing(StepLog(rank_environment(tmp_path))) as log:
         for step in (1, 2):

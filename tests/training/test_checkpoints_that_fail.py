@@ -78,7 +78,7 @@ def disk(alone: Standalone) -> Iterator[Disk]:
 
 @pytest.fixture(scope="module")
 def found() -> list[str]:
-    """Last words of an undisturbed run of the script, once there was one."""
+    """Returns the final output of an undisturbed run of the script, as soon as there was one."""
     return []
 
 

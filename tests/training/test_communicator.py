@@ -72,7 +72,7 @@ def _rank(rank: int, port: int, does: Any, join_seconds: float, says: Connection
 
 
 def _obey(communicator: Communicator, told: Connection) -> None:
-    """Cuts the generations that it is told, as the thread that receives the manager's messages does."""
+    """Cuts the generations that it receives, as the thread that receives the manager's messages does."""
     while True:
         communicator.cut(told.recv())
 

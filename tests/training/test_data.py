@@ -120,7 +120,8 @@ def test_the_order_is_that_of_the_loader(persistent: bool) -> None:
 
 
 class Pids(Dataset[tuple[int, int]]):
-    """Tells which process loads. `dies` names a file that the first one makes that loads the sixth sample, which kills it."""
+    """Returns with each sample the process that loads it. `dies` names a file. The first process to load the sixth sample creates
+    that file and is killed."""
 
     def __init__(self, dies: Path | None = None) -> None:
         self.dies = dies
@@ -219,7 +220,7 @@ def test_generators_that_a_dataset_holds_draw_the_same_again(workers: int) -> No
 
 
 class Buckets(Sampler[list[int]]):
-    """A sampler of somebody's own: `how` it comes to its order."""
+    """Orders samples as a user's own sampler may: `how` says by which means."""
 
     def __init__(self, how: str) -> None:
         self.how, self.generator, self.order, self.times = how, np.random.default_rng(5), list(range(24)), 0
@@ -295,7 +296,7 @@ def after_ten(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 class Knows(Dataset[int]):
-    """A dataset that is told its epoch."""
+    """A dataset that receives its epoch."""
 
     epoch = -1
 

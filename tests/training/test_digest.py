@@ -117,7 +117,7 @@ def test_the_digest_sees_signs(dtype: torch.dtype, hashed: Hashed) -> None:
 
 @of_hosts_and_of_accelerators
 def test_words_that_change_places_change_the_digest(hashed: Hashed) -> None:
-    """Neighbouring words that change places are found, and so are words of the same place in two chunks."""
+    """The digest changes if two neighbouring 64-bit numbers are swapped, or two at the same place of two chunks."""
     content = torch.arange(2 * CHUNK + 3)
     assert len({hashed(one) for one in (content, swapped(content, 5, 6), swapped(content, 5, 5 + CHUNK))}) == 3
 

@@ -79,7 +79,8 @@ async def test_a_good_script_survives_every_fault(drill: Drill, tmp_path: Path) 
 
 
 async def test_what_stands_between_two_epochs_is_no_difference_of_a_restart(drill: Drill) -> None:
-    """A scheduler that moves behind the epoch which ends with the checkpoint's step is in that checkpoint, in a drill as well."""
+    """A scheduler may step after the epoch that ends with the checkpoint's step. The checkpoint contains that, in a drill as
+    well."""
     found = await drill(SCRIPT, "--epoch=4", code=0, cases="restart,kill")
     assert results(found) == {"undisturbed": "trains", "restart": "survives", "kill": "survives"}
 

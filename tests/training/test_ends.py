@@ -84,7 +84,7 @@ class Pod:
 
 @pytest_asyncio.fixture
 async def start(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Start]:
-    """Starts a pod of two ranks, each of which is ready; none is left behind by a test that fails."""
+    """Starts a pod of two ranks, each of which is ready. The fixture kills what a failed test leaves."""
     started: list[Pod] = []
 
     async def start(*flags: str, script: str = SAVES, ready: int = 2, **environment: str) -> Pod:
@@ -148,7 +148,7 @@ async def test_a_signal_that_comes_twice_in_a_moment_is_one(start: Start) -> Non
 
 
 async def test_ranks_that_outlive_the_failure_of_another_one_are_killed(start: Start) -> None:
-    """A pod that waits for ranks which nobody else would end kills them. The exit code is that of the failure."""
+    """A pod that waits for ranks which would never end kills them. The exit code is that of the failure."""
     pod = await start(script=FAILS, LIMITS=SHORT)
     pod.let("fails")
     assert await pod.process.code() == 7

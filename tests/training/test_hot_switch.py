@@ -232,7 +232,7 @@ async def test_a_frozen_backup_is_found_out_in_time(job: Job, gateway: GatewayPe
 
 
 async def test_a_switch_that_comes_with_the_last_step_lets_training_end(job: Job, gateway: GatewayPeer) -> None:
-    """No strategy is offered, so that nobody restarts a job that is about to be done. All ranks are let go."""
+    """No strategy is offered, so that a job that is almost done is not restarted. All ranks are released."""
     await job.manager()
     held = RankMessage(held=Held(step=3, total=3))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:

@@ -1,4 +1,4 @@
-"""The last lines of a script for torchrun, inside the session or behind it: a training that is finished ends with 0."""
+"""The last lines of a script for torchrun, inside the session or after it: a training that is finished ends with 0."""
 
 from pathlib import Path
 
@@ -54,8 +54,8 @@ BARRIER = "dist.barrier(); total = torch.ones(1); dist.all_reduce(total); assert
     ids=["destroy", "barrier, destroy", "imported by name", "barrier", "another group", "inside", "both", "killed behind it"],
 )
 async def test_a_script_ends_with_its_usual_last_lines(inside: str, behind: str, alone: Standalone, tmp_path: Path) -> None:
-    """Collectives behind the session work as in a script without one; ranks that have destroyed the group themselves still wait
-    for each other, so that one that is killed there is replaced."""
+    """Collectives after the session work as in a script without one. Ranks that have destroyed the group themselves still wait
+    for each other, so that a rank that is killed there is replaced."""
     (tmp_path / "train.py").write_text(SCRIPT.replace("INSIDE", inside).replace("BEHIND", behind))
     printed = await alone.run(script=str(tmp_path / "train.py"), ranks=2)
     assert printed.count("ended ") >= 2

@@ -34,7 +34,7 @@ Launch = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launch]:
-    """Starts a launcher whose ranks run a program; none is left behind by a test that fails."""
+    """Starts a launcher whose ranks run a program. The fixture kills what a failed test leaves."""
     started: list[subprocess.Popen[str]] = []
 
     def launch(program: str, *flags: str, **options: Any) -> "subprocess.Popen[str]":

@@ -229,7 +229,7 @@ async def test_a_pause_is_refused_in_a_hot_switch_and_in_a_recovery(
 
 
 async def test_a_pause_is_refused_before_the_first_step_and_with_the_last(job: Job, gateway: GatewayPeer) -> None:
-    """There is no boundary to stand at and go on from. Nobody is held."""
+    """There is no step boundary at which ranks could stop and continue. No rank is held."""
     job.environment["LIMITS"] = "manager.coordinator.FIRST_SECONDS=0.1"
     await job.manager()
     await gateway.pause("attempt-0")

@@ -41,7 +41,7 @@ async def test_a_refused_manager_comes_back_until_it_is_accepted(job: Job, gatew
 
 async def test_progress_is_told_once_and_until_it_is_accepted(job: Job, gateway: GatewayPeer) -> None:
     """The first completed step of a job is reported by each manager once, repeated until code 0."""
-    job.slow_down(100)  # it is told again after a second
+    job.slow_down(100)  # it is reported again after a second
     gateway.refuses["ReportProgress"] = 400
     await job.start()
     await gateway.report("ReportProgress", 2)

@@ -1,4 +1,4 @@
-"""A loop and an optimizer that are somebody else's, adapted by callbacks: the example ends with the bits of its plain version."""
+"""A loop and an optimizer of another library, adapted by callbacks: the example ends with the bits of its plain version."""
 
 from pathlib import Path
 

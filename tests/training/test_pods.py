@@ -184,7 +184,7 @@ async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -
 
 
 async def test_a_backup_that_comes_when_training_is_complete_is_told_to_leave() -> None:
-    """A late backup is told to leave when the manager ends, since it would look for a manager for ever."""
+    """A late backup is ordered to leave when the manager ends, since it would look for a manager for ever."""
     membership = Membership(1)
     turning = asyncio.create_task(procedures.turn_away(membership, "training is complete"))
     await asyncio.sleep(0)
@@ -217,7 +217,8 @@ def launcher() -> Iterator[Connection]:
 
 
 def test_a_spare_that_ended_before_it_was_given_a_rank_is_a_rank_that_ended(launcher: Connection) -> None:
-    """The end of a spare and the launcher's order cross, and nobody waits for a process that does not exist."""
+    """The end of a spare and the launcher's order cross. The rank is reported as ended, so that no wait begins for a missing
+    process."""
     program = Program(("/dev/null",), interpreted=True)
     launcher.send(Start("a-spare", program, {}, is_spare=True))
     assert launcher.recv() == Ended("a-spare", 0)

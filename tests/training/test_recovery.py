@@ -313,7 +313,7 @@ async def test_a_new_pod_of_which_a_process_dies_before_it_joins_makes_room_for_
 async def test_replacements_that_have_not_said_anything_do_not_outlive_training(
     how: str, recovered: Job, gateway: GatewayPeer
 ) -> None:
-    """A pod ends although all its failed ranks were replaced, since nobody would let the replacements leave later."""
+    """A pod ends although all its failed ranks were replaced, since the replacements would receive no later order to leave."""
     struck_anew(recovered, "0:sleep,1:sleep", "0:5:backward,1:5:backward")
     is_alone = how == "a repair without orders fails"
     recovered.environment["REKINDLE_ORDER_TIMEOUT"] = "1" if is_alone else "60"
@@ -347,7 +347,7 @@ def test_a_pod_whose_ranks_another_one_has_taken_is_asked_for_no_replacement() -
 
 
 def test_a_pod_that_came_as_a_backup_is_replaced_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new manager is told again what the one before carried out. An order that comes later is a new one."""
+    """A new manager receives again the order that the previous one carried out. A later order is a new one."""
     made = Membership(2)
     for rank in range(2):
         made.enroll(Hello(rank=rank, role="backup", process=f"pod-{rank}/0/1", protocol=PROTOCOL), 3)

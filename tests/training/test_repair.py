@@ -119,7 +119,8 @@ async def test_data_that_is_drawn_in_front_of_the_scope_is_drawn_again(train: Tr
 @pytest.mark.same_path("a collective stands behind the scope of a step that failed")
 @pytest.mark.parametrize("place", ["backward", "ending"])
 async def test_a_collective_behind_the_scope_ends_training_and_does_not_hang(place: str, train: Train) -> None:
-    """The failed rank is alone in the collective. All ranks are told at once, and fail there as they would without the scope."""
+    """The failed rank is alone in the collective. All ranks are notified at once, and fail there as they would without the
+    scope."""
     await train(code=1, FAULTS=f"2:5:{place}", TAIL="yes", **BY_ITSELF)
 
 

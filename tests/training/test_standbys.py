@@ -64,8 +64,8 @@ async def recovered(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> s
 
 
 async def test_a_pod_is_rescheduled_to_a_standby(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """A standby is told which pod it is, and takes all ranks of it. Nothing is lost, and nobody waits for a standby that is
-    left."""
+    """A standby receives its pod rank, and takes all ranks of that pod. Nothing is lost, and no rank waits for the standby that
+    is left."""
     uid = await with_standby(job)
     await job.standby("left")
     await job.printed("standby registered", 2)
@@ -201,8 +201,8 @@ def test_an_order_that_makes_no_sense_of_standbys_says_so(extra: str, problem: s
 
 
 def test_a_standby_that_is_named_before_it_speaks_is_told_when_it_does() -> None:
-    """The standby is told again on each stream until it has the rank. Another standby that is named for that rank takes its
-    place."""
+    """The standby receives its rank again on each stream until it has the rank. Another standby that is named for that rank takes
+    its place."""
     pods, waits = Pods(), Standby(loaded=True)
     pods.name({"late": 1, "other": 0})
     for pod in (pods.attach(), pods.attach()):
@@ -218,8 +218,8 @@ def test_a_standby_that_is_named_before_it_speaks_is_told_when_it_does() -> None
 
 
 def test_a_standby_that_was_told_its_rank_and_freezes_is_not_forgotten() -> None:
-    """A standby that freezes comes when its node goes on, as a backup that nobody waits for. Neither it nor the one that was
-    named in its place is forgotten."""
+    """A frozen standby comes when its node resumes, as a backup that is not awaited any more. Neither it nor the standby named in
+    its place is forgotten."""
     pods, waits = Pods(), Standby(loaded=True)
     pods.name({"frozen": 1})
     frozen = pods.attach()
@@ -341,7 +341,7 @@ class Refusing(PodsServicer):
 
 
 async def test_a_standby_of_another_release_fails_and_says_why(job: Job) -> None:
-    """The standby's pod fails, since nobody else would notice that it could never be used."""
+    """The standby's pod fails, since nothing else would show that it could never be used."""
     scripted(job, "os.environ['RANK']")
     server = await listening(Refusing(), job)
     await job.standby()

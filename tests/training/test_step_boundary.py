@@ -26,7 +26,8 @@ def test_a_gate_is_shut_until_the_first_generation() -> None:
 
 
 def test_a_held_loop_stands_at_the_boundary_that_was_agreed_on() -> None:
-    """A rank that is behind runs on to the agreed step, says once that it stands there, and goes on when it may."""
+    """A rank that has completed fewer steps runs on to the agreed step. It reports once that it waits there, and continues when
+    it is allowed to."""
     gate = opened(completed=4)
     gate.expect(100)
     assert gate.wait() == Go()
@@ -83,7 +84,7 @@ def test_a_paused_loop_answers_a_new_manager_again() -> None:
 
 
 def test_leaving_goes_before_everything_else() -> None:
-    """A process that was told to leave joins nothing and begins nothing."""
+    """A process that was ordered to leave joins nothing and begins nothing."""
     gate = opened()
     gate.join(Join(2, Rebuild()))
     gate.leave(Leave(exit_code=0))

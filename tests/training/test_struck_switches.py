@@ -69,8 +69,8 @@ async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
 async def test_ranks_that_were_to_be_replaced_and_are_lost_in_the_pause_are_faults_when_the_switch_gives_way(
     job: Job, gateway: GatewayPeer
 ) -> None:
-    """The end of these ranks was tolerated as long as backups were to take them. They are faults now, since nobody else would
-    replace them."""
+    """The end of these ranks was tolerated as long as backups were to take them. They are faults now, since no backup replaces
+    them."""
 
     def answer(message: ManagerMessage) -> RankMessage | None:
         if message.HasField("hold"):

@@ -65,7 +65,7 @@ def _text(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("message", [message for row in MESSAGES for message in row if message])
 def test_a_message_of_the_guide_is_what_the_program_says(message: str) -> None:
-    """A message's runs of words stand in texts of the program."""
+    """The parts of a message that are plain text occur in texts of the program."""
     if message.startswith("EADDRINUSE"):  # of the operating system
         return
     fragments = [words.strip() for words in re.split(r"\S*[\d'.:=/]\S*|\.\.\.|\b[A-Z]\w*\b", message) if len(words.strip()) > 8]
@@ -75,7 +75,7 @@ def test_a_message_of_the_guide_is_what_the_program_says(message: str) -> None:
 
 
 def _is_said(words: str, texts: list[str]) -> bool:
-    """Returns whether words stand in one text, or one after the other in two texts of which one is inserted into the other."""
+    """Returns whether a text occurs in one text of the program, or split over two of which one is inserted into the other."""
     parts = words.split()
     pairs = ((" ".join(parts[:at]), " ".join(parts[at:])) for at in range(len(parts)))
     return any(all(any(part.strip(",") in text for text in texts) for part in pair) for pair in pairs)

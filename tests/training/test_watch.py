@@ -32,7 +32,7 @@ def test_the_rank_that_began_fewer_collectives_is_stuck() -> None:
 
 
 def test_a_rank_a_step_behind_is_stuck() -> None:
-    """A rank a step behind is stuck, however many collectives it counts."""
+    """A rank with one step less than the others is stuck, however many collectives it counts."""
     job = Watched()
     job.sees((5, 50), (4, 52), seconds=11)
     assert job.killed == [1]

@@ -1,9 +1,9 @@
 """The script of `repaired.py` with what a test of links needs.
 
-`REBUILT` is `RANK INTERFACE ACTION`: what happens on that rank behind a rebuild on that interface, or on any (`*`): it may
-`raise`, `kill` the process, or `wait` until there is a file `go`; several have commas between them. `FUNCTION` has the links
-switched by a function of the script; it writes down how it was called, and raises on the rank that `FUNCTION` names, or on
-`hangs RANK` never returns.
+`REBUILT` is `RANK INTERFACE ACTION`: the action on that rank after a rebuild on that interface, or on any (`*`). It may `raise`,
+`kill` the process, or `wait` until there is a file `go`. Several are separated by commas. With `FUNCTION`, a function of the
+script switches the links. It records its calls, and raises on the rank that `FUNCTION` names. With `hangs RANK` it never
+returns on that rank.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""A training script that is struck where `STRIKES` says, each time once: `PLACE:RANK:KIND`, with commas between them.
+"""A training script that is interrupted where `STRIKES` says, each time once: `PLACE:RANK:KIND`, separated by commas.
 
-KIND is `kill`, `raise`, `interrupt`, or `lose`, as who loses the manager's store does. A strike waits for the one before it,
-wherever that is, and falls into what follows.
+KIND is `kill`, `raise`, `interrupt`, or `lose`, which is the error of a rank that loses the manager's store. A strike waits for
+the previous one, on any rank, and happens during what follows that one.
 """
 
 import hashlib
