@@ -89,7 +89,7 @@ def test_a_submitted_job_is_listed_and_shown(shell: Shell) -> None:
     assert row["name"] == "idle"
     page = shell("show", "idle")
     assert "sub-health policy: hotSwitch" in page
-    assert page.splitlines()[0].endswith(": starting")  # nobody of it ever attached
+    assert page.splitlines()[0].endswith(": starting")  # no manager of it ever attached
     assert shell.json("show", row["id"])["state"]["job"]["name"] == "idle"
     assert shell.json("policy", "show", "idle") == {"policy": "hotSwitch", "owner": "hotSwitch", "downgrade": None}
 

@@ -70,7 +70,7 @@ async def test_a_rank_that_is_lost_in_a_switch_comes_first(product: Product) -> 
 
 @SAME
 async def test_a_pod_that_is_lost_meanwhile_begins_on_its_first_link(product: Product) -> None:
-    """The maintenance is told of the lost pod, and moves back the links that are left."""
+    """The maintenance is notified of the lost pod, and moves back the links that are left."""
     result = await maintained(product, mode=Mode.PROCESS_RESCHEDULING)
     assert [moved["rank"] for moved in result["switched"]] == [2, 3]
     assert used(result["links_between"]) == [FIRST, BACKUP]
