@@ -185,7 +185,7 @@ def test_a_command_of_the_local_cluster_is_not_for_another_one(rekindle: Rekindl
 def test_what_cannot_be_started_is_named_before_anything_starts(
     rekindle: Rekindle, short_path: Path, arguments: list[str], words: list[str]
 ) -> None:
-    """A wrong option of `rekindle dev` is refused in one line: nothing starts, and nothing is left behind."""
+    """A wrong option of `rekindle dev` is refused in one line. Nothing starts, and no file is created."""
     (short_path / "a-file").write_text("")
     (short_path / "a-state").mkdir()
     (short_path / "a-state" / "logs").write_text("")

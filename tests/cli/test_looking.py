@@ -1,4 +1,5 @@
-"""Small things that people type first: lists with ages and steps, a second look, help, and words about jobs by their names."""
+"""Small commands that people use first: lists with ages and steps, repeated output, help, and messages about jobs by their
+names."""
 
 import asyncio
 import json
@@ -79,7 +80,7 @@ async def test_a_look_is_repeated_until_it_is_interrupted(monkeypatch: pytest.Mo
     ("time", "words"), [(-3.0, "0s"), (59, "59s"), (119, "119s"), (120, "2m"), (7_200, "2h"), (200_000, "2d")]
 )
 def test_an_age_is_a_number_and_a_unit(time: float, words: str) -> None:
-    """Below two of a unit the smaller one says more; a clock that is behind makes no negative age."""
+    """The smaller unit is used below two of the larger one, since it is more precise. A slow clock makes no negative age."""
     assert age(timedelta(seconds=time)) == words
 
 

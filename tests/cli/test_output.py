@@ -111,7 +111,7 @@ def test_a_resumption_without_a_step_hints_at_what_was_not_made_again() -> None:
 def test_a_node_of_the_local_cluster_is_shown_with_all_that_is_said_of_it(
     marks: dict[str, str], sick: bool, cordoned: bool, words: str
 ) -> None:
-    """A node that a person had marked as sick was shown as healthy, and the cordon of a sub-healthy one was not shown."""
+    """A node is shown with its conditions, with the mark that a person has set on it, and with its cordon."""
     conditions = (Condition(type="SubHealthy", status="True", reason="XID79", message="a card fell off"),) if sick else ()
     metadata = ObjectMeta(name="node-1", annotations=marks)
     status = NodeStatus(accelerators=8, conditions=conditions)

@@ -81,7 +81,7 @@ async def test_a_check_releases_the_leaf_that_it_was_run_for_and_no_other(tempor
         os.mkfifo(tmp_path / "upgraded")
         file = written(this, tmp_path)
         following = await typed(this.first, "plan", "start", file, "--check", f"cat {tmp_path}/upgraded")
-        said_so = await asyncio.to_thread((tmp_path / "upgraded").open, "w")  # when somebody reads it
+        said_so = await asyncio.to_thread((tmp_path / "upgraded").open, "w")  # when a process reads it
         await this.plans.tell(this.switch, Word.PROCEED)
         async with asyncio.timeout(30):
             while (await this.plans.status(this.switch)).stage is not Stage.FREE or not this.two.on_backup:
