@@ -1,4 +1,4 @@
-"""The wheels are built and installed when everything else has been told: it takes longest and says least about why."""
+"""The wheels are built and installed after all other tests: it takes longest, and its failures explain least."""
 
 import pytest
 

@@ -30,7 +30,7 @@ def test_a_log_message_is_found_at_one_place() -> None:
 
 
 def test_a_log_message_begins_with_its_subject() -> None:
-    """`update sent`, not `told`: neither articles nor pronouns, and no message of one word."""
+    """Messages are like `update sent`, not `told`: no article or pronoun at the start, and more than a single term."""
     odd = [message for message in _messages() if message.split()[0] in NO_SUBJECT or " " not in message]
     long_ones = [message for message in odd if len(message) < 90]  # a warning for who trains is a sentence
     assert long_ones == []

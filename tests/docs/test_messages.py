@@ -14,7 +14,7 @@ def test_the_table_has_every_message() -> None:
 
 
 def test_messages_are_plain_phrases() -> None:
-    """A message follows the reader's own words, so that it ends without a full stop; it has no word that only insiders know."""
+    """A message follows a text of the caller, so it ends without a full stop. It contains no term that only insiders know."""
     texts = [line.split("\t")[2] for line in found()]
     assert len(texts) > 500
     assert [text for text in texts if re.search(rf"\w\.$|{INSIDERS}", text)] == []

@@ -308,7 +308,7 @@ def _rank(job: Object, kind: str, index: int) -> int | None:
 
 
 def _recovery(job: Object) -> dict[str, str]:
-    """Returns the variables that it injects for PyTorch, from the words of recover-strategy and the sub-health strategy."""
+    """Returns the variables that it injects for PyTorch, by the values of recover-strategy and the sub-health strategy."""
     said = annotations_of(job).get("recover-strategy", "")
     words = [word for word in said.split(",") if word in WORDS]
     able = {WORDS[word][0] for word in words}

@@ -1,4 +1,4 @@
-"""Training side whose links are switched: all ranks pause, switch to the links that they are told, and continue.
+"""Training side whose links are switched: all ranks pause, switch to the links that the list names, and continue.
 
 It is as strict as the real ones: a list of ranks or a `continue` that arrives while training runs is a broken rule. Both
 simulated peers inherit from this class.

@@ -1,4 +1,5 @@
-"""Scripted cluster in memory, behind the port `Cluster`: pods follow a script and have no processes. For tests of procedures."""
+"""Scripted cluster in memory that implements the port `Cluster`: pods follow a script and have no processes. For tests of
+procedures."""
 
 import asyncio
 import itertools
@@ -374,7 +375,7 @@ class ScriptedCluster:
 
 
 class TheirCluster(ScriptedCluster):
-    """Cluster on which agents end when they are told to, and a controller recreates the pod of a rank when it is gone."""
+    """Cluster on which agents exit when they are ordered to, and a controller recreates the pod of a rank when it is gone."""
 
     def __init__(self, job: Job, nodes: int = 4) -> None:
         super().__init__(job, nodes)

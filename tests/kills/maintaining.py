@@ -137,5 +137,5 @@ async def _job(at: Trial) -> JobState:
             if len(found.state.history) == len(SWITCHES) and not found.running:
                 return found.state
         except RPCError:
-            pass  # nobody answers
+            pass  # no worker answers
         await asyncio.sleep(0.1)

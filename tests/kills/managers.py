@@ -148,7 +148,7 @@ class OurManager(Manager):
             self._offered = ("recover", "exit") if "1" in self.broken.values() else ("retry", "recover", "exit")
             await self.report_offers()
         else:
-            self.state = ANNOUNCED  # it carries out what it is told, whatever it offered
+            self.state = ANNOUNCED  # it carries out each order, whatever it offered
             self._offered = (order,)
             await self._repair(order, signal)
 

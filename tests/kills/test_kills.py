@@ -265,8 +265,8 @@ def _same_until(place: Place, events: Sequence[Happened], reference: Sequence[Ha
 
 
 def _once(result: Result, reference: Reference, victims: Victims = ()) -> None:
-    """Checks that the job recovered by this mode alone: every order carried out once, every report consumed once, and nothing
-    left behind."""
+    """Checks that the job recovered by this mode alone: every order was carried out once, every report was consumed once, and
+    nothing remains."""
     struck = reference.struck
     (verdict,) = result.incident.ladder
     assert (verdict.mode, verdict.outcome) == (struck.mode, Outcome.RECOVERED), verdict.reason
@@ -320,7 +320,7 @@ def _soon(result: Result, reference: Reference) -> None:
 
 def _moved_once(result: Maintained, victims: Victims) -> None:
     """Checks that the devices moved to the backup link and back, each by one switch of links. Every order was carried out once,
-    and nothing is left behind."""
+    and nothing remains."""
     assert (result.known.stage, result.known.on_backup) == (Stage.OVER, ())
     assert [move.outcome for move in result.known.moves if move.outcome] == [Outcome.RECOVERED for _ in SWITCHES]
     ladders = [[(verdict.mode, verdict.outcome) for verdict in incident.ladder] for incident in result.job.history]

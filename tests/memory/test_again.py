@@ -105,7 +105,7 @@ def test_a_place_that_a_restart_has_learnt_of_is_left_at_once() -> None:
 
 
 def test_a_person_need_not_wait_for_the_next_restart() -> None:
-    """A request of somebody is begun at once."""
+    """A requested restart begins at once."""
     state = crashed_again(given_up(given_up(JobState.of(a_job()), NOW), NOW), NOW)
     assert cases.next_case(state, NOW) is None
     asked = Pending(id="request", request=ModeRequest(job="gpt", mode=Mode.JOB_RESCHEDULING))

@@ -53,14 +53,14 @@ def test_a_lost_progress_is_news_and_is_taken() -> None:
 
 
 def test_a_progress_that_an_attachment_brings_never_replaces_a_known_one() -> None:
-    """A gateway that the job left and came back to may have heard of an older life only."""
+    """A gateway that the job left and came back to may know an older life only."""
     newer = Progress(incarnation="life-2", step=7)
     state = after("a").with_(progress=newer)
     assert attached(state, at("b", STEP)).progress == newer
 
 
 def test_a_session_that_was_detached_never_comes_back() -> None:
-    """An attachment that arrives after its end is refused, also when its end was the first that was heard of it."""
+    """An attachment that arrives after its end is refused, also if its end was the first report of it."""
     assert attachments.standing(attachments.detached(after("a"), "a"), at("a")) is Standing.OVER
     assert attachments.standing(attachments.detached(STATE, "a"), at("a")) is Standing.OVER
     assert attachments.standing(attachments.detached(after("b"), "a"), at("a")) is Standing.OVER

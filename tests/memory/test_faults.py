@@ -51,7 +51,7 @@ def crash(*ranks: int, of: FaultType = FaultType.OTHER) -> Fault:
 
 
 def test_pods_that_start_are_no_fault() -> None:
-    """A rank that nobody held yet is held by whoever comes first."""
+    """A rank without a holder so far is held by the first pod that is seen."""
     state = see(STATE, holders=("", "", ""))
     state = see(state, holders=("aaaa", "", "cccc"))
     state = see(state)
@@ -76,7 +76,7 @@ def test_what_becomes_of_a_pod_that_was_left_behind_is_no_fault() -> None:
     ids=["gone", "replaced"],
 )
 def test_a_rank_that_loses_its_pod_is_a_fault(now: tuple[str, ...], words: str) -> None:
-    """Whoever deleted it, and whether or not its controller made another: the processes of the rank are gone."""
+    """The processes of the rank are gone, regardless of who deleted the pod and whether its controller created another."""
     state = see(see(STATE), holders=now, at=LATER)
     (one,) = state.faults
     assert (one.fault.kind, one.fault.pod_ranks, one.fault.ranks) == (FaultKind.POD, (1,), (2, 3))
@@ -121,7 +121,7 @@ def test_a_job_that_somebody_else_restarted_begins_another_life() -> None:
 
 
 def test_ranks_whose_pods_failed_or_whose_node_is_lost_are_not_told_twice() -> None:
-    """The failed pod, or the lost node, says why nobody holds the rank."""
+    """The failed pod, or the lost node, explains why no pod holds the rank."""
     state = see(see(STATE), FAILED, holders=("aaaa", "", "cccc"))
     assert ids(state) == ["failed/0/exit 1"]
     state = see(see(STATE), LOST, holders=("aaaa", "", ""))
@@ -159,7 +159,7 @@ def test_what_was_judged_holds_until_it_grows_or_something_new_breaks() -> None:
 
 
 def test_a_lost_node_is_given_time_unless_something_else_shows_that_it_is_lost() -> None:
-    """A kubelet that restarts is back within seconds; a failed pod or a word of the training side waits for nobody."""
+    """A kubelet that restarts is back within seconds. A failed pod or a report of the training side ends the wait at once."""
     state = see(STATE, LOST)
     soon = NOW + JOB.limits.node_lost
     assert cases.next_case(state, NOW) is None
@@ -226,7 +226,7 @@ def test_reported_faults_that_do_not_fit_are_refused_and_counted() -> None:
 
 
 def test_a_platform_that_names_each_fault_of_processes_does_not_fill_the_state() -> None:
-    """Only what the training side tells of processes becomes one fault."""
+    """Only the training side's reports of processes become one fault."""
     many = tuple(Fault(id=f"e{number}", kind=FaultKind.PROCESS, message="x" * 300, source="platform") for number in range(100))
     assert "100 more do not fit" in faults.room_problem(STATE, FaultReport(faults=many))
     assert not faults.room_problem(STATE, FaultReport(faults=many[:9]))
@@ -284,7 +284,7 @@ def test_a_fault_that_stands_is_shown_once() -> None:
 
 
 def test_behind_a_restart_every_rank_has_to_be_held() -> None:
-    """Whoever is seen first holds it; a pod that was evicted meanwhile is missed, although nobody ever saw it."""
+    """The first pod that is seen holds its rank. A pod that was evicted meanwhile is missed, although it was never seen."""
     state = STATE.with_(holders=("*", "*", "*"))
     whole = see(state)
     assert (whole.holders, whole.faults) == (WHOLE, ())
@@ -309,7 +309,7 @@ def step(incarnation: str) -> Progress:
 
 
 def test_the_first_step_of_a_new_life_ends_what_was_reported_of_the_last() -> None:
-    """Somebody restarted the job in its pods, or replaced a pod: it trains."""
+    """A user restarted the job in its pods, or replaced a pod. Training has a new life, so the old faults are over."""
     state = job_reducers.progressed(see(STATE), step("one"), recovering=False)
     state = told(see(state, holders=("aaaa", "new", "cccc")), crash(1))
     assert ids(state) == ["holders", "processes"]
@@ -327,7 +327,7 @@ def test_another_life_has_another_manager() -> None:
 
 
 def test_another_life_brings_its_manager_and_is_not_restarted_for_it() -> None:
-    """A person started all pods anew, also the manager's: a job that wants a restart for a lost manager needs none."""
+    """A user restarted all pods, also the manager's. A job that wants a restart for a lost manager needs none."""
     wants = {"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}
     state = see(JobState.of(JOB.model_copy(update=wants))).with_(manager="m1")
     new = job_reducers.sighted(state, Sighting(holders=("dddd", "eeee", "ffff"), manager="m2"), NOW, restarting=False)
@@ -346,7 +346,7 @@ def test_another_life_is_told_nothing_by_the_last() -> None:
 
 
 def test_another_life_ends_what_was_reported_of_the_last() -> None:
-    """A person started all pods anew behind a restart that was given up; what is reported of the new processes stands."""
+    """A user restarted all pods after a restart that was given up. Reports about the new processes stay."""
     judged = told(see(STATE), crash(1), by_a_person(SLOW))
     judged = judged.with_(faults=tuple(faults.judged(judged.faults, [judged.faults[0].fault], "given_up: r")))
     assert ids(see(judged, holders=("dddd", "eeee", "ffff"))) == [SLOW.id]

@@ -34,7 +34,7 @@ def anything() -> Case:
 
 @given(st.integers(0, 9), st.integers(0, 9))
 def test_a_restart_settles_what_was_told_before_it_and_nothing_else(seconds: int, restarted: int) -> None:
-    """A fault that was told after the pods started anew waits for the next incident."""
+    """A fault that was reported after the pods restarted waits for the next incident."""
     state = told(STATE, a_fault("first"))
     moment = NOW + timedelta(seconds=seconds)
     late = told(state, a_fault("second"), at=moment)
@@ -139,7 +139,7 @@ def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
 
 
 def test_a_switch_of_a_lost_workflow_takes_no_rank_from_who_was_seen_since() -> None:
-    """Somebody restarted the job between the end of the switch and the moment in which its verdict was found."""
+    """The job was restarted between the end of the switch and the moment in which its verdict was found."""
     moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
     verdict = a_verdict(Mode.HOT_SWITCH, switched=(moved,))
     seen_since = STATE.with_(lost_recovery="recovery/x", holders=("eeee", "ffff", "gggg"))
@@ -186,8 +186,8 @@ def test_refused_sub_healths_are_judged_again_at_a_real_fault() -> None:
 
 
 def test_a_pod_that_was_replaced_is_not_switched_again_for_want_of_a_look() -> None:
-    """The cluster may not answer for minutes behind a switch: the sub-health of the pod that is gone is no case any more, while
-    that of another pod on the same node is."""
+    """The cluster may not answer for minutes after a switch. The sub-health of the replaced pod is then no case any more, while
+    that of another pod on the node is."""
     ill = a_fault("ill/0/1", FaultKind.SUB_HEALTH, pod_ranks=(1,), pod_uids=("old",)).model_copy(update={"source": WATCHER})
     other = ill.model_copy(update={"id": "ill/0/2", "pod_ranks": (2,), "pod_uids": ("other",)})
     state = job_reducers.sighted(STATE, Sighting(holders=("a", "old", "other"), faults=(ill, other)), NOW, restarting=False)
@@ -374,7 +374,7 @@ def test_what_the_last_mode_was_given_and_did_not_mend_begins_no_incident_either
 
 
 def test_a_restart_by_us_knows_no_manager_from_before() -> None:
-    """The new one is another process on purpose, and may be seen only behind the incident."""
+    """The new manager is another process on purpose, and may be seen only after the incident."""
     mindio = JobState.of(JOB.model_copy(update={"training_side": TrainingSide.MINDIO}))
     old = Attachment(queue="q", session="s1", client="10.0.0.7 one 2026-01-01T00:00:00Z", since=NOW)
     new = Attachment(queue="q", session="s2", client="10.0.0.8 two 2026-01-01T00:00:00Z", since=NOW)
@@ -408,7 +408,7 @@ def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_
 
 
 def test_a_pod_that_took_over_is_not_missed_by_the_next_workflow() -> None:
-    """The watcher had told only that the old one was gone when the job's workflow was lost; another pod would be a fault."""
+    """The watcher had reported only the end of the old pod when the job's workflow was lost. Another pod would be a fault."""
     moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
     state = concluded(told(STATE, a_fault()), a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
     note = Remembered.model_validate_json(job_reducers.to_remember(state, "").model_dump_json())
@@ -420,7 +420,7 @@ def test_a_pod_that_took_over_is_not_missed_by_the_next_workflow() -> None:
 
 
 def test_a_recovery_is_known_by_its_id_alone() -> None:
-    """A lost workflow's recoveries are looked for by id, and anybody may write one on the job's object."""
+    """The recoveries of a lost workflow are looked up by id, and any user may write one on the job's object."""
     recovery = recovery_workflow(JOB, 12, Mode.JOB_RESCHEDULING)
     assert (incident_of(recovery), is_recovery_of(JOB, recovery)) == (12, True)
     assert [mode for mode in Mode if runs_mode(recovery, mode)] == [Mode.JOB_RESCHEDULING]

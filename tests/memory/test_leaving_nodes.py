@@ -55,7 +55,8 @@ def test_what_a_person_cancels_in_a_drain_is_not_tried_again_for_another_pod() -
 
 
 def test_what_a_person_cancels_in_a_drain_stays_so_whoever_comes_back() -> None:
-    """A gateway that is replaced, another fault, other limits of the job: nobody has said that the pod may be moved now."""
+    """A gateway that is replaced, another fault, or other limits of the job do not permit a move of the pod. The cancellation
+    stays."""
     state = ended(told(STATE, leaving(0), leaving(1)), f"{drain_verdicts.BY_REQUEST}, before training paused", Outcome.CANCELLED)
     assert judged(faults.rejudged(state))["c0"]
     assert judged(faults.rejudged(state, every=True))["c0"]

@@ -66,7 +66,7 @@ def test_the_same_decision_is_shown_once() -> None:
 
 
 def test_decisions_about_many_pods_are_shown_once_each() -> None:
-    """Ten pods on a sick rack: judged again at every attach, none of them fills the history anew."""
+    """Ten pods on an unhealthy rack are judged again at every attachment. None of them fills the history again."""
     ill = tuple(
         ILL.model_copy(update={"id": f"ill/{rank}", "pod": f"gpt-{rank}", "node": "", "pod_ranks": (1,)}) for rank in range(10)
     )

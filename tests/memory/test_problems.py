@@ -88,7 +88,7 @@ def test_a_real_fault_waits_until_the_problems_are_over() -> None:
 
 
 def test_it_is_judged_again_when_the_reason_is_another() -> None:
-    """Another first problem is another reason; one more behind it is not."""
+    """Another first problem is another reason. One more problem after the first is not."""
     state, _ = work_off(told(told(with_problems("twice"), ILL), broken("a")))
     assert work_off(with_problems("twice", "none", before=state))[1] == []
     state, cases = work_off(with_problems("none", before=state))
@@ -142,7 +142,7 @@ def trains(ranks: int, before: JobState | None = None) -> JobState:
 
 
 def test_ranks_that_the_training_side_counts_otherwise_are_a_problem() -> None:
-    """The wrong pod would be replaced, and the wrong ranks be announced. Where all pods start anew nothing is mistaken."""
+    """The wrong pod would be replaced, and the wrong ranks be announced. A restart of all pods has no such risk."""
     state = trains(18)
     assert state.problems == (COUNTED,)
     assert with_problems("no rank", before=state).problems == (COUNTED, "no rank")
@@ -151,7 +151,7 @@ def test_ranks_that_the_training_side_counts_otherwise_are_a_problem() -> None:
 
 
 def test_a_count_that_is_no_whole_number_of_pods_has_no_advice() -> None:
-    """Somebody has to look which of both is wrong."""
+    """The user has to find out which of the two counts is wrong."""
     assert trains(5).problems == ("the training side has 5 ranks, but 2 pods with 2 ranks each have 4",)
 
 

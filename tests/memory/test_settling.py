@@ -61,8 +61,8 @@ def test_a_sub_health_that_is_given_time_holds_up_nothing_else() -> None:
 
 
 def test_a_real_fault_that_is_given_long_holds_up_nothing_else() -> None:
-    """Owners give codes up to a day: a request, or a drain, would stand behind that without a word. In its last minute it is
-    waited for, as what is begun then would be ended in its middle."""
+    """Owners give some codes up to a day, for which a request or a drain would wait without notice. It waits only in the last
+    minute, since it would be interrupted otherwise."""
     asked = Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING))
     state = job_reducers.requested(seen(STATE, 0, a_fault(FaultKind.NODE, settle=86_400.0)), asked)
     found = case(state, 1)

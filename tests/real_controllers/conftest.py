@@ -13,7 +13,8 @@ from tests.real_controllers.controllers import Controller, controllers
 
 @asynccontextmanager
 async def cluster_with(run: Sequence[Controller]) -> AsyncIterator[Stack]:
-    """The product on a cluster of three nodes, with these controllers and no others: what those install stays behind."""
+    """The product on a cluster of three nodes, with these controllers and no others. Objects that the controllers install
+    remain."""
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rekindle-real-")))
         stack = await ends.enter_async_context(running(folder, Machine(3, 2, ClusterKind.KUBERNETES)))

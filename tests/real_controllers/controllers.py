@@ -92,7 +92,7 @@ def _kueue(certificates: Path, port: int, health: int) -> Object:
         "webhook": {"port": port, "certDir": str(certificates)},
         "metrics": {"bindAddress": "0"},
         "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "pod"]},
-        "featureGates": {"VisibilityOnDemand": False},  # a server beside, of which nobody asks anything
+        "featureGates": {"VisibilityOnDemand": False},  # an additional server that no client uses
     }
 
 
@@ -167,7 +167,7 @@ def address_of_this_machine() -> str:
 
 @asynccontextmanager
 async def controllers(run: Sequence[Controller], api: Api, kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
-    """Runs controllers until the block ends. What they have installed stays behind."""
+    """Runs controllers until the block ends. Objects that they have installed remain."""
     async with AsyncExitStack() as stack:
         if any(controller.mounted(folder) == MOUNTED for controller in run):
             await stack.enter_async_context(_alone())
@@ -324,7 +324,7 @@ async def _until_ready(controller: Controller, api: Api, ports: tuple[int, int],
 
 
 async def _answers(port: int, word: bytes = b"") -> bool:
-    """Returns whether somebody listens there, and answers with this word."""
+    """Returns whether a process listens there, and answers with this text."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")

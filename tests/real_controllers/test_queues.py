@@ -87,7 +87,7 @@ async def test_a_pod_of_the_default_queue_is_hot_switched_where_the_quota_has_ro
 
 @in_each_kind
 async def test_a_pod_of_the_default_queue_stays_where_the_quota_has_no_room(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """The backup waits behind Kueue's gate, which the verdict names; training goes on, and the policy stays."""
+    """The backup waits for Kueue's gate, which the verdict names. Training goes on, and the policy stays."""
 
     async def degrade(underway: Underway) -> None:
         async with underway.degraded(underway.holder(2).node):
@@ -102,7 +102,7 @@ async def test_a_pod_of_the_default_queue_stays_where_the_quota_has_no_room(kind
 
 @in_each_kind
 async def test_a_job_of_a_queue_is_told_that_it_is_not_restarted(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """An event says so at its registration, and a restart that is asked for is refused with the same words."""
+    """An event reports that at its registration, and a requested restart is refused with the same reason."""
 
     async def restart(underway: Underway) -> None:
         assert WORDS in (await underway.namespace.until_event("RestartsRefused"))["message"]

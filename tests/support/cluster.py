@@ -194,7 +194,7 @@ async def until_running(client: ClusterClient, *names: str) -> list[Pod]:
 
 
 async def until_said(client: ClusterClient, pod: str, words: str, limit: float = WAIT_LIMIT) -> None:
-    """Waits until the pod has written these words."""
+    """Waits until the pod has written this text."""
     said = ""
     async with asyncio.timeout(limit):
         async for piece in client.logs(pod, follow=True):

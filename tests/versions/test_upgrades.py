@@ -264,7 +264,7 @@ async def test_a_recovery_that_does_not_fit_leads_to_the_next_mode(temporal: Wor
 
 
 async def test_an_old_worker_works_until_its_recoveries_have_ended(temporal: WorkflowEnvironment) -> None:
-    """A control worker of an old version that is told to stop leaves when nothing runs on it any more."""
+    """A control worker of an old version that is stopped leaves when nothing runs on it any more."""
     async with upgrade(temporal) as this:
         await this.loads()
         await this.new.start()
@@ -279,7 +279,7 @@ async def test_an_old_worker_works_until_its_recoveries_have_ended(temporal: Wor
 
 
 async def test_an_old_worker_that_starts_again_undoes_no_upgrade(temporal: WorkflowEnvironment) -> None:
-    """A version that was current before stays behind the current one; an unknown one takes over."""
+    """A version that was current before does not replace the current one, but an unknown version does."""
     async with upgrade(temporal) as this:
         await this.new.start()
         await this.world.control.stop()

@@ -348,7 +348,7 @@ def is_by_itself(run: Run) -> bool:
 
 
 def was_cancelled(run: Run) -> bool:
-    """Returns whether the requester was told that nothing of the request will be done."""
+    """Returns whether the requester was informed that nothing of the request will be done."""
     verdict = verdict_of(run)
     if run.status == "cancelled":
         return not runs_mode(run.id, LAST.mode)  # half-way it leaves the job without pods
@@ -356,7 +356,7 @@ def was_cancelled(run: Run) -> bool:
 
 
 def is_settled(run: Run) -> bool:
-    """Returns whether a recovery ended without leaving anything behind."""
+    """Returns whether a recovery ended completely, so that nothing of it remains."""
     verdict = verdict_of(run)
     if run.status == "cancelled":
         return not runs_mode(run.id, LAST.mode)  # half-way it leaves the job without pods
@@ -393,7 +393,7 @@ def is_of_strangers(run: Run, introduced: Collection[str]) -> bool:
     return bool(faults) and not any(fault.session in ("", *introduced) for fault in faults)
 
 
-# ---- what the intake tells
+# ---- what the intake sends
 
 
 class Intake:

@@ -1,7 +1,7 @@
 """Manager of the model's own training side in recoveries of processes: it stops training, reports, and obeys orders.
 
-There is one object for each life of a manager process. It knows only what its ranks report; a successor is told the attempt
-again.
+There is one object for each life of a manager process. It knows only what its ranks report. A successor receives the
+attempt again.
 """
 
 from collections import deque
@@ -72,7 +72,7 @@ class Manager:
         if follows:
             self.clock.after(MEETS, self._meet)
 
-    # ---- what it tells
+    # ---- what it sends
 
     def tell(self, message: Message) -> None:
         self.teller.tell(message)

@@ -239,7 +239,7 @@ class ControlPlane:
         return left
 
     def _forsaken(self, name: str, seen: adapter.Seen) -> list[str]:
-        """Checks that a front that was told of a cancellation leaves no recovery running."""
+        """Checks that a front that received a cancellation leaves no recovery running."""
         front = self.driver.runs[adapter.front_id(name)]
         if not adapter.was_cancelled(front) or front.ended is None:
             return []

@@ -147,7 +147,7 @@ class Training:
             self.clock.after(away + self.clock.random.choice((0.1, 1.0)), self.connect)
 
     def lose_manager(self) -> None:
-        """Replaces the manager by another process. MindIO's new manager knows nothing of what its predecessor was told."""
+        """Replaces the manager by another process. MindIO's new manager does not know the orders of its predecessor."""
         self.manager += 1
         if self.mindio:
             if self.state in ("paused", "held", "asked"):
@@ -292,7 +292,7 @@ class Training:
                 self.clock.after(self.clock.random.choice((0.5, 3.0)), lambda uid=pod.uid: self._loaded.update({uid: True}))  # type: ignore[misc]
 
     def stand(self) -> None:
-        """Stops training; nobody waits any more for ranks that are missing."""
+        """Stops training. The wait for ranks that are missing ends."""
         if self.state in ("training", "paused", "held"):
             self.pauses.give_way()
             self.state, self.switching = "standing", None

@@ -317,7 +317,7 @@ class World:
             self._put(pod.name, pod.rank, pod.generation, ())
 
     def restart(self) -> None:
-        """Restarts all pods, as somebody other than the control plane."""
+        """Restarts all pods, as a user would, and not the control plane."""
         self.training.leave()
         self.pods.clear()
         self.training = Training(self)
