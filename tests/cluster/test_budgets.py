@@ -35,7 +35,7 @@ class Written(ScriptedCluster):
         super().__init__(a_job())
         self.held: list[bool] = []
         self.known: dict[str, int] = {}
-        """Budgets that exist, whoever created them."""
+        """Budgets that exist, regardless of their creator."""
         self.failures = list(failures)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:

@@ -5,7 +5,7 @@ import re
 from tests.docs.messages import TABLE, found
 
 INSIDERS = r"\b(anew|by whomever|whoever|nobody|sick)\b"
-"""Words that a reader misunderstands who does not know the code."""
+"""Terms that a reader who does not know the code misunderstands."""
 
 
 def test_the_table_has_every_message() -> None:

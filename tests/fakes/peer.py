@@ -401,7 +401,7 @@ class MindioPeer(ScriptedPeer):
         super().__init__(address, job_id, script)
         self._backup_runs = backup_runs
         self._left: set[int] = set()
-        """Pod ranks whose agents were told to end in this recovery."""
+        """Pod ranks whose agents were ordered to exit in this recovery."""
         self._last_announced = ""
         self._slot: wire.ProcessManageSignal | None = None
         self._last_switch: tuple[str, ...] = ()

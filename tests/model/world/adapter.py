@@ -77,7 +77,7 @@ UNHEARD = {
     "no report of the test": "tested",
     "no report that training goes on": "went on",
 }
-"""Words of a verdict for a missing message, and the kind of that message."""
+"""Text of a verdict for a missing message, and the kind of that message."""
 
 BETWEEN_MODES, ELSEWHERE = ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE
 NOT_REGISTERED = ErrorTypes.NOT_REGISTERED

@@ -55,7 +55,7 @@ class ControlPlane:
         driver.perform = Activities(driver, self.world, self.labels).perform
         self.watcher = Watcher(self)
         self.found: list[str] = []
-        """Observations that must never occur, in words."""
+        """Descriptions of observations that must never occur."""
         self._restart_asked_for = False
         self._fronts = 0
         self._reporting = False

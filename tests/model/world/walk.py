@@ -93,7 +93,7 @@ class Walk:
         self.plane.gentle = script.gentle
         self.driver.long_history = script.long_history
         self.story: list[str] = []
-        """Incidents in the entity's history, in words."""
+        """Descriptions of the incidents in the entity's history."""
         self._left = list(script.disturbances)
 
     def run(self) -> list[str]:
