@@ -41,13 +41,19 @@ PACE = 0.025
 
 HEAD = """# Faults
 
-Written by `make faults`. Each row is so many jobs of four gloo ranks in one pod, started by `rekindle-train --standalone`,
-with real processes on one machine, in which what the row says was done. All have DDP over several buckets (but for those with
-collectives of their own), gradients of two batches, dropout, running statistics, autocast with a scaler, an average of the model,
-a schedule, data with a position, and an evaluation every few steps; those with HSDP have less.
-*Went on* counts the jobs whose ranks went on in their processes; the others began again at a checkpoint. *Equal* counts those of
-which every rank ended with the parameters, moments, averages, random numbers, position, schedule and scale of an undisturbed run,
-bit for bit. Seconds are from the first fault to the first step that all ranks have completed together behind the last one.
+Written by `make faults`. Each row is a number of jobs of four gloo ranks in one pod, with the fault that the row names. They are
+started by `rekindle-train --standalone`, with real processes on one machine. All jobs have these parts, and those with HSDP have
+fewer:
+
+- DDP over several buckets, except in jobs with collectives of their own;
+- gradients of two batches, dropout, and running statistics;
+- autocast with a scaler, an average of the model, and a schedule;
+- data with a position, and an evaluation every few steps.
+
+*Went on* counts the jobs whose ranks went on in their processes. The others began again at a checkpoint. *Equal* counts the jobs
+in which every rank ended with the state of an undisturbed run, bit for bit. This state is the parameters, moments, averages,
+random numbers, position, schedule and scale. Seconds are from the first fault to the first step after the last fault that all
+ranks have completed together.
 
 {machine}
 

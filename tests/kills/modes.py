@@ -99,7 +99,7 @@ HOT_SWITCH = Struck(
 )
 ONLINE_RETRY = Struck(
     mode=Mode.ONLINE_RETRY,
-    strikes="a fault of its device's memory strikes rank 3",
+    strikes="rank 3 has a fault of its device's memory",
     carries_out=("retry",),
     own_phases=1,
     asks_ours=False,
@@ -116,7 +116,7 @@ IN_PLACE = Struck(
 )
 PROCESS_RESCHEDULING = Struck(
     mode=Mode.PROCESS_RESCHEDULING,
-    strikes="pod rank 1 loses its pod, and the training side tells of its ranks",
+    strikes="pod rank 1 loses its pod, and the training side reports its ranks",
     carries_out=("recover",),
     own_phases=3,
     faulty=(2, 3),

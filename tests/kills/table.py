@@ -16,20 +16,30 @@ PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "kills.md"
 
 HEAD = """# Kills
 
-Written by `make kills`. Each cell is one recovery, with real processes on one machine, during which a process was killed with
-SIGKILL while a proxy held the call open that is named; it was started again at once. The delay is what the recovery took longer,
-from the fault to the verdict in the job's history, than an undisturbed one. In brackets: of this, until the new process asked for
-work, where it had to be waited for. Numbers are ids of events, in the history of the job's workflow from the fault on and of the
-recovery's: together they are all events of an undisturbed recovery.
+Written by `make kills`. Each cell is one recovery, with real processes on one machine. A proxy held the named call open, and a
+process was killed with SIGKILL meanwhile. It was started again at once. The delay is the additional time compared with an
+undisturbed recovery, from the fault to the verdict in the job's history. The figure in brackets is the part of it until the new
+process asked for work, if the recovery waited for that. Numbers are ids of events. These events are in the history of the job's
+workflow from the fault on, and in the history of the recovery's workflow. Together they are all events of an undisturbed
+recovery.
 
-The control worker and the gateway were killed at every event and at every call between two events, both together at each call of
-the gateway's, the Temporal server at every event, and the manager at every event of the recovery. The manager is a scripted one
-that behaves as ours does: its successor is there at once, and meets the ranks for 2 s before it carries out an order. What a real
-one does is tested with real processes (`tests/training`).
+These processes were killed:
 
-Of our training side, in every cell: the mode recovered the job by itself; the pods that it moves were made and deleted once, and
-no other; each order was carried out once by each manager, under one uuid; each report that was acknowledged was consumed once;
-nothing was left behind."""
+- the control worker and the gateway, at every event and at every call between two events;
+- both together, at each call of the gateway;
+- the Temporal server, at every event;
+- the manager, at every event of the recovery.
+
+The manager is a scripted one that behaves as ours does. Its successor is there at once, and meets the ranks for 2 s before it
+carries out an order. A real manager is tested with real processes (`tests/training`).
+
+With our training side, all of this is true in every cell:
+
+- The mode recovered the job by itself.
+- The pods that it moves were created and deleted once, and no other pods.
+- Each order was carried out once by each manager, under one uuid.
+- Each report that was acknowledged was consumed once.
+- Nothing was left behind."""
 
 MINDIO = """### A training side that gives a report up (MindIO)
 
@@ -37,17 +47,18 @@ It sends a report four times within milliseconds and never again. {rule} Median 
 fallback."""
 
 RULES = {
-    Mode.HOT_SWITCH: """Where the report of the pause is lost with the gateway, the rule is job rescheduling
-once `pause` is over, here 12 s instead of 15 minutes. Where the status is lost with it, training is asked after `statusLost`,
-here 2 s instead of three minutes: it stops, is told that nobody is faulty, and repeats a step.""",
-    Mode.ONLINE_RETRY: """Where a report of the opening is lost with the gateway, the rule is to go
-forward after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`, so that the
-next mode goes on. Where the status is lost with it, training is asked after `statusLost`, here 2 s instead of three minutes: it
-stops, is told that nobody is faulty, and repeats a step.""",
-    Mode.IN_PLACE: """Where a report of the opening is lost with the gateway, the rule is to go forward
-after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`. Where the status is
-lost with it, training is asked at the end of `repair`, here 6 s instead of 15 minutes: it stops, is told that nobody is faulty,
-and repeats a step.""",
+    Mode.HOT_SWITCH: """If the report of the pause is lost with the gateway, the job is
+rescheduled once `pause` is over. That is 12 s here, instead of 15 minutes. If the status is lost with the gateway, training is
+asked after `statusLost`. That is 2 s here, instead of three minutes. Training stops, receives that no rank is faulty, and
+repeats a step.""",
+    Mode.ONLINE_RETRY: """If a report of the opening is lost with the gateway, the recovery
+goes on after `reportLost`. That is 1 s here, instead of 3. Training has stopped by then, and its offer is assumed to be
+`recover`, so the next mode goes on. If the status is lost with the gateway, training is asked after `statusLost`. That is 2 s
+here, instead of three minutes. Training stops, receives that no rank is faulty, and repeats a step.""",
+    Mode.IN_PLACE: """If a report of the opening is lost with the gateway, the recovery goes on
+after `reportLost`. That is 1 s here, instead of 3. Training has stopped by then, and its offer is assumed to be `recover`. If
+the status is lost with the gateway, training is asked at the end of `repair`. That is 6 s here, instead of 15 minutes. Training
+stops, receives that no rank is faulty, and repeats a step.""",
 }
 
 DOES = {
@@ -126,9 +137,9 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     return [
         f"**{recovered} of {len(rows)} recovered; undisturbed {rows[0].undisturbed:.2f} s, added delay: {added}.**",
         "",
-        f"Where it had to be waited for, the killed process asked for work again after {starts}; on top of that came",
-        f"{on_top}. The machine had {os.cpu_count()} cores and did other work besides: its load average was",
-        f"{os.getloadavg()[2]:.1f}.",
+        f"If a recovery waited for the killed process, that process asked for work again after {starts}.",
+        f"The remaining delay was {on_top}. The machine had {os.cpu_count()} cores and did other work besides.",
+        f"Its load average was {os.getloadavg()[2]:.1f}.",
     ]
 
 
