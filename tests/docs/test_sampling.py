@@ -7,7 +7,15 @@ from collections import Counter
 
 import pytest
 
-FILES = ("tests/kubernetes/test_kinds.py", "tests/kubernetes/test_contract.py", "tests/kubernetes/test_lost_pods.py")
+from tests.support.sampling import MOST_CASES
+
+FILES = (
+    "tests/kubernetes/test_kinds.py",
+    "tests/kubernetes/test_contract.py",
+    "tests/kubernetes/test_lost_pods.py",
+    "tests/workflows/test_failure_rules.py",
+    "tests/policy/test_eligibility.py",
+)
 
 
 @pytest.fixture(scope="module", params=["", "1"], ids=["a commit", "all"])
@@ -31,3 +39,12 @@ def test_every_test_of_every_case_is_left_in_one_kind_at_least(collected: tuple[
     assert [name.split("[")[0].split("::")[1] for name in names].count("test_a_pod_that_is_drained_from_its_node_is_a_fault") == (
         2 if wanted else 1
     )
+
+
+def test_a_few_cases_run_of_a_test_that_needs_a_server(collected: tuple[str, list[str]]) -> None:
+    """Of other tests all cases run."""
+    wanted, names = collected
+    tests = Counter(name.split("[")[0] for name in names if "[" in name)
+    costly = tests["tests/workflows/test_failure_rules.py::test_each_failure_rule_leads_straight_to_job_rescheduling"]
+    assert costly == (11 if wanted else MOST_CASES)
+    assert max(count for name, count in tests.items() if name.startswith("tests/policy")) > MOST_CASES

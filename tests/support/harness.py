@@ -299,11 +299,12 @@ class Harness:
 
     async def settled(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
         """Waits until the job's status satisfies a condition, and returns it."""
-        status = None
+        status = await self.status()
         try:
             async with asyncio.timeout(40):
-                while not condition(status := await self.status()):
+                while not condition(status):
                     await asyncio.sleep(0.03)
+                    status = await self.status()
                 return status
         except TimeoutError:
             raise AssertionError(f"the job did not reach the status that the test waits for; it has {status!r}") from None

@@ -1,4 +1,6 @@
-"""Samples tests that prove the same path: one test of each group runs, chosen by the commit; `make test-all` runs all of them.
+"""Samples tests by the commit; `make test-all` runs all of them.
+
+Of tests that prove the same path, one runs:
 
     @pytest.mark.same_path("a failed hot switch ends in job rescheduling")
 
@@ -6,18 +8,27 @@ A test whose parameters prove the same path is marked once, and one of its cases
 marked by its name, whatever the test is:
 
     pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in KINDS])
+
+Of the other tests with parameters that need a server or processes of a job, `MOST_CASES` cases run.
 """
 
 import os
 import random
 import subprocess
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+MOST_CASES = 2
+COSTLY = {"temporal", "zygote", "kubeconfig", "product"}
+"""Fixtures that start a Temporal server, ranks, a Kubernetes control plane or the product."""
+
 ALL = os.environ.get("REKINDLE_TEST_ALL") == "1"
 
 
+@cache
 def commit() -> str:
     """Returns the commit, the seed of the samples: everybody who runs this commit's tests runs the same ones."""
     command = ["git", "rev-parse", "HEAD"]
@@ -31,15 +42,27 @@ def _but(parameter: str, item: pytest.Item) -> str:
     return f"{item.path.name} {item.name.replace(str(item.callspec.params[parameter]), '*')}"
 
 
+def _not_chosen(group: str, cases: Iterable[pytest.Item], most: int) -> set[str]:
+    """Returns the names of the cases that are left out of a group."""
+    names = sorted(item.nodeid for item in cases)
+    return set(names) - set(random.Random(f"{commit()} {group}").sample(names, min(most, len(names))))
+
+
+def _costly(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """Returns the cases of each costly test with parameters, of which none is marked."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and COSTLY & set(item.fixturenames):
+            tests.setdefault(f"{item.path.name} {item.originalname}", []).append(item)
+    return {test: cases for test, cases in tests.items() if not any(item.get_closest_marker("same_path") for item in cases)}
+
+
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Returns the tests that run, and those that are left out. A test that is selected by its own name is never left out."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("same_path"):
             groups.setdefault(marker.args[0] if marker.args else _but(marker.kwargs["over"], item), []).append(item)
-    seed = commit()
-    left_out = set()
-    for name, group in sorted(groups.items()):
-        chosen = random.Random(f"{seed} {name}").choice(sorted(group, key=lambda item: item.nodeid))
-        left_out |= {item.nodeid for item in group if item is not chosen}
+    left_out = {name for group, cases in groups.items() for name in _not_chosen(group, cases, 1)}
+    left_out |= {name for test, cases in _costly(items).items() for name in _not_chosen(test, cases, MOST_CASES)}
     return [item for item in items if item.nodeid not in left_out], [item for item in items if item.nodeid in left_out]
