@@ -174,14 +174,16 @@ async def trained_through(
     return trained
 
 
-async def trained_through_a_lost_pod(kind: str, stack: Stack, folder: Path, controllers: Controllers) -> None:
+async def trained_through_a_lost_pod(
+    kind: str, stack: Stack, folder: Path, controllers: Controllers, words: Object = NO_WORDS
+) -> None:
     """Deletes the pod of rank 2. Which mode recovers it depends on whether its controller or the replacement creates a pod
     first."""
 
     async def lose(underway: Underway) -> None:
         await underway.lose(2)
 
-    trained = await trained_through(lose, kind, stack, folder, controllers)
+    trained = await trained_through(lose, kind, stack, folder, controllers, words)
     assert trained.incident.verdict is Outcome.RECOVERED, trained.incident
     assert Mode.JOB_RESCHEDULING not in dict(trained.ladder), trained.incident
     assert measure.steps_lost(trained.records) == 0
@@ -204,7 +206,9 @@ async def trained_through_a_hot_switch(
     _is_moved(await trained_through(degrade, kind, stack, folder, controllers, words), left, rank)
 
 
-async def trained_through_a_drain(kind: str, stack: Stack, folder: Path, controllers: Controllers) -> None:
+async def trained_through_a_drain(
+    kind: str, stack: Stack, folder: Path, controllers: Controllers, words: Object = NO_WORDS
+) -> None:
     """`kubectl drain` of the node of rank 2: the budget of the job refuses its eviction until the rank has moved."""
     left = said = ""
 
@@ -221,7 +225,7 @@ async def trained_through_a_drain(kind: str, stack: Stack, folder: Path, control
         finally:
             await underway.kubectl("uncordon", left)
 
-    _is_moved(await trained_through(drain, kind, stack, folder, controllers), left, 2)
+    _is_moved(await trained_through(drain, kind, stack, folder, controllers, words), left, 2)
     assert "violate the pod's disruption budget" in said, said
     assert f"node/{left} drained" in said, said
 
