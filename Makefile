@@ -26,11 +26,11 @@ demo-kubernetes: setup ## the same on a real Kubernetes control plane; the first
 	rekindle demo hot-switch --cluster kubernetes
 
 .PHONY: test
-test: setup ## every check and every test; ends with the names of what failed
+test: setup ## every check, and of costly tests those that this commit samples; ends with the names of what failed
 	@.ci/checks
 
 .PHONY: test-all
-test-all: setup ## the same, with every test that a commit only samples
+test-all: setup ## the same with every test, workflows in their sandbox, and what the tests cover
 	@REKINDLE_TEST_ALL=1 .ci/checks
 
 .PHONY: lint

@@ -26,7 +26,7 @@ BACK = timedelta(seconds=5)
 
 @pytest.fixture(autouse=True)
 def slow_activations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets one activation of a workflow take longer than two seconds, as it may in the tests' sandbox on a busy machine."""
+    """Lets one activation of a workflow take longer than two seconds, as it may on a busy machine."""
     monkeypatch.setenv("TEMPORAL_DEBUG", "1")
 
 
