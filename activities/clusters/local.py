@@ -1,6 +1,6 @@
 """Driver for the local cluster: implements the port `Cluster` over the cluster's Unix socket. Created by `workers`."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -20,6 +20,8 @@ RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
 
 class LocalCluster:
     """Implements `activities.clusters.port.Cluster`."""
+
+    evictions = None
 
     def __init__(self, socket: Path, rules: Rules | None = None) -> None:
         """Args:
@@ -169,12 +171,6 @@ class LocalCluster:
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         await self._client.patch_job(job_id, labels, annotations)
-
-    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        """Does nothing, as the local cluster has no evictions."""
-
-    async def budgets(self) -> Mapping[str, int]:
-        return {}
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         await self.job(job_id)

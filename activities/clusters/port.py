@@ -36,6 +36,21 @@ class Replacement:
     """Last pod that held the rank, if the cluster still shows it."""
 
 
+class Evictions(Protocol):
+    """Capability of a cluster whose pods may be evicted: a drain of a node waits while a budget holds the ranks of a job."""
+
+    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
+        """Keeps the job's ranks from being evicted, or allows it again."""
+        ...
+
+    async def budgets(self) -> Mapping[str, int]:
+        """Returns the number of pods that each job keeps from being evicted, by job id; -1: unknown.
+
+        Budgets of deleted jobs and those that another party requested are included.
+        """
+        ...
+
+
 class Cluster(Protocol):
     """Port to a cluster.
 
@@ -45,6 +60,11 @@ class Cluster(Protocol):
 
     rules: Rules
     """Rules that decide which states of nodes and pods are faults."""
+
+    @property
+    def evictions(self) -> Evictions | None:
+        """Budgets against evictions. None: pods of this cluster are never evicted."""
+        ...
 
     async def job(self, job_id: str) -> JobObject:
         """Returns the job object with this UID, or raises NotFound."""
@@ -161,20 +181,6 @@ class Cluster(Protocol):
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         """Sets labels and annotations of the job where its scheduler reads them too; None removes a key."""
-        ...
-
-    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        """Keeps the job's ranks from being evicted, or allows it again: a drain of a node waits until they have moved.
-
-        Does nothing if the cluster has no evictions.
-        """
-        ...
-
-    async def budgets(self) -> Mapping[str, int]:
-        """Returns the number of pods that each job keeps from being evicted, by job id; -1: unknown.
-
-        Budgets of deleted jobs and those that another party requested are included.
-        """
         ...
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:

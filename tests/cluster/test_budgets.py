@@ -33,6 +33,7 @@ class Written(ScriptedCluster):
 
     def __init__(self, *failures: ClusterError) -> None:
         super().__init__(a_job())
+        self.evictions = self
         self.held: list[bool] = []
         self.known: dict[str, int] = {}
         """Budgets that exist, regardless of their creator."""

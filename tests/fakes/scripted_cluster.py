@@ -3,11 +3,11 @@ procedures."""
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
-from activities.clusters.port import Replacement, Snapshot
+from activities.clusters.port import Evictions, Replacement, Snapshot
 from rekindle.errors import ClusterUnavailable, Invalid, NotFound, Refused, Withheld
 from rekindle.model.cluster import (
     ClusterEvent,
@@ -49,6 +49,8 @@ class _Making:
 
 class ScriptedCluster:
     """Cluster with the pods of one job; every write is recorded in `writes`."""
+
+    evictions: Evictions | None = None
 
     def __init__(self, job: Job, nodes: int = 3, first_node: int = 0) -> None:
         self.job_model = job
@@ -326,12 +328,6 @@ class ScriptedCluster:
             await self.takes_notes.wait()
         self.labels.update(labels)
         self.labels.update(annotations)
-
-    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        """Does nothing, as pods are never evicted here."""
-
-    async def budgets(self) -> Mapping[str, int]:
-        return {}
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         self.events.append(event)

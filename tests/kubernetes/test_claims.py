@@ -78,7 +78,7 @@ async def test_the_first_installation_recovers_a_job_and_the_second_observes_it(
         await later.ensure_stopped(job["metadata"]["uid"], 0)
     with pytest.raises(Forbidden):
         await later.ensure_job_metadata(job["metadata"]["uid"], {}, {keys.MEMORY: "theirs"})
-    await later.ensure_budget(job["metadata"]["uid"], holds=False)
+    await later.evictions.ensure_budget(job["metadata"]["uid"], holds=False)
     assert await holder(namespace) == await first.own()
 
 

@@ -220,8 +220,8 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         for account in ("gateway", "watcher"):
             await clusters[account].speakers(job)
         for holds in (True, False):
-            await clusters["watcher"].ensure_budget(job, holds=holds)
-        await clusters["watcher"].budgets()
+            await clusters["watcher"].evictions.ensure_budget(job, holds=holds)
+        await clusters["watcher"].evictions.budgets()
         await tell_why_a_drain_waits(clusters["control"], job)
         await claim(all_accounts, job)
         jobs.append(job)
@@ -233,7 +233,7 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         await clusters["control"].ensure_stopped(job, 0)
         await clusters["gateway"].speakers(job)
         await tell_a_manager(all_accounts, body)
-        await clusters["watcher"].ensure_budget(job, holds=True)
+        await clusters["watcher"].evictions.ensure_budget(job, holds=True)
         for account in ("watcher", "gateway"):
             await clusters[account].record(job, EVENT)
         await words_of_controllers(clusters["control"]._operations, await clusters["control"]._reader.job(job))

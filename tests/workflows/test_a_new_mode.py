@@ -13,6 +13,7 @@ from rekindle.policy.modes import ladder, mode_table
 from tests.fakes.fake_mode import ROW, Nudge
 from tests.support.harness import a_job, harness, node_fault
 from workers.control import MODES
+from workflows.mode import NOTHING
 from workflows.non_interruptible import NonInterruptible
 
 
@@ -20,7 +21,7 @@ from workflows.non_interruptible import NonInterruptible
 def in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves a ladder of the fake mode and the last one."""
     monkeypatch.setattr(mode_table, "MODES", tuple(ROW if row.mode is ROW.mode else row for row in mode_table.MODES))
-    monkeypatch.setattr(ladder, "LADDER", (ROW, ladder.LAST))
+    monkeypatch.setattr(ladder, "LADDER", (ROW, mode_table.LAST))
 
 
 @pytest.mark.usefixtures("in_the_table")
@@ -62,4 +63,4 @@ def test_a_mode_that_does_not_say_how_it_succeeds_cannot_be_created() -> None:
 
     assert inspect.isabstract(Incomplete)
     with pytest.raises(TypeError, match=r"abstract class Incomplete .* recovered"):
-        Incomplete()  # type: ignore[abstract]
+        Incomplete(NOTHING, None)  # type: ignore[abstract]

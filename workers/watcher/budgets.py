@@ -50,12 +50,16 @@ class Budgets:
         drain: Drains = NO_DRAINS,
     ) -> None:
         """Args:
+        cluster: must be able to evict pods.
         limits: limits of the installation.
         job: returns the current job object; None: it is gone.
         has_trained: returns whether the job's training side has ever trained, as far as it reports; None: that
             is not known now. Raises Unavailable.
         drain: which jobs have nodes that are drained, and for how long that may be held.
         """
+        if cluster.evictions is None:
+            raise ValueError("pods of this cluster are never evicted")
+        self._evictions = cluster.evictions
         self.drain = drain
         self._drained: dict[str, float] = {}
         """Time since which nodes of each job have been drained, by job id."""
@@ -115,7 +119,7 @@ class Budgets:
         if self._again:
             self._again.cancel()
         try:
-            known = await self._cluster.budgets()
+            known = await self._evictions.budgets()
         except ClusterError as error:
             logger.warning("budgets not listed, retrying", extra={"error": str(error)})
             self._again = asyncio.get_running_loop().call_later(LONGEST, self.begin_anew)
@@ -133,7 +137,7 @@ class Budgets:
             over = job is not None and await self._is_held_too_long(job_id, job)
             pods = job.spec.pods if job and earned and not over else 0
             if self._kept.get(job_id, None if job else 0) != pods:
-                await self._cluster.ensure_budget(job_id, holds=pods > 0)
+                await self._evictions.ensure_budget(job_id, holds=pods > 0)
             self._kept[job_id] = pods
             if holds and not earned:
                 self._again_later(job_id, EARNED, LONGEST_UNEARNED)

@@ -69,7 +69,8 @@ class Watcher:
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex(rules=cluster.rules)
         self._reconcilers: dict[str, Reconciler] = {}
-        self._budgets = Budgets(cluster, limits, self._job, workflows.has_trained, Drains(self._is_drained, DRAIN_HELD))
+        drains = Drains(self._is_drained, DRAIN_HELD)
+        self._budgets = Budgets(cluster, limits, self._job, workflows.has_trained, drains) if cluster.evictions else None
         self._doubts = Doubts(cluster)
         self._busy: set[str] = set()
         """Jobs whose reconciler is running."""
@@ -86,7 +87,8 @@ class Watcher:
 
     def hold_drains_for(self, longest: timedelta) -> None:
         """Sets the longest time for which a job may hold a drain of its nodes."""
-        self._budgets.drain = Drains(self._is_drained, longest)
+        if self._budgets:
+            self._budgets.drain = Drains(self._is_drained, longest)
 
     def _is_drained(self, job_id: str) -> bool:
         return any(node.spec.unschedulable for node in self._index.view(job_id).nodes)
@@ -99,7 +101,8 @@ class Watcher:
         pause = REWATCH
         async with self._tasks:
             self._tasks.create_task(self._keep_registered())
-            self._tasks.create_task(self._budgets.run())
+            if self._budgets:
+                self._tasks.create_task(self._budgets.run())
             self._tasks.create_task(self._doubts.run())
             self._tasks.create_task(self._keep_reconsidering())
             self._tasks.create_task(self._end_what_is_gone())
@@ -183,7 +186,8 @@ class Watcher:
         self._unreadable = frozenset(everything.unreadable)
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes, self._cluster.rules)
         self._doubts.look_at(self._index)
-        self._budgets.begin_anew()
+        if self._budgets:
+            self._budgets.begin_anew()
         for reconciler in self._reconcilers.values():
             reconciler.reconsider()
         for job_id in {*self._index.jobs, *self._reconcilers}:
@@ -239,11 +243,12 @@ class Watcher:
             except Exception:
                 logger.exception("job not observed, retrying", extra={"job": job_id})
                 await asyncio.sleep(BROKEN)
-        if reconciler.acknowledged.job:
+        if reconciler.acknowledged.job and self._budgets:
             self._budgets.look_at(job_id)
         if job_id not in self._index.jobs and not reconciler.acknowledged.reached:
             self._reconcilers.pop(job_id, None)
-            self._budgets.forget(job_id)
+            if self._budgets:
+                self._budgets.forget(job_id)
 
     async def _record_refusal(self, job_id: str, why: str) -> None:
         """Records on the job, where its owner looks, why it was refused."""

@@ -4,10 +4,10 @@ While it exists, `kubectl drain` and other clients of the eviction API retry unt
 that a recovery replaces are deleted directly, which no budget prevents.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.kind import MANAGER, Workload
 from activities.clusters.kubernetes.pod_objects import BACKUP_OF
 from activities.clusters.kubernetes.reader import Reader
@@ -21,68 +21,79 @@ MOST_LEFT = 100
 """Maximum number of budgets of unknown jobs that are returned."""
 
 
-async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
-    """Returns the number of pods that the PodDisruptionBudget of each job protects, by job id; -1 if it is unknown.
+class JobBudgets:
+    """Implements `activities.clusters.port.Evictions` by a PodDisruptionBudget for each job."""
 
-    Tenants may write the same label, so a budget that is not at the expected place of the job is ignored. Of unknown jobs
-    only the first `MOST_LEFT` are returned.
-    """
-    found: dict[str, int] = {}
-    unknown = 0
-    for scope in reader.scopes:
-        async for page in api.pages(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}"):
-            for budget in page.items:
-                metadata, pods = budget["metadata"], (budget.get("spec") or {}).get("minAvailable")
-                job_id = metadata["labels"][JOB_ID]
-                where = reader.where(job_id)
-                if where and (metadata["namespace"], metadata["name"]) != (where[0], _name(where[1], job_id)):
-                    continue
-                unknown += where is None
-                if where or unknown <= MOST_LEFT:
-                    found[job_id] = pods if where and isinstance(pods, int) else -1
-    return found
+    def __init__(self, api: Api, reader: Reader, claims: Claims | None) -> None:
+        self._api, self._reader, self._claims = api, reader, claims
 
+    async def budgets(self) -> dict[str, int]:
+        """Returns the number of pods that the budget of each job protects, by job id; -1 if it is unknown.
 
-async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> None:
-    """Ensures a budget that keeps all ranks of the job from being evicted.
+        Tenants may write the same label, so a budget that is not at the expected place of the job is ignored. Of unknown jobs
+        only the first `MOST_LEFT` are returned.
+        """
+        found: dict[str, int] = {}
+        unknown = 0
+        for scope in self._reader.scopes:
+            async for page in self._api.pages(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}"):
+                for budget in page.items:
+                    metadata, pods = budget["metadata"], (budget.get("spec") or {}).get("minAvailable")
+                    job_id = metadata["labels"][JOB_ID]
+                    where = self._reader.where(job_id)
+                    if where and (metadata["namespace"], metadata["name"]) != (where[0], _name(where[1], job_id)):
+                        continue
+                    unknown += where is None
+                    if where or unknown <= MOST_LEFT:
+                        found[job_id] = pods if where and isinstance(pods, int) else -1
+        return found
 
-    It is deleted with the job, except for pods without controller, which have no owner. A budget for another number of pods, as
-    an elastic job had before, or for other pods, is recreated: the server counts the pods before it allows an eviction.
+    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
+        if holds:
+            await self._ensure(await self._reader.job(job_id))
+        elif seen := await self._reader.seen(job_id):
+            if not (self._claims and await self._claims.are_others(seen)):  # the installation that recovers it keeps its budget
+                await self._ensure_none(seen)
+        elif "." not in job_id:
+            await self._ensure_none_left(job_id)
 
-    Args:
-        selector: labels that each pod with a rank carries.
-    """
-    if not job.kind.has_object:
-        return
-    path, budget = _path(job.namespace), _budget(job, selector)
-    where = f"{path}/{budget['metadata']['name']}"
-    try:
-        await api.create(path, budget)
-    except Conflict:
-        found = await api.get(where)
-        if _is_ours(found, job) and any(found["spec"].get(key) != budget["spec"][key] for key in ("minAvailable", "selector")):
-            await api.delete(where, found["metadata"]["uid"])
-            await api.create(path, budget)
+    async def _ensure(self, job: Workload) -> None:
+        """Ensures a budget that keeps all ranks of the job from being evicted.
 
+        It is deleted with the job, except for pods without controller, which have no owner. A budget for another number of pods,
+        as an elastic job had before, or for other pods, is recreated: the server counts the pods before it allows an eviction.
+        """
+        if not job.kind.has_object:
+            return
+        path, budget = _path(job.namespace), _budget(job, await self._reader.selector_of_ranks(job))
+        where = f"{path}/{budget['metadata']['name']}"
+        try:
+            await self._api.create(path, budget)
+        except Conflict:
+            found = await self._api.get(where)
+            if _is_ours(found, job) and any(
+                found["spec"].get(key) != budget["spec"][key] for key in ("minAvailable", "selector")
+            ):
+                await self._api.delete(where, found["metadata"]["uid"])
+                await self._api.create(path, budget)
 
-async def ensure_no_budget(api: Api, job: Workload) -> None:
-    """Deletes the job's budget. A budget of the same name that belongs to another owner stays."""
-    if not job.kind.has_object:
-        return
-    where = f"{_path(job.namespace)}/{_name(job.name, job.uid)}"
-    with suppress(NotFound):
-        found = await api.get(where)
-        if _is_ours(found, job):
-            await api.delete(where, found["metadata"]["uid"])
+    async def _ensure_none(self, job: Workload) -> None:
+        """Deletes the job's budget. A budget of the same name that belongs to another owner stays."""
+        if not job.kind.has_object:
+            return
+        where = f"{_path(job.namespace)}/{_name(job.name, job.uid)}"
+        with suppress(NotFound):
+            found = await self._api.get(where)
+            if _is_ours(found, job):
+                await self._api.delete(where, found["metadata"]["uid"])
 
-
-async def ensure_none_left(api: Api, scopes: Sequence[str], job_id: str) -> None:
-    """Deletes the budgets of a job that no longer exists. A job that is deleted without its pods leaves its budget too."""
-    for scope in scopes:
-        for budget in (await api.list(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}={job_id}")).items:
-            with suppress(NotFound):
-                path = _path(budget["metadata"]["namespace"])
-                await api.delete(f"{path}/{budget['metadata']['name']}", budget["metadata"]["uid"])
+    async def _ensure_none_left(self, job_id: str) -> None:
+        """Deletes the budgets of a job that no longer exists. A job that is deleted without its pods leaves its budget too."""
+        for scope in self._reader.scopes:
+            for budget in (await self._api.list(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}={job_id}")).items:
+                with suppress(NotFound):
+                    path = _path(budget["metadata"]["namespace"])
+                    await self._api.delete(f"{path}/{budget['metadata']['name']}", budget["metadata"]["uid"])
 
 
 def _is_ours(budget: Object, job: Workload) -> bool:

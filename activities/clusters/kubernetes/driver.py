@@ -6,12 +6,12 @@ Created by `workers`. The kind of a job decides how its pods are handled.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import schemas
-from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget, ensure_none_left, known_budgets
+from activities.clusters.kubernetes.budgets import JobBudgets
 from activities.clusters.kubernetes.claims import Claims
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
@@ -67,6 +67,7 @@ class KubernetesCluster:
         self._claims = claims
         self._reader = Reader(api, settings, kinds, claims)
         self._operations = PodOperations(api, self._reader, settings)
+        self.evictions = JobBudgets(api, self._reader, claims)
         self._heard = Heard(api, self.rules)
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()
@@ -312,19 +313,6 @@ class KubernetesCluster:
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         job = await self._to_change(job_id)
         await self._operations.ensure_metadata(job, labels, annotations)
-
-    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        if holds:
-            job = await self._reader.job(job_id)
-            await ensure_budget(self._api, job, await self._reader.selector_of_ranks(job))
-        elif seen := await self._reader.seen(job_id):
-            if not (self._claims and await self._claims.are_others(seen)):  # the installation that recovers it keeps its budget
-                await ensure_no_budget(self._api, seen)
-        elif "." not in job_id:
-            await ensure_none_left(self._api, self._reader.scopes, job_id)
-
-    async def budgets(self) -> Mapping[str, int]:
-        return await known_budgets(self._api, self._reader)
 
     # ---- events
 
