@@ -24,7 +24,7 @@ from tests.workflows.test_drains import a_drained_job
 
 async def seen(world: Harness) -> None:
     """Reports the node as the watcher does, as soon as it is cordoned."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while not world.cluster.cordoned.get("node-1"):
             await asyncio.sleep(0.02)
     await world.look("node-1")
@@ -168,6 +168,6 @@ async def test_who_follows_a_drain_that_is_taken_back_is_told_so(monkeypatch: py
     monkeypatch.setattr(command, "Drains", Mock(return_value=Mock(begin=AsyncMock(), look=looks)))
     monkeypatch.setattr(command, "_tell_news", AsyncMock())
     monkeypatch.setattr(command, "LOOK", 0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await command.drain("node-1") == 1
     assert looks.await_count == 1

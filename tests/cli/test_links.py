@@ -160,7 +160,7 @@ async def test_a_maintenance_of_any_client_is_found_whatever_its_id(temporal: Wo
             )
             await begun.execute_update(ids.FailoverUpdates.SETTLED)
             assert peer.on_backup == {2, 3}
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while begun.id not in (await ended(await typed(world, "maintenances")))[1]:
                     await asyncio.sleep(0.1)
             code, said = await ended(await typed(world, "switchback", switched_back))

@@ -83,7 +83,7 @@ async def test_a_check_releases_the_leaf_that_it_was_run_for_and_no_other(tempor
         following = await typed(this.first, "plan", "start", file, "--check", f"cat {tmp_path}/upgraded")
         said_so = await asyncio.to_thread((tmp_path / "upgraded").open, "w")  # when a process reads it
         await this.plans.tell(this.switch, Word.PROCEED)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await this.plans.status(this.switch)).stage is not Stage.FREE or not this.two.on_backup:
                 await asyncio.sleep(0.03)
         said_so.close()
@@ -105,7 +105,7 @@ async def test_an_upgrade_that_is_no_more_is_followed_to_its_end(temporal: Workf
         code, said = await ended(await typed(this.first, "plan", "run", this.switch))
         assert (code, f"{this.switch}: terminated" in said) == (1, True), said
         assert f"  {this.first.job.name}: on the backup link" in said
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "terminated" not in (said := (await ended(await typed(this.first, "plan", "show")))[1]):
                 await asyncio.sleep(0.1)
         (link,) = (await this.first.status()).state.links

@@ -75,7 +75,7 @@ async def ended(command: Command | Process) -> tuple[int, str]:
 
 async def until_said(command: Command, words: str) -> None:
     """Reads the output until this text appears."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while words not in (line := (await command.stderr.readline()).decode()):
             assert line, f"it ended without {words!r}"
 

@@ -29,7 +29,7 @@ async def test_a_part_that_dies_is_said_and_so_is_its_return(tmp_path: Path) -> 
     await stack.start(member)
     assert member.process
     os.kill(member.process.pid, signal.SIGKILL)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await said.get() == f"gateway has died (signal SIGKILL, log: {member.log}): it is started again"
         assert await said.get() == "gateway runs again"
     await stack.stop()
@@ -41,7 +41,7 @@ async def test_a_state_directory_that_cannot_be_written_is_said_once_and_so_is_i
     directory, away = tmp_path / "state", tmp_path / "away"
     directory.mkdir()
     said: asyncio.Queue[str] = asyncio.Queue()
-    async with asyncio.timeout(30), disk.watched(directory, said.put_nowait, look=0.001):
+    async with asyncio.timeout(60), disk.watched(directory, said.put_nowait, look=0.001):
         directory.rename(away)
         assert await said.get() == (
             f"{directory} cannot be written (No such file or directory): nothing is stored until it can, and recoveries wait"

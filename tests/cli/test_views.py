@@ -17,7 +17,7 @@ from tests.support.harness import Harness, a_job, training
 async def _until_listed(world: Harness, query: str, kinds: set[str]) -> None:
     """Waits until a query finds these kinds of workflows of the job, by the beginnings of their ids: lists are a second late."""
     mine = (world.job.id, world.job.id[:8], f".{world.job.name}/")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             listed = [run.id async for run in world.client.list_workflows(query)]
             if {name.split("/")[0] for name in listed if any(part in name for part in mine)} == kinds:

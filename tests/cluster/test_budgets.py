@@ -69,7 +69,7 @@ async def keeping(cluster: Written, jobs: dict[str, JobObject]) -> AsyncIterator
 
     async def looked_at(held: list[bool]) -> None:
         kept.look_at("job-1")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while cluster.held != held:
                 await asyncio.sleep(0)
 
@@ -85,7 +85,7 @@ async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
     running = asyncio.create_task(kept.run())
 
     async def until(held: list[bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while cluster.held != held:
                 await asyncio.sleep(0)
 
@@ -109,7 +109,7 @@ async def test_a_budget_that_is_gone_is_made_again() -> None:
     kept.look_at("job-1")
     kept.begin_anew()
     running = asyncio.create_task(kept.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while cluster.held != [True]:
             await asyncio.sleep(0)
         kept.begin_anew()
@@ -137,7 +137,7 @@ async def test_no_job_waits_for_what_others_have_left_behind() -> None:
     kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch")}.get, trained)
     kept.begin_anew()
     running = asyncio.create_task(kept.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(cluster.held) < 3:
             await asyncio.sleep(0)
     assert cluster.held == [False, True, False]
@@ -218,7 +218,7 @@ async def test_a_job_that_has_never_trained_holds_no_drain(monkeypatch: pytest.M
     kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch")}.get, has_trained)
     running = asyncio.create_task(kept.run())
     kept.look_at("job-1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True not in cluster.held:
             assert not answers or True not in cluster.held
             await asyncio.sleep(0.001)
@@ -251,7 +251,7 @@ async def test_a_drain_is_held_as_long_as_the_installation_allows() -> None:
     running = asyncio.create_task(kept.run())
 
     async def until(held: list[bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while cluster.held != held:
                 await asyncio.sleep(0.001)
 

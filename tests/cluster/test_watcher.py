@@ -381,7 +381,7 @@ async def test_a_word_that_means_nothing_costs_no_protection(client: ClusterClie
 
 async def until_refused(client: ClusterClient, *words: str) -> None:
     """Waits until an event of the job contains these texts."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not any(all(word in message for word in words) for message in await _refusals(client)):
             pass
 

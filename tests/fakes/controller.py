@@ -16,7 +16,7 @@ from tests.kubernetes.world.control_plane import Namespace
 
 CRDS = Path(__file__).parent / "crds"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-WAIT_LIMIT = 20.0
+WAIT_LIMIT = 60.0
 AGAIN = 0.05
 """Seconds before a failed round is repeated, or a broken watch is reopened."""
 

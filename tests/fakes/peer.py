@@ -197,7 +197,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until a condition holds, which is checked whenever the peer received or did something."""
-        async with asyncio.timeout(30), self.changed:
+        async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(condition)
 
     @property

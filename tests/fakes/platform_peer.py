@@ -13,7 +13,7 @@ from tests.support.contract import messages
 
 Check = Callable[[Any], None]
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Time limit in seconds for an expected message."""
 
 

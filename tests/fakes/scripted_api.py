@@ -14,7 +14,7 @@ from aiohttp import web
 from activities.clusters.api_server import ALL_THERE, BOOKMARK, Api, Object
 from tests.fakes.loopback import served
 
-WAIT_LIMIT = 20.0
+WAIT_LIMIT = 60.0
 
 
 class ScriptedApi:

@@ -235,7 +235,7 @@ async def test_a_training_job_that_was_refused_begins_when_it_is_mended(served: 
 
 async def until_said(scripted: ScriptedApi, name: str, words: str) -> None:
     """Waits until the message in the job's status has this text; empty: until there is no message."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             said = scripted.collections[OWN][name].get("status", {}).get("message", "")
             if words in said and bool(words) == bool(said):
@@ -268,7 +268,7 @@ async def test_pods_that_the_api_server_refuses_are_their_own_jobs_affair(served
         assert "exceeded quota" in event["message"]
         assert (await scripted.until(elsewhere, "sound", "status"))["status"]["phase"] == "Pending"
         del scripted.refused["POST", PODS]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await scripted.until(OWN, "broken", "status"))["status"].get("phase") != "Pending":
                 await asyncio.sleep(0.01)
 
@@ -399,7 +399,7 @@ async def trained(scripted: ScriptedApi, affinity: Object | None = None, generat
 
 
 async def until_another(scripted: ScriptedApi, name: str, old: Object) -> Object:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = await scripted.until(PODS, name, "spec")
             if found["metadata"]["uid"] != old["metadata"]["uid"]:

@@ -41,7 +41,7 @@ async def test_progress_is_known_again_when_the_stream_is_here(temporal: Workflo
         await peer.cut()
         await peer.attach()
         assert another._gateway
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while another._gateway._introductions.progress(world.job.id) is None:
                 await asyncio.sleep(0.03)
 
@@ -49,7 +49,7 @@ async def test_progress_is_known_again_when_the_stream_is_here(temporal: Workflo
 async def _lists(world: Harness, phase: str) -> None:
     """Waits until Temporal lists the job in this phase."""
     query = f"WorkflowId = '{world.entity.id}' AND {Attributes.PHASE.name} = '{phase}'"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (await world.client.count_workflows(query)).count:
             await asyncio.sleep(0.03)
 

@@ -117,7 +117,7 @@ async def test_a_job_of_the_same_name_that_does_not_answer_keeps_nobody_from_swi
         handle = await world.client.start_workflow(
             Strange.run, id=ids.job_workflow(name), task_queue=name, search_attributes=named
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len([run async for run in world.client.list_workflows(f"RekindleJob = '{world.job.name}'")]) < 2:
                 await asyncio.sleep(0.05)
         async with asyncio.timeout(job_workflows.PATIENCE):
@@ -190,7 +190,7 @@ async def test_a_stream_that_is_ended_is_not_held_by_a_client_that_does_not_read
         await told.flood()
         (subscriber,) = told.subscribers
         subscriber.end("the gateway shuts down")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while told.subscribers:
                 await asyncio.sleep(0.01)
         assert await heard.end() == "ABORTED: the gateway shuts down"

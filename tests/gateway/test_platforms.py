@@ -40,7 +40,7 @@ async def asking(env: WorkflowEnvironment, job: Job | None = None) -> AsyncItera
 async def _is_listed(world: Harness) -> None:
     """Waits until the job is found by its name: the server lists a workflow a moment after its start."""
     query = f"{Attributes.JOB.name} = '{world.job.name}' AND WorkflowId = '{ids.job_workflow(world.job.id)}'"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not [run async for run in world.client.list_workflows(query)]:
             await asyncio.sleep(0.05)
 
@@ -110,7 +110,7 @@ async def test_who_has_not_registered_for_faults_is_refused(temporal: WorkflowEn
         heard = peer.faults(world.job.id)
         await heard.next()
         heard.call.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await _is_registered(peer, world.job.id):
                 pass
 

@@ -36,7 +36,7 @@ async def refusal(world: Harness) -> tuple[str | None, str]:
 
 
 async def until_storing(world: Harness) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not world.gateway.storing:
             await asyncio.sleep(0.01)
 

@@ -292,7 +292,7 @@ async def test_a_gateway_that_stops_finishes_the_calls_in_flight(temporal: Workf
 
 async def _in_flight(world: Harness) -> None:
     """Waits until the gateway holds a message that no workflow has taken."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not world.gateway.storing:
             await asyncio.sleep(0.01)
 

@@ -257,7 +257,7 @@ async def test_a_manager_sends_the_token_that_its_file_holds_now(temporal: Workf
         manager = Manager(address, Identity(world.job.id, file), Reports(), lambda _: None, {})
         running = asyncio.create_task(manager.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not server.reviews:
                     await asyncio.sleep(0.01)
             assert (await world.status()).state.attachment is None
@@ -279,13 +279,13 @@ async def test_a_manager_that_was_not_told_its_job_is_told_for_its_token(tempora
         manager = Manager(address, Identity("", tmp_path / "token"), reports, lambda _: None, {})
         running = asyncio.create_task(manager.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not server.looked:
                     await asyncio.sleep(0.01)
             assert (await world.status()).state.attachment is None
             server.job_id = world.job.id
             await world.settled(lambda status: status.state.attachment is not None)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await reports.progress_accepted.wait()
         finally:
             running.cancel()

@@ -86,7 +86,7 @@ async def grant(namespace: Namespace, rights: Sequence[Right]) -> None:
     await namespace.api.create(namespace.path("rolebindings"), body)
     asked = {"namespace": namespace.name, "group": GANG.group, "resource": GANG.plural, "verb": "patch"}
     question = {"spec": {"user": f"system:serviceaccount:{NAMESPACE}:rekindle-control", "resourceAttributes": asked}}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await namespace.api.create(REVIEWS, question))["status"]["allowed"]:
             await asyncio.sleep(0.02)
 

@@ -26,7 +26,7 @@ from tests.support.cluster import FOREVER
 
 MAP = {"metadata": {"name": "map"}, "data": {"a": "1", "b": "2"}}
 
-WAIT_LIMIT = 30.0
+WAIT_LIMIT = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

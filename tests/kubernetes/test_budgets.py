@@ -43,7 +43,7 @@ async def budgets(world: KubernetesWorld | Setting) -> list[Object]:
 async def counted(world: KubernetesWorld | Setting) -> Object:
     """Returns the status of the only budget as soon as the server has computed it. Until then the status does not concern the
     budget's newest generation."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             (budget,) = await budgets(world)
             status: Object = budget.get("status", {})
@@ -150,7 +150,7 @@ async def test_no_budget_outlives_its_job(kubeconfig: Path, tmp_path: Path) -> N
         api, job = world.namespace.api, await world.job(1)
         await evictions(world).ensure_budget(job, holds=True)
         await api._ask("DELETE", world.namespace.path("jobs", "demo"), {}, {"propagationPolicy": "Orphan"})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await api.list(world.namespace.path("jobs"))).items:
                 await asyncio.sleep(0.05)
         assert len(await budgets(world)) == 1

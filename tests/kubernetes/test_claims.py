@@ -57,7 +57,7 @@ async def observed(cluster: KubernetesCluster) -> AsyncIterator[AsyncIterator[bo
                 if isinstance(thing, JobObject):
                     yield thing.observe
 
-    async with asyncio.timeout(30), aclosing(cluster.watch()) as news:
+    async with asyncio.timeout(60), aclosing(cluster.watch()) as news:
         yield words()
 
 
@@ -164,7 +164,7 @@ async def test_a_control_worker_tells_that_its_installation_lives(kubeconfig: Pa
 
     settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig, namespace=namespace.name, take_over=True)
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace.name}/leases"
-    async with asyncio.timeout(30), workers.clusters.cluster_of(settings, identify, recovers=True):
+    async with asyncio.timeout(60), workers.clusters.cluster_of(settings, identify, recovers=True):
         while not (found := (await namespace.api.list(leases)).items):
             await asyncio.sleep(0.02)
     assert found[0]["spec"]["holderIdentity"] == "of a control worker"

@@ -22,7 +22,7 @@ def stubborn(directory: Path) -> tuple[str, ...]:
 
 
 async def until_deaf(directory: Path, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(list(directory.glob("*.deaf"))) < count:
             await asyncio.sleep(0.01)
 

@@ -26,7 +26,7 @@ from tests.kubernetes.test_reports import card, device_info, event, public
 from tests.kubernetes.world.control_plane import Namespace
 
 NODE = "reported"
-WAIT_LIMIT = 20.0
+WAIT_LIMIT = 60.0
 
 
 @pytest.fixture

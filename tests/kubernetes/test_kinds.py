@@ -34,7 +34,7 @@ from tests.fakes.kubeflow import (
 from tests.kubernetes.world.control_plane import Namespace
 from tests.kubernetes.world.worlds import NODES, rank_of, tried
 
-WAIT_LIMIT = 30.0
+WAIT_LIMIT = 60.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
 RANKS = ["0", "1", "2", "3"]
 WITHHELD = {

@@ -18,7 +18,7 @@ from tests.fakes.foreign import Setting
 from tests.fakes.kubeflow import PATHS, SUBMIT, accelerators, job_sets_path, pod_template, replicated_job, submit, submit_job_set
 from tests.kubernetes.world.worlds import rank_of, tried
 
-WAIT_LIMIT = 30.0
+WAIT_LIMIT = 60.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
 RANKS = ["0", "1", "2", "3"]
 every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in SUBMIT])

@@ -34,7 +34,7 @@ from workers.control import control_worker
 from workers.watcher.job_workflows import TemporalJobWorkflows
 from workers.watcher.watcher import Watcher
 
-WAIT_LIMIT = 40.0
+WAIT_LIMIT = 60.0
 LOST_OR_REPLACED = "pod rank 1 lost the pod that held it|pod rank 1 passed to another pod"
 OBSERVED = {keys.MODE: "observe"}
 

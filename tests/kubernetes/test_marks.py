@@ -56,7 +56,7 @@ async def until_heeded(identities: Identities) -> None:
     """Waits until the API server applies a new policy and a new binding of rights."""
     path = f"{identities.namespace.path('pods')}?dryRun=All"
     body = {"metadata": {"name": "probe", "labels": {keys.STANDBY_OF: "me"}}, "spec": pod_spec(FOREVER, 0)}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await identities.apis["tenant"].create(path, body)

@@ -15,7 +15,7 @@ from tests.kubernetes.world.worlds import WORLDS, OwnKind, tried
 
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
 ENFORCE = "pod-security.kubernetes.io/enforce"
-WAIT_LIMIT = 20.0
+WAIT_LIMIT = 60.0
 
 every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in SUBMIT])
 

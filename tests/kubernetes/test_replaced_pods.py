@@ -24,7 +24,7 @@ SAME_DRIVER = pytest.mark.same_path(over="world")
 RECOVERS = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch", keys.PROCESS_RECOVER_ENABLE: "on"}
 """Labels with which Volcano ends only the lost pod."""
 
-WAIT_LIMIT = 40.0
+WAIT_LIMIT = 60.0
 
 
 def all_but(*names: str) -> list[Any]:

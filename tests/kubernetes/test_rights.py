@@ -313,7 +313,7 @@ async def watch(found: Accounts) -> None:
         async for event in news:
             if isinstance(event, WatchEvent) and isinstance(event.object, JobObject) and event.type == "DELETED":
                 break
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await found.proxies["watcher"].until_watched(*watched(found.admin.name))
 
 

@@ -168,7 +168,7 @@ async def test_a_pod_that_is_gone_speaks_no_more(scene: Scene) -> None:
     with pytest.raises(Refused, match=UNCONFIRMED):
         await scene.check(other)
     with suppress(Refused):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:  # the API server remembers for some seconds whom it has confirmed
                 await scene.check(heard)
     with pytest.raises(Refused, match="none of this job"):

@@ -17,7 +17,7 @@ from rekindle.model.cluster import JobObject, JobSpec, Node, ObjectMeta, Pod, Po
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT = 30.0
-WAIT_LIMIT = 20.0
+WAIT_LIMIT = 60.0
 
 FOREVER = ("sleep", "1000")
 """Command of a pod that runs until it is ended."""

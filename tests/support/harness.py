@@ -252,7 +252,7 @@ class Harness:
 
     async def looked_at(self, activity: str, times: int) -> None:
         """Waits until an activity of the running recovery was completed this number of times."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await self._times_done(activity) < times:
                 await asyncio.sleep(0.03)
 
@@ -269,7 +269,7 @@ class Harness:
     async def recorded(self, workflow: WorkflowHandle[Any, Any], event: str) -> None:
         """Waits until a workflow has processed an event of this type."""
         kind = EventType.Value(f"EVENT_TYPE_{event}")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 kinds = [one.event_type for one in (await workflow.fetch_history()).events]
                 if kind in kinds and EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in kinds[kinds.index(kind) :]:
@@ -301,7 +301,7 @@ class Harness:
         """Waits until the job's status satisfies a condition, and returns it."""
         status = await self.status()
         try:
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(60):
                 while not condition(status):
                     await asyncio.sleep(0.03)
                     status = await self.status()
@@ -316,7 +316,7 @@ class Harness:
 
     async def event(self, reason: str) -> ClusterEvent:
         """Waits for an event with this reason on the cluster, and returns it."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 for event in self.cluster.events:
                     if event.reason == reason:
@@ -325,7 +325,7 @@ class Harness:
 
     async def phase(self, name: str) -> None:
         """Waits until the running recovery is in a phase."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await self._phase() != name:
                 await asyncio.sleep(0.03)
 

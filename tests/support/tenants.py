@@ -11,7 +11,7 @@ from rekindle.settings import Settings
 from tests.fakes.scripted_api import ScriptedApi
 from tests.support.valid_objects import JOBS, pod
 
-WAIT_LIMIT = 20.0
+WAIT_LIMIT = 60.0
 
 
 class Tenants:

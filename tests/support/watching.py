@@ -78,7 +78,7 @@ class Peer:
         return self.sightings[-1]
 
     async def until(self, satisfied: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(satisfied)
 
     async def until_seen(self, satisfied: Callable[[Sighting], bool]) -> Sighting:

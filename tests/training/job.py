@@ -101,7 +101,7 @@ class Job:
         processes = self.children(pod)
         self.started[pod].kill()
         await self.started[pod].code()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while any(Path(f"/proc/{process}").exists() for process in processes):
                 await asyncio.sleep(0.005)
 

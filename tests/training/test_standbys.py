@@ -324,7 +324,7 @@ async def test_a_standby_that_nobody_speaks_to_ends_at_a_signal(job: Job) -> Non
     """The standby ends at once, with its processes."""
     scripted(job, "os.environ['RANK']")
     await job.standby()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (zygote := children_of(job.started["standby"].pid)) or len(children_of(zygote[0])) < 2:
             await asyncio.sleep(0.02)
     job.started["standby"].kill(signal.SIGTERM)

@@ -83,7 +83,7 @@ class Two:
         return [workflow.id for workflow in await deployment.list_open(self.client, self.old)]
 
     async def are_on_old(self, *wanted: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while set(await self.on_old()) != set(wanted):
                 await asyncio.sleep(0.03)
 
@@ -159,11 +159,11 @@ async def test_a_worker_that_drains_lives_through_an_outage(temporal: WorkflowEn
         await this.new.start()
         refusing = Refusing(counts=3)
         draining = asyncio.create_task(Upgrades(refusing.over(this.client), this.old).drain())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await refusing.refused.wait()
         async with looking(Upgrades(this.client, this.new.build_id)):
             await this.are_on_old()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await draining
         assert refusing.counts == 0
 
@@ -176,6 +176,6 @@ async def test_a_worker_that_drains_does_not_wait_for_ever_for_an_answer(
     monkeypatch.setattr(versions, "UNANSWERED", timedelta(0))
     async with two_jobs(temporal) as this:
         await this.new.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await Upgrades(Refusing(counts=1_000_000).over(this.client), this.old).drain()
         assert await this.on_old()

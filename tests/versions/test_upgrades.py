@@ -53,12 +53,12 @@ class Upgrade:
         await self.peer.until(lambda: self.peer.orders.count("new pod running") == count + 1)
 
     async def job_is_on(self, build_id: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await version(self.world.entity) != build_id:
                 await asyncio.sleep(0.03)
 
     async def nothing_is_on(self, build_id: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await deployment.count_open(self.world.client, build_id):
                 await asyncio.sleep(0.03)
 
@@ -152,7 +152,7 @@ async def test_a_busy_job_is_woken_again_until_it_has_moved(
         await this.loads()
         await this.new.start()
         async with keeping(this.new):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while await _signals(run) < 3:
                     await asyncio.sleep(0.03)
             await this.peer.pause()
@@ -174,7 +174,7 @@ async def test_what_waits_for_days_moves_to_the_new_version(temporal: WorkflowEn
         links = (NodeLinks(node="node-1", devices=("0",), backup=False),)
         switch = f"tor-{world.job.name}"
         await plans.start(SwitchPlan(switch=switch, carries=links, leaves=(Leaf(name="a", links=links),)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await plans.status(switch)).stage is not Stage.FREE:
                 await asyncio.sleep(0.03)
         await this.new.start()
@@ -225,7 +225,7 @@ async def test_an_upgrade_of_a_switch_that_was_cancelled_and_stands_moves_to_the
         switch = f"tor-{world.job.name}"
         await plans.start(SwitchPlan(switch=switch, carries=links, leaves=(Leaf(name="a", links=links),)))
         handle = world.client.get_workflow_handle(upgrade_workflow(switch), result_type=Upgraded)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await plans.status(switch)).stage is not Stage.FREE:
                 await asyncio.sleep(0.03)
             await handle.cancel()
@@ -273,7 +273,7 @@ async def test_an_old_worker_works_until_its_recoveries_have_ended(temporal: Wor
             await this.peer.pause()
             await this.world.incident(1)
             await this.job_is_on(this.new.build_id)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await drain
         assert await deployment.count_open(this.world.client, this.old) == 0
 

@@ -32,7 +32,7 @@ async def test_a_worker_that_starts_takes_recoveries_off_the_queue_of_the_one_be
 
 async def _tasks(workflow: WorkflowHandle[object, object], more_than: int = 0) -> list[int]:
     """The kinds of queues on which its tasks were scheduled, as soon as there are so many."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             events = (await workflow.fetch_history()).events
             scheduled = [one for one in events if one.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED]
@@ -43,12 +43,12 @@ async def _tasks(workflow: WorkflowHandle[object, object], more_than: int = 0) -
 
 async def _waits(workflow: WorkflowHandle[object, object]) -> None:
     """Waits until the workflow has nothing to do and no worker has a task of it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (now := (await workflow.describe()).raw_description).pending_activities or now.HasField("pending_workflow_task"):
             await asyncio.sleep(0.03)
 
 
 async def _is_listed(world: Harness, workflow_id: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not [run async for run in world.client.list_workflows(f"WorkflowId = '{workflow_id}'")]:
             await asyncio.sleep(0.03)

@@ -44,7 +44,7 @@ async def the_next_run(world: Harness) -> AsyncIterator[None]:
     """Runs the body in the current run of the job's workflow, and waits until that run has ended and the next one has begun."""
     before = (await world.entity.describe()).run_id
     yield
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (now := await world.entity.describe()).run_id == before or now.history_length < BEGUN:
             await asyncio.sleep(0.03)
 

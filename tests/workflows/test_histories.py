@@ -76,7 +76,7 @@ async def test_a_row_that_did_not_change_is_not_stored_again(temporal: WorkflowE
         first = (await world.entity.describe()).run_id
         await world.fault(sub_health())
         await world.incident()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (described := await world.entity.describe()).run_id == first:
                 await asyncio.sleep(0.03)
         await world.status()

@@ -16,7 +16,7 @@ from activities.jobs import JobActivities
 from rekindle.ids import job_workflow
 from rekindle.temporal import living
 
-LIMIT = 30
+LIMIT = 60.0
 
 
 @workflow.defn(name="Again", sandboxed=False)

@@ -53,7 +53,7 @@ def _remembered(cluster: ScriptedCluster) -> Remembered:
 
 async def _noted(world: Harness, condition: Callable[[Remembered], bool]) -> Remembered:
     """Waits until the job's object says what must be found again."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition(_remembered(world.cluster)):
             await asyncio.sleep(0.03)
     return _remembered(world.cluster)
@@ -420,7 +420,7 @@ async def test_what_a_lost_recovery_left_half_done_is_swept_when_the_job_may_be_
 
 async def _has(recovery: WorkflowHandle[Any, Any], kind: "EventType.ValueType") -> None:
     """Waits for an event of this type."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while kind not in {event.event_type for event in (await recovery.fetch_history()).events}:
             await asyncio.sleep(0.03)
 

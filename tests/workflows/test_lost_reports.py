@@ -97,7 +97,7 @@ async def test_a_client_that_is_away_at_the_limit_is_waited_for_and_asked(
 async def _waits_for(world: Harness, within: timedelta) -> None:
     """Returns when the running recovery has begun such a wait."""
     recovery = await world.running()
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while True:
             timers = [event.timer_started_event_attributes async for event in recovery.fetch_history_events()]
             if any(timer.start_to_fire_timeout.ToTimedelta() == within for timer in timers):

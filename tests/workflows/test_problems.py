@@ -51,7 +51,7 @@ async def test_a_refusal_is_recorded_again_after_an_incident(temporal: WorkflowE
         for number in (1, 2):
             await problems(world, UNRANKED)
             await world.fault(sub_health())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while sum(event.reason == "RecoveryRefused" for event in world.cluster.events) < number:
                     await asyncio.sleep(0.03)
             if number == 1:
@@ -84,7 +84,7 @@ async def test_a_real_fault_waits_until_the_problems_are_over(temporal: Workflow
 
 async def _asleep(world: Harness) -> WorkflowExecutionDescription:
     """The job's workflow, as soon as all that it began is done."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             described = await world.entity.describe()
             left = described.raw_description

@@ -361,7 +361,7 @@ async def test_a_recovery_ends_with_its_job(temporal: WorkflowEnvironment) -> No
         await peer.report_fault(3)
         await peer.until(lambda: "recover" in peer.orders)
         await world.tell(Updates.END, "the job was suspended")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await world.entity.result() == "the job was suspended"
 
 

@@ -37,7 +37,7 @@ async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(
         recovery = await world.running()
         await world.control.stop()
         pausing = asyncio.create_task(peer.pause())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not world.gateway.storing:
                 await asyncio.sleep(0.01)
         await recovery.cancel()
@@ -55,7 +55,7 @@ async def test_a_switch_that_is_cancelled_while_its_backup_is_made_leaves_none(t
         await world.cluster.making.is_asked.wait()
         recovery = await world.running()
         await recovery.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not await _has_heard_of_its_cancellation(recovery):
                 await asyncio.sleep(0.01)
         begun = [
@@ -160,7 +160,7 @@ async def test_a_fault_that_is_given_time_counts_also_if_a_word_comes_in_that_mo
 
 async def _fired(world: Harness, summary: str) -> None:
     """Waits until the last timer of the job's workflow with this summary has fired, which no worker has processed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             events = (await world.entity.fetch_history()).events
             started = [e.event_id for e in events if summary.encode() in e.user_metadata.summary.data]
@@ -199,7 +199,7 @@ async def test_a_report_of_faults_that_is_repeated_behind_its_recovery_is_taken_
         before = (await world.entity.describe()).run_id
         await tell()
         await world.incident()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await world.entity.describe()).run_id == before:
                 await asyncio.sleep(0.03)
         await tell()

@@ -117,6 +117,6 @@ async def test_an_attribute_that_is_back_is_told_when_all_of_the_server_knows_it
 
 async def _listed(env: WorkflowEnvironment, query: str) -> None:
     """A list is a moment late."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not [run async for run in env.client.list_workflows(query)]:
             await asyncio.sleep(0.1)

@@ -44,7 +44,7 @@ async def _ask(world: Harness, request: ModeRequest = FORCED, request_id: str = 
 
 async def _continued(world: Harness, before: str | None) -> None:
     """Waits until the job's workflow has continued as new."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await world.entity.describe()).run_id == before:
             await asyncio.sleep(0.03)
 
@@ -193,7 +193,7 @@ async def _refusal(front: WorkflowHandle[Any, Any]) -> ApplicationError:
 async def _listed(world: Harness, name: str, count: int) -> None:
     """Waits until the server lists so many jobs of this name."""
     query = f"WorkflowType = '{ids.Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND RekindleJob = '{name}'"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await world.client.count_workflows(query)).count != count:
             await asyncio.sleep(0.03)
 

@@ -196,7 +196,7 @@ async def test_the_node_of_a_pod_that_failed_is_used_again(temporal: WorkflowEnv
 
 async def _unanswered(world: Harness, calls: int) -> None:
     """Waits until the cluster was asked this often in vain."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while world.cluster.refused_calls < calls:
             await asyncio.sleep(0.03)
 
@@ -340,7 +340,7 @@ async def test_a_cancelled_restart_starts_the_pods_that_it_stopped(temporal: Wor
         await world.fault(node_fault("node-0"))
         await world.phase("pods start on healthy nodes")
         await (await world.running()).cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(cluster.pods_by_name) < 2:
                 await asyncio.sleep(0.03)
         for name in list(cluster.pods_by_name):

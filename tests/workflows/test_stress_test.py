@@ -481,7 +481,7 @@ async def test_a_platform_that_asks_while_the_job_is_busy_gets_411(temporal: Wor
         assert (await asked(world, {"node-1": (0,)})).code == 411
         await peer.report_tested({2: (0,), 3: (0,)})
         fronts = f"WorkflowId STARTS_WITH '{ids.request_workflow(world.job.id, '')}' AND ExecutionStatus != 'Running'"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len([run async for run in world.client.list_workflows(fronts)]) < 2:
                 await asyncio.sleep(0.03)
         assert (await told(world)).startswith("stress test finish")

@@ -33,7 +33,7 @@ def handle_of(world: Harness, maintenance: str) -> WorkflowHandle[object, Mainte
 
 
 async def until(world: Harness, maintenance: str, condition: Callable[[Maintenance], bool]) -> Maintenance:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition(known := await of(world).status(maintenance)):
             await asyncio.sleep(0.03)
         return known

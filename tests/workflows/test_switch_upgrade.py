@@ -25,7 +25,7 @@ from workflows.switch_upgrade import LOOK_AGAIN, SwitchUpgrade
 
 async def until(this: Two, condition: Callable[[Upgrade], bool]) -> Upgrade:
     """Waits until the upgrade meets the condition."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while not condition(known := await this.plans.status(this.switch)):
             await asyncio.sleep(0.03)
         return known
@@ -67,7 +67,7 @@ async def test_a_leaf_is_left_by_its_jobs_some_at_once(temporal: WorkflowEnviron
     async with two_jobs(temporal, Script(switches=False), Script(switches=False)) as this:
         await this.plans.start(this.plan([FIRST, SECOND], at_once=1))
         peers = {True: this.one, False: this.two}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (this.one.lists or this.two.lists):
                 await asyncio.sleep(0.03)
         begun = peers[bool(this.one.lists)]
@@ -153,7 +153,7 @@ async def test_a_rollback_does_not_wait_for_a_job_that_is_being_recovered(tempor
         await until(this, lambda known: any(move.job == busy and "is busy with" in move.reason for move in known.moves))
         await until(this, lambda known: any(move.where is Where.ON_BACKUP for move in known.moves))
         await this.plans.tell(this.switch, Word.ROLLBACK)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await this.handle.result()).stage is Stage.ROLLED_BACK
         assert (this.one.lists, this.two.on_backup) == ([], set())
 
@@ -179,7 +179,7 @@ async def test_a_rollback_ends_also_if_a_job_that_is_being_moved_cannot_be(tempo
         await this.one.until(lambda: bool(this.one.lists))
         await this.plans.tell(this.switch, Word.ROLLBACK)
         await this.one.report_switched(result=False, info="rank 3: eth1 is down")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await this.handle.result()).stage is Stage.ROLLED_BACK
         assert (len(this.one.lists), this.one.on_backup) == (1, set())
 

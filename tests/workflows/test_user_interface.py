@@ -91,7 +91,7 @@ async def test_every_activity_and_timer_has_a_line_in_the_history(temporal: Work
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
         await world.running()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "wait for the report of the pause" not in await _summaries(world):
                 await asyncio.sleep(0.03)
         await peer.pause()
@@ -157,7 +157,7 @@ async def test_a_fault_costs_few_events_of_a_history(temporal: WorkflowEnvironme
         assert quiet[UPSERT] == before[UPSERT]
         await world.fault(sub_health())
         await world.incident()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await first.describe()).status is Status.RUNNING:
                 await asyncio.sleep(0.03)
         entity, recovery = await _events(first) - quiet, await _events(world.recovery)

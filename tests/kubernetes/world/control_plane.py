@@ -15,7 +15,7 @@ from rekindle.errors import Conflict, NotFound
 from simulators.kubernetes.servers import Endpoint
 from tests.support.cluster import environment
 
-WAIT_LIMIT = 40.0
+WAIT_LIMIT = 60.0
 ACCELERATOR = "huawei.com/Ascend910"
 
 

@@ -29,7 +29,7 @@ from tests.kubernetes.world.control_plane import ACCELERATOR, Namespace, a_names
 from tests.support.cluster import FOREVER, job_object, local_cluster
 from workers.operator import Operator
 
-WAIT_LIMIT = 30.0
+WAIT_LIMIT = 60.0
 NODES = ("node-0", "node-1", "node-2")
 """Names of the nodes, which have two accelerators each."""
 

@@ -13,7 +13,7 @@ from tests.model.world.operations import Pauses
 if TYPE_CHECKING:
     from tests.model.world.world import Pod, World
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that a paused training side waits for its order."""
 RANKS = 2
 """Number of ranks of each pod."""

@@ -16,7 +16,7 @@ from tests.model.world.messages import Message
 from tests.model.world.mindio import Mindio
 from tests.model.world.training import Training
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that a paused training side waits for its order."""
 
 RANKS = 2

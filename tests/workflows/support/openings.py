@@ -92,7 +92,7 @@ async def healed(world: Harness, fault: Fault) -> None:
 
 async def told_again(world: Harness, before: int) -> None:
     """Waits until the running mode was informed of faults once more."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await heard(world) == before:
             await asyncio.sleep(0.03)
 
