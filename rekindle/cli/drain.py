@@ -153,7 +153,7 @@ def _end(now: Draining, output: Format) -> int:
     if now.drained:
         _say(f"{node} is drained: no rank is there any more. What has no rank leaves it by: kubectl drain {node}")
     elif not now.cordoned:
-        _say(f"{node} is not cordoned any more: somebody has taken the drain back, and ranks are there still")
+        _say(f"{node} is not cordoned any more: a person has taken the drain back, and ranks are there still")
         return Exit.OTHERWISE
     else:
         waits = any(row.where is Where.WAITS for row in now.rows)

@@ -10,7 +10,7 @@ from rekindle.interpreter import FLUSH_FAILED
 
 WORDS = """Exit codes: 0 done (a recovery: recovered as asked) · 1 it ended otherwise · 2 bad input ·
 3 a service does not answer · 4 refused, nothing was touched · 70 a bug of ours · 120 the output could not be written ·
-130 interrupted · 141 whoever read the output has left."""
+130 interrupted · 141 the reader of the output has left."""
 
 
 class Exit(IntEnum):

@@ -89,7 +89,11 @@ def _seconds(seconds: float) -> str:
 
 
 async def mark(
-    node: str, word: Word, *, reason: Annotated[str, Parameter(help="For whoever asks later.")] = "", output: Output = Format.TEXT
+    node: str,
+    word: Word,
+    *,
+    reason: Annotated[str, Parameter(help="For people who ask later.")] = "",
+    output: Output = Format.TEXT,
 ) -> None:
     """Say of NODE that it is sick (pods move away by the policy of their job), broken (they have to leave it), well (whatever
     its conditions say), or none of these any more. It is an annotation: kubectl annotate node NODE rekindle.io/health=sick

@@ -44,7 +44,7 @@ async def follow(rekindle: Rekindle, handle: WorkflowHandle[object, Verdict], jo
 
 
 async def _phases(rekindle: Rekindle, job: Job, other: str) -> list[str]:
-    """Returns the phases of the running recovery; none between two recoveries, or if nobody answers."""
+    """Returns the phases of the running recovery; none between two recoveries, or without an answer."""
     try:
         recovery = await rekindle.running(job)
         page = await rekindle.details(recovery.workflow_id) if recovery else ""

@@ -108,7 +108,7 @@ async def _listed(rekindle: Rekindle, *, ended: bool) -> list[Listed]:
 
 
 async def _step(rekindle: Rekindle, row: JobRow) -> int | None:
-    """Returns the last known step of a job that has not ended; None also if nobody answers in time."""
+    """Returns the last known step of a job that has not ended; None also without an answer in time."""
     if row.until:
         return None
     try:

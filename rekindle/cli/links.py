@@ -115,7 +115,7 @@ async def switchback(
 
 
 async def _is_on_backup(rekindle: Rekindle, job: str) -> bool:
-    """Returns whether links of the job are on their backup without a running maintenance: somebody ended it, or a client moved
+    """Returns whether links of the job are on their backup without a running maintenance: it was ended, or a client moved
     them and left them there."""
     return bool((await rekindle.status(job)).state.links)
 

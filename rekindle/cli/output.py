@@ -49,7 +49,7 @@ class Terminal(Console):
             yield segment if segment.control else segment._replace(text=segment.text.translate(ORDERS))
 
     def on_broken_pipe(self) -> None:
-        """Continues silently if nobody reads standard error any more. A closed standard output raises an error by itself."""
+        """Continues silently if standard error has no reader any more. A closed standard output raises an error by itself."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 

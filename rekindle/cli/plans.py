@@ -29,7 +29,7 @@ LOOK = 0.5
 """Seconds between two looks at an upgrade that is being followed."""
 
 File = Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")]
-Wait = Annotated[bool, Parameter(negative="", help="Show each job, until somebody has to do something.")]
+Wait = Annotated[bool, Parameter(negative="", help="Show each job, until a person has to do something.")]
 Leaf = Annotated[str, Parameter(help="The leaf that is upgraded: refused if another one is free by now.")]
 Check = Annotated[str, Parameter(help="Command that is run while a leaf is free; if it succeeds, the leaf is switched back.")]
 
@@ -73,7 +73,7 @@ async def start(
 
 @plan_app.command
 async def run(name: str, *, check: Check = "", output: Output = Format.TEXT) -> int:
-    """Follow the upgrade of switch NAME until somebody has to do something, or with --check to its end.
+    """Follow the upgrade of switch NAME until a person has to do something, or with --check to its end.
 
     The command is run on this machine, by a shell, with REKINDLE_SWITCH and REKINDLE_LEAF. Where it fails the upgrade stands.
 

@@ -42,7 +42,7 @@ async def hot_switch(
     job: str,
     *,
     pod_rank: Annotated[int, Parameter(help="The pod that moves, by its pod rank, from 0.")],
-    force: Annotated[bool, Parameter(negative="", help="Also a pod that nobody reported as sub-healthy.")] = False,
+    force: Annotated[bool, Parameter(negative="", help="Also a pod that was not reported as sub-healthy.")] = False,
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:

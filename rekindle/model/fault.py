@@ -137,7 +137,7 @@ class Fault(Value):
 
     @property
     def is_cordon(self) -> bool:
-        """True if the node is cordoned. The scheduler puts no pods on it until somebody uncordons it."""
+        """True if the node is cordoned. The scheduler puts no pods on it until it is uncordoned."""
         return self.decided is not None and self.decided.saw == CORDONED
 
     def is_part_of(self, other: "Fault") -> bool:

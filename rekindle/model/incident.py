@@ -43,7 +43,7 @@ class RecoveryContext(Value):
     """Ranks that use their backup links."""
 
     front: Note = ""
-    """Workflow id of the requester. Empty: a client requested the mode, or nobody did."""
+    """Workflow id of the requester. Empty: a client requested the mode, or it was not requested."""
 
     phase: str = ""
     """Phase of the mode at its start, for the list of workflows. Empty: an earlier version did not set it."""

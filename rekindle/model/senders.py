@@ -13,7 +13,7 @@ class Proof(StrEnum):
     """Token of the pod, confirmed by the API server."""
 
     ADDRESS = "address"
-    """Address from which the call comes. It is no proof: whoever shares or takes over the pod's address is accepted."""
+    """Address from which the call comes. It is no proof: a process that shares or takes over the pod's address is accepted."""
 
     ANYBODY = "anybody"
     NOBODY = "nobody"

@@ -75,7 +75,7 @@ def problem_of(caller: Caller, speakers: Speakers | None, proof: Proof) -> Probl
         return Problem(f"no pod of this job has the address {caller.address}", may_pass=True)
     if proof is Proof.NOBODY:
         side = speakers.training_side
-        return Problem(f"nobody speaks for jobs of {side} here (REKINDLE_{side.upper()}_SENDERS)")
+        return Problem(f"no sender is accepted for jobs of {side} here (REKINDLE_{side.upper()}_SENDERS)")
     if proof is Proof.TOKEN and caller.claims is None:
         return Problem(f"{caller.wrong}; {WANTED}")
     if proof is Proof.TOKEN and caller.claims and caller.claims.pod not in speakers.pods:

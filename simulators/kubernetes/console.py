@@ -179,7 +179,7 @@ class Console:
                 return await self._api.patch(f"{path}/status", {"metadata": version, "status": status})
             except Conflict:
                 continue
-        raise Conflict(f"{path} is written by somebody else all the time")
+        raise Conflict(f"{path} is written by another client all the time")
 
     async def list_events(self, request: web.Request) -> web.Response:
         name = request.query.get("name")

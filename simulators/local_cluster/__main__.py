@@ -58,7 +58,7 @@ def _told(stop: asyncio.Event, at_once: asyncio.Event) -> None:
 
 
 def _claim(options: Options) -> None:
-    """Creates the directories, and removes a socket that nobody answers at, which a cluster left behind that died."""
+    """Creates the directories, and removes a socket without a server, which a cluster left that died."""
     checked_socket(options.socket)
     for directory in (options.state_dir, options.socket.parent):
         directory.mkdir(parents=True, exist_ok=True)

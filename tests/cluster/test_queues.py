@@ -79,10 +79,10 @@ def test_a_job_whose_pods_wait_behind_a_gate_is_told_by_that() -> None:
     """The component that removes the gate decides."""
     body = copy.deepcopy(JOBS[BATCH_JOB])
     body["spec"]["template"]["spec"] |= GATED
-    assert queue(Workload(BATCH_JOB, body)) == "whoever removes the scheduling gate 'example.com/quota'"
+    assert queue(Workload(BATCH_JOB, body)) == "the controller that removes the scheduling gate 'example.com/quota'"
     own = copy.deepcopy(JOBS[TRAINING_JOB])
     own["spec"]["kubernetes"]["pod"] |= GATED
-    assert queue(Workload(TRAINING_JOB, own)) == "whoever removes the scheduling gate 'example.com/quota'"
+    assert queue(Workload(TRAINING_JOB, own)) == "the controller that removes the scheduling gate 'example.com/quota'"
 
 
 # ---- pods

@@ -68,7 +68,7 @@ def moved(**changes: Any) -> tuple[Incident, ...]:
     ("known", "where", "why"),
     [
         (status(), Where.MOVES, "by a hot switch; where no node is free for it, it waits and is tried again"),
-        (status(JOB.model_copy(update={"drain": Drain.RESCHEDULE})), Where.MOVES, "start anew, from its last checkpoint"),
+        (status(JOB.model_copy(update={"drain": Drain.RESCHEDULE})), Where.MOVES, "restart, from its last checkpoint"),
         (status(JOB.model_copy(update={"drain": Drain.LET_GO})), Where.MOVES, "it stays until it is evicted"),
         (status(running=Mode.LINK_SWITCH), Where.MOVES, "when the link switch that runs has ended, by a hot switch"),
         (status(attachment=None), Where.WAITS, "the training side is not attached"),

@@ -49,7 +49,7 @@ def test_mindio_replaces_pods_but_that_of_its_manager() -> None:
     (first,) = eligibility.process_rescheduling(faulty_job(mindio(), 1), None)
     assert first == "pod rank 0 is faulty, and MindIO's manager is in its pod"
     (nobody,) = eligibility.process_rescheduling(faulty_job(mindio(kind="Job"), 3), None)
-    assert nobody == "with MindIO the job's controller makes pods anew, and a Job has none that does"
+    assert nobody == "with MindIO the job's controller recreates pods, and a Job has none that does"
 
 
 def test_a_job_whose_pods_cannot_be_moved_gets_no_other_pods() -> None:

@@ -44,7 +44,10 @@ def test_what_is_released_is_what_was_isolated_by_us(annotations: dict[str, str]
 
 @pytest.mark.parametrize(
     ("annotations", "words"),
-    [({}, "node n1 is not isolated"), ({NODE_HEALTHY: "UnHealthy"}, "was not isolated by Rekindle: whoever set its annotation")],
+    [
+        ({}, "node n1 is not isolated"),
+        ({NODE_HEALTHY: "UnHealthy"}, "was not isolated by Rekindle: the user who set its annotation"),
+    ],
 )
 def test_what_is_not_ours_is_not_released(annotations: dict[str, str], words: str) -> None:
     """The refusal says why the node is not released."""

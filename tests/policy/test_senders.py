@@ -72,7 +72,7 @@ def test_what_lies_deep_or_is_long_is_bad_input() -> None:
         (Proof.ADDRESS, Caller("10.0.0.2"), "no pod of this job has the address 10.0.0.2", True),
         (Proof.ADDRESS, caller_of("10.0.0.2", unsigned(claims_of_pod("uid"))), "no pod of this job has the address", True),
         (Proof.ANYBODY, Caller("10.0.0.2"), "", False),
-        (Proof.NOBODY, GOOD, "nobody speaks for jobs of rekindle here", False),
+        (Proof.NOBODY, GOOD, "no sender is accepted for jobs of rekindle here", False),
     ],
 )
 def test_what_is_wrong_with_a_caller(proof: Proof, caller: Caller, words: str, may_pass: bool) -> None:

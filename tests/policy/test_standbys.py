@@ -61,7 +61,7 @@ def test_a_standby_is_no_pod_of_a_rank_whatever_becomes_of_it() -> None:
         (standby(phase=PodPhase.FAILED, message="no such image"), "it has ended: no such image"),
         (standby(node="ill"), "its node ill is sub-healthy"),
         (standby(node="lost"), "its node lost is lost"),
-        (standby(generation="7"), "all pods of the job have started anew"),
+        (standby(generation="7"), "all pods of the job have started again"),
         (standby(), ""),
         (waiting(), ""),
     ],

@@ -265,7 +265,7 @@ class KubernetesCluster:
     async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
         job = await self._to_change(job_id)
         if count and Trait.NO_STANDBYS in job.kind.traits:
-            raise Invalid(f"{job.kind.name} {job.name} cannot have standbys: its pods are somebody else's to make")
+            raise Invalid(f"{job.kind.name} {job.name} cannot have standbys: another party creates its pods")
         raw = await self._reader.pods(job)
         by_uid = {pod["metadata"]["uid"]: pod for pod in raw}
         plan = standbys.plan(_stem_of_standbys(job), self._read(job, raw), count, avoid_nodes)

@@ -41,7 +41,7 @@ def queue_of(job: Workload) -> str:
         return f"Kueue, queue {queue[:LONGEST]!r}"
     specs = [template.body.get("spec", {}) for template in job.templates]
     gates = [gate["name"] for spec in specs for gate in spec.get("schedulingGates", ())]
-    return f"whoever removes the scheduling gate {str(gates[0])[:LONGEST]!r}" if gates else ""
+    return f"the controller that removes the scheduling gate {str(gates[0])[:LONGEST]!r}" if gates else ""
 
 
 def _queue_name(job: Workload) -> str:

@@ -1,8 +1,8 @@
 """Reads reports of other components about nodes: events, MindCluster's ConfigMaps, public faults.
 
 The watch reads them for all nodes, and the driver for one. Each object, and each part of it, is parsed independently; one that
-cannot be read is ignored. Public faults may come from anybody who can write a ConfigMap, so they are read only in the namespaces
-of the components.
+cannot be read is ignored. Public faults may come from every user who can write a ConfigMap, so they are read only in the
+namespaces of the components.
 """
 
 import asyncio
@@ -221,7 +221,7 @@ def of_device_info(raw: Object, wrong: Wrong = ignored) -> Reports:
 
     found = list(_each("part", ("DeviceInfoCfg", "SwitchInfoCfg"), of_part, wrong))
     for card in filter(None, (one.strip() for one in data.get("ManuallySeparateNPU", "").split(","))):
-        words = f"{card} is kept apart until somebody releases it"
+        words = f"{card} is separated until a person releases it"
         found.append(_report(f"{where}/manual/{card}", "device-plugin", (card,), code=MANUAL, level=MANUAL, message=words))
     return {name: tuple(found[:MOST])} if name else {}
 
@@ -319,7 +319,7 @@ def _concerned(fault: Any, written: datetime | None) -> Iterator[_At]:
 
 
 def of_manual_info(raw: Object, wrong: Wrong = ignored) -> Reports:
-    """Reads ClusterD's list of cards that it, or a person, has separated until somebody removes them.
+    """Reads ClusterD's list of cards that it, or a person, has separated until a person removes them.
 
     It has one key for each node.
     """
@@ -337,7 +337,7 @@ def _separated(uid: str, info: Any) -> Iterator[NodeReport]:
     for card in info.get("Total") or ():
         told = (detail.get(card) or [{}])[-1]
         code = str(told.get("FaultCode") or MANUAL)
-        words = f"{card} is kept apart until somebody releases it: {code}"
+        words = f"{card} is separated until a person releases it: {code}"
         report = _report(f"{uid}/{card}", "device-plugin", (str(card),), code=code, level=MANUAL, message=words)
         yield report.model_copy(update={"since": _milliseconds(told.get("LastSeparateTime"))})
 

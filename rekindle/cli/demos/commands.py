@@ -58,9 +58,9 @@ class Common:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Struck:
-    """Options that select the ranks that are struck."""
+    """Options that select the affected ranks."""
 
-    rank: Annotated[int, Parameter(help="The rank that is struck, 0 to 3.")] = 2
+    rank: Annotated[int, Parameter(help="The rank that the fault affects, 0 to 3.")] = 2
     ranks_at_once: Annotated[int, Parameter(help="1, or 2: another one at the same time, which is in another pod.")] = 1
 
 
@@ -150,7 +150,7 @@ async def process_rescheduling(
 ) -> int:
     """Train a small GPT on 4 ranks, end a pod, replace it on another node, and compare with an undisturbed run.
 
-    The job's owner allows no cheaper mode: also where a rank alone is struck, its pod is replaced.
+    The job's owner allows no cheaper mode: also where only a rank is affected, its pod is replaced.
 
     Example: rekindle demo process-rescheduling --pods 4 --ranks-at-once 2
     """

@@ -50,7 +50,7 @@ class ProcessFaults(Options):
 
     @property
     def struck(self) -> tuple[int, ...]:
-        """Ranks that are struck. If there are two, they are in different pods."""
+        """Ranks that the fault affects. If there are two, they are in different pods."""
         return tuple(sorted({self.rank, (self.rank + RANKS // 2) % RANKS} if self.ranks_at_once > 1 else {self.rank}))
 
     @property
@@ -171,7 +171,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         return min(float(mark.read_text()) for mark in marks)
 
     def since(self, incident: Incident) -> float:
-        """Returns when the first rank was struck, in seconds since the epoch."""
+        """Returns when the first fault took effect, in seconds since the epoch."""
         return self._struck_at
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:

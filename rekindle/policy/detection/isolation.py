@@ -17,7 +17,7 @@ Change = dict[str, str | None]
 
 
 def isolated(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Returns the names of nodes that have either mark. No new pods are placed there, whoever set the mark."""
+    """Returns the names of nodes that have either mark. No new pods are placed there, whichever party set the mark."""
     return tuple(sorted(node.metadata.name for node in nodes if is_isolated(node.metadata.annotations)))
 
 
@@ -49,5 +49,5 @@ def refusal(name: str, annotations: Mapping[str, str]) -> str:
     if ISOLATED in annotations:
         return ""
     if annotations.get(NODE_HEALTHY) == UNHEALTHY:
-        return f"node {name} was not isolated by Rekindle: whoever set its annotation {NODE_HEALTHY} has to remove it"
+        return f"node {name} was not isolated by Rekindle: the user who set its annotation {NODE_HEALTHY} has to remove it"
     return f"node {name} is not isolated"

@@ -231,7 +231,7 @@ def _wrong_standby(pod: Pod, node: Node | None, generation: str) -> str:
     if node:
         return f"its node {node.metadata.name} is {'lost' if is_lost(node) else 'sub-healthy'}"
     is_older = generation and pod.metadata.labels.get(GENERATION, "0") != generation
-    return "all pods of the job have started anew" if is_older else ""
+    return "all pods of the job have started again" if is_older else ""
 
 
 # ---- pods

@@ -16,11 +16,11 @@ Said = tuple[Where, str]
 
 WITHOUT_A_SPARE = {
     Drain.WAIT: "it waits and is tried again",
-    Drain.RESCHEDULE: "all pods of the job start anew, from its last checkpoint",
+    Drain.RESCHEDULE: "all pods of the job restart, from its last checkpoint",
     Drain.LET_GO: "it stays until it is evicted",
 }
 
-UNREGISTERED = "its job is not registered yet, or was refused (its event JobRefused says why): nobody moves it"
+UNREGISTERED = "its job is not registered yet, or was refused (its event JobRefused says why): it is not moved"
 
 ANOTHERS_RANK = "it does not hold its pod rank: it ends, or takes over and moves then"
 

@@ -181,7 +181,7 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
     pods, side = faulty_ranks.pods_of(state.job, _faulty(state)), side_of(state.job)
     reasons = {
         f"pod rank 0 is faulty, and {side.label}'s manager is in its pod": _loses_its_manager(state.job, pods),
-        f"with {side.label} the job's controller makes pods anew, and a {state.job.kind} has none that does": _is_nobodys(
+        f"with {side.label} the job's controller recreates pods, and a {state.job.kind} has none that does": _is_nobodys(
             state.job
         ),
         f"its pods cannot be moved: {state.job.unmovable}": bool(state.job.unmovable),

@@ -171,7 +171,7 @@ def refused(state: JobState, request: ModeRequest) -> str:
     if blocker := ladder.blocked(state, request.mode):
         return blocker
     if row_of(request.mode).about is About.POD and not request.force and not _is_sub_healthy(state, request.pod_rank):
-        return f"pod rank {request.pod_rank} is healthy: nobody reported it as sub-healthy (force moves it all the same)"
+        return f"pod rank {request.pod_rank} is healthy: it was not reported as sub-healthy (force moves it all the same)"
     return ladder.for_request(state, request.mode, request.pod_rank).refused
 
 

@@ -23,7 +23,7 @@ def next_after(state: JobState, last: Verdict, planned: Sequence[Mode], tried: C
     left = [mode for mode in (*_mending(state, now), *planned) if mode not in tried]
     named = SUCCESSORS.get(last.training) if last.training else None
     if named is Mode.ONLINE_RETRY and named not in tried and not eligibility.repeated_step(state):
-        return named  # in no plan, since nobody asked for it
+        return named  # in no plan, since it was not requested
     return named if named in left else next(iter(left), None)
 
 

@@ -36,7 +36,7 @@ def problem(job: Job) -> str:
     if reason := side_of(job).no_standbys:
         return reason
     if job.has(Trait.NO_STANDBYS):
-        return f"a job of kind {job.kind} has no standbys: its pods are somebody else's to make"
+        return f"a job of kind {job.kind} has no standbys: another party creates its pods"
     return ""
 
 
@@ -117,7 +117,7 @@ def next_try(state: JobState) -> datetime | None:
 
 def are_as_wanted(state: JobState) -> bool:
     """Returns whether the wanted number of standbys runs and all are healthy. A standby that was just created is still checked:
-    it may be gone before anybody reports it."""
+    it may be gone before it is reported."""
     return len(state.standbys) == wanted(state.job) and all(one.runs and not one.wrong for one in state.standbys)
 
 
