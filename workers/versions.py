@@ -158,10 +158,12 @@ class Upgrades:
     async def _look(self) -> None:
         known = await deployment.read_deployment(self._client)
         if known.current != self._build_id:
+            self._wakings.clear()
             if known.yields_to(self._build_id) or self._has_no_workers(known.version(known.current)):
                 await deployment.make_current(self._client, self._build_id, known.token)
                 logger.warning("version taken over", extra={"version": self._build_id, "before": known.current})
             return
+        self._wakings = {run_id: waking for run_id, waking in self._wakings.items() if waking[0] + LONGEST_WAKING > _now()}
         for other in known.versions:
             if not (other.current or other.drained):
                 await self._look_after(other)

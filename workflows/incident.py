@@ -176,7 +176,7 @@ class IncidentRun:
         last = verdicts[-1]
         if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or last.was_interrupted):
             return None
-        return succession.next_after(self._known.state, last, self.case.plan.modes, self._situation.tried, workflow.now())
+        return succession.next_after(self._known.state, verdicts, self.case.plan.modes, self._situation.tried, workflow.now())
 
     async def _run_mode(self, mode: Mode) -> Verdict:
         """Runs a mode and returns its verdict. An internal error becomes a verdict too."""

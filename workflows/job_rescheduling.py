@@ -225,7 +225,12 @@ class JobRescheduling(ModeWorkflow):
         return self.progress is not None and self._is_of_the_new_life(self.progress)
 
     def _is_of_the_new_life(self, progress: Progress) -> bool:
-        return progress.incarnation != self.context.incarnation and progress.session not in self.old_sessions
+        """Returns whether the new pods made this progress. The stream of an old manager may become known only after the stop, and
+        has then ended."""
+        current = self.attachment.session if self.attachment else ""
+        has_ended = progress.session in self.sessions and progress.session != current
+        is_old = progress.incarnation == self.context.incarnation or progress.session in self.old_sessions
+        return not (is_old or has_ended)
 
     async def _until_unless_a_pod_is_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
         """Waits for a condition, unless a pod is lost.

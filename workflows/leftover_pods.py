@@ -1,7 +1,7 @@
 """Deletes pods that recoveries left behind, as soon as the cluster allows it. `TrainingJob` does so when it has no other work."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 
@@ -16,7 +16,16 @@ FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
 class LeftoverPods:
     def __init__(self, known: JobContext) -> None:
         self._known = known
-        self.pause = FIRST_PAUSE
+        self._pause = FIRST_PAUSE
+        self._at: datetime | None = None
+
+    def due(self, now: datetime) -> datetime | None:
+        """Returns when the next deletion is to be tried. None: no pods were left behind."""
+        if not self._known.state.left_behind:
+            self._at = None
+        elif self._at is None:
+            self._at = now + self._pause
+        return self._at
 
     async def sweep(self, interrupted: Callable[[], bool]) -> bool:
         """Deletes the pods that were left behind, and returns whether none is left.
@@ -24,7 +33,7 @@ class LeftoverPods:
         Args:
             interrupted: there is something else to do, which must not wait.
         """
-        state = self._known.state
+        state, self._at = self._known.state, None
         sweeping = steps.sweep(state.job.id, state.left_behind)
         await workflow.wait_condition(lambda: sweeping.done() or interrupted())
         if not sweeping.done():
@@ -32,8 +41,8 @@ class LeftoverPods:
             return False
         if error := sweeping.exception():
             workflow.logger.warning("pods left to be deleted later", extra={"error": str(error)})
-            self.pause = min(2 * self.pause, LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
             return False
         self._known.state = self._known.state.with_(left_behind=())
-        self.pause = FIRST_PAUSE
+        self._pause = FIRST_PAUSE
         return True

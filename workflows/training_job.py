@@ -72,6 +72,8 @@ class TrainingJob:
         self.known = JobContext(state or JobState.of(NOBODY))
         self.incident: IncidentRun | None = None
         self._is_resting = False
+        self._heard, self._heard_at = self.known.sightings, workflow.now()
+        """Number of messages about the job, and when it was found to have changed."""
         self._receipt_to = ""
         """Session of the stream whose gateway waits for the first order that the faults lead to."""
         self.journal = Journal(self._to_remember)
@@ -114,7 +116,7 @@ class TrainingJob:
                 self.journal.soon(self.journal.record(self.state, "CancellationIgnored", words, warning=True))
 
     async def _live(self) -> str:
-        incidents = self.state.incidents
+        is_long = False
         self._show()
         if self._left_out:
             words = f"an earlier version wrote the job's state otherwise; what cannot be read is left out: {few(self._left_out)}"
@@ -123,8 +125,12 @@ class TrainingJob:
             self._forget_what_is_over()
             case = cases.next_case(self.state, workflow.now())
             if case:
+                incidents = self.state.incidents
                 await self._handle(case)
-            elif (self.state.incidents != incidents and _is_long()) or self._moves_on():
+                if self.state.incidents != incidents:
+                    self._begin_again()
+                    is_long = _is_long()
+            elif is_long or self._moves_on():
                 if await self._is_at_rest():
                     self._show()  # the next run assumes that it was shown
                     # Only here a job moves to a newer version, so that an incident ends with the code that began it.
@@ -175,39 +181,45 @@ class TrainingJob:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
 
     async def _wait(self) -> None:
-        """Waits until there is work, a fault that was given time becomes due, or nothing was heard for long.
-
-        Meanwhile, deletes pods that were left behind, and ensures the standbys.
-        """
+        """Waits until there is work, or for the earliest of these: a fault that was given time becomes due, pods that were left
+        behind are to be deleted, standbys are to be made, or nothing was heard for long."""
         now = workflow.now()
-        due, left, standbys = cases.next_due(self.state, now), self.state.left_behind, self._standbys.due
-        if standbys and standbys <= now and not due:
+        due, sweep, standbys = cases.next_due(self.state, now), self._leftovers.due(now), self._standbys.due
+        if standbys and standbys <= now:
             await self._standbys.keep(self._has_work)
             self._show()
             return
-        heard = self.known.sightings
-        pause = due - now if due else self._leftovers.pause if left else LOOKS_AFTER
-        why = "a fault is given time" if due else "delete what was left behind" if left else "look at the job"
-        if standbys and not due and standbys - now < pause:
-            pause, why = standbys - now, "see to the standbys"
+        if sweep and sweep <= now:
+            if await self._leftovers.sweep(self._has_work):
+                self.journal.soon(self.journal.remember())
+            return
+        if self._heard != self.known.sightings:
+            self._heard, self._heard_at = self.known.sightings, now
+        look_at = self._heard_at + LOOKS_AFTER
+        moments = {
+            "a fault is given time": due,
+            "delete what was left behind": sweep,
+            "see to the standbys": standbys,
+            "look at the job": look_at,
+        }
+        until, why = min((moment, why) for why, moment in moments.items() if moment)
         try:
             await self._rest(
                 lambda: (
                     self._has_work()
                     or self._moves_on()
                     or cases.next_due(self.state, now) != due
+                    or self._leftovers.due(now) != sweep
                     or self._standbys.due != standbys
                 ),
-                pause,
+                max(until - now, timedelta(0)),
                 why,
             )
         except TimeoutError:
-            if standbys and self._standbys_are_due():
-                return
-            if left and not due and await self._leftovers.sweep(self._has_work):
-                self.journal.soon(self.journal.remember())
-            elif not due and heard == self.known.sightings and not self._has_work() and await look(self.known, self.journal):
-                self._show()
+            if until == look_at and self._heard == self.known.sightings and not self._has_work():
+                self._heard_at = workflow.now()
+                if await look(self.known, self.journal):
+                    self._show()
 
     async def _rest(self, condition: Callable[[], bool], limit: timedelta | None, why: str) -> None:
         """Waits for a condition. The event that ends the wait is handled in the same workflow task."""
@@ -216,10 +228,6 @@ class TrainingJob:
             await workflow.wait_condition(condition, timeout=limit, timeout_summary=why)
         finally:
             self._is_resting = False
-
-    def _standbys_are_due(self) -> bool:
-        due = self._standbys.due
-        return due is not None and due <= workflow.now()
 
     # ---- a case
 
@@ -287,7 +295,6 @@ class TrainingJob:
             telling.cancel()
             self.incident = None
             self._tell_reset_links(before)
-        self._begin_again()
         self._tell_maintenances(incident.taken_over, "moved by another request")
         self._admission.tell()
         self._show()

@@ -374,6 +374,12 @@ def test_what_was_found_once_stays_mended(one: Example) -> None:
         assert not Walk(script).run(), explained(script)
 
 
+def test_a_stream_that_becomes_known_after_its_end_is_no_new_life() -> None:
+    """The job fails at its first step. The messages of the lost manager are late, and arrive after all pods were stopped."""
+    knobs = Knobs(pods=3, spares=1, slow=0.2, allows="exit")
+    assert not Walk(Script((Disturbance("process dies", "first step", 0.0, 1),), knobs, loss=0.05, seed=6660)).run()
+
+
 def test_a_pod_that_is_lost_in_a_hand_over_is_replaced_alone() -> None:
     """The pod that has just taken over from the first lost pod is healthy, and stays."""
     disturbances = Disturbance("process dies", delay=40.0), Disturbance("pod vanishes", "repaired", 0.05, 0)

@@ -47,15 +47,29 @@ def test_what_follows_is_decided_by_how_training_was_left(
     verdict: Verdict, tried: tuple[Mode, ...], follows: Mode | None
 ) -> None:
     """The next mode of the plan, or the one that mends training as it is; none twice."""
-    assert next_after(state(), verdict, PLANNED, tried, NOW) is follows
+    assert next_after(state(), [verdict], PLANNED, tried, NOW) is follows
 
 
 def test_what_a_fault_interrupted_is_followed_by_what_mends_that_fault() -> None:
     """The cheapest one, though it is not in the plan of the switch."""
     interrupted = failed(SWITCH, Training.FAULTED, Outcome.CANCELLED)
     assert interrupted.was_interrupted
-    assert next_after(state(FaultKind.PROCESS), interrupted, (SWITCH, LAST.mode), (SWITCH,), NOW) is not None
-    assert next_after(state(), interrupted, (SWITCH, LAST.mode), (SWITCH,), NOW) is LAST.mode
+    assert next_after(state(FaultKind.PROCESS), [interrupted], (SWITCH, LAST.mode), (SWITCH,), NOW) is not None
+    assert next_after(state(), [interrupted], (SWITCH, LAST.mode), (SWITCH,), NOW) is LAST.mode
+
+
+def test_suspect_ranks_leave_their_nodes() -> None:
+    """A repair in place would train on with a device that computes wrongly, in this step of the ladder and in every later one."""
+    faulty, found = state(FaultKind.PROCESS), failed(Mode.STRESS_TEST, Training.SUSPECT)
+    assert next_after(faulty, [found], PLANNED, (Mode.STRESS_TEST,), NOW) is ELSEWHERE
+    verdicts, tried = [found, failed(ELSEWHERE)], (Mode.STRESS_TEST, ELSEWHERE)
+    assert next_after(faulty, verdicts, PLANNED, tried, NOW) is LAST.mode
+    assert next_after(state(), [found], (Mode.STRESS_TEST,), (Mode.STRESS_TEST,), NOW) is LAST.mode
+
+
+def test_nothing_follows_the_last_mode() -> None:
+    """Also if a fault is known that a cheaper mode would repair: the pods were just recreated, and the incident is given up."""
+    assert next_after(state(FaultKind.PROCESS), [failed(LAST.mode)], (SWITCH, LAST.mode), (SWITCH, LAST.mode), NOW) is None
 
 
 def test_no_procedure_names_its_successor() -> None:

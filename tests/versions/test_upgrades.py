@@ -91,15 +91,37 @@ async def upgrade(
 
 
 @asynccontextmanager
-async def keeping(control: Control, *, alone: bool = False) -> AsyncIterator[None]:
+async def keeping(control: Control, *, alone: bool = False) -> AsyncIterator[Upgrades]:
     """Handles the other versions, as the control worker of a version does."""
-    keeping = asyncio.create_task(Upgrades(control.client, control.build_id, alone=alone).keep())
+    upgrades = Upgrades(control.client, control.build_id, alone=alone)
+    keeping = asyncio.create_task(upgrades.keep())
     try:
-        yield
+        yield upgrades
     finally:
         keeping.cancel()
         with suppress(asyncio.CancelledError):
             await keeping
+
+
+async def test_a_second_upgrade_to_a_version_signals_at_once(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollback ends the pause after which a busy job is signalled again."""
+    monkeypatch.setattr(versions, "EVERY", 0.1)
+    monkeypatch.setattr(versions, "FIRST_WAKING", timedelta(minutes=10))
+    async with upgrade(temporal) as this:
+        await this.loads()
+        await this.new.start()
+        async with keeping(this.new) as upgrades, asyncio.timeout(60):
+            while not upgrades._wakings:
+                await asyncio.sleep(0.03)
+            await deployment.make_current(this.world.client, this.old)
+            while upgrades._wakings:
+                await asyncio.sleep(0.03)
+            await this.peer.pause()
+            assert (await this.world.incident(1)).verdict is Outcome.RECOVERED
+            await deployment.make_current(this.world.client, this.new.build_id)
+            await this.job_is_on(this.new.build_id)
 
 
 async def test_a_recovery_ends_with_the_code_that_began_it(temporal: WorkflowEnvironment) -> None:

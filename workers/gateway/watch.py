@@ -26,6 +26,9 @@ LOOK = 1.0
 BY_TURNS = 20
 """Jobs that are queried in a round although nothing shows that they have changed."""
 
+FAULTY_BY_TURNS = 20
+"""Jobs with known faults that are queried in a round. Two incidents with one verdict leave the same row in the list."""
+
 AT_ONCE = 8
 """Largest number of concurrent queries; a control worker answers each of them."""
 
@@ -46,6 +49,19 @@ logger = logging.getLogger("gateway")
 
 class Ended(Exception):
     """The gateway has ended a stream whose client does not read."""
+
+
+class Turns:
+    """Walks through jobs, a few at a time."""
+
+    def __init__(self) -> None:
+        self._left: list[str] = []
+
+    def take(self, job_ids: Iterable[str], count: int) -> list[str]:
+        """Returns the next jobs. After the last one, begins again with the given ones."""
+        self._left = self._left or sorted(job_ids)
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
 
 
 @dataclass(eq=False)
@@ -106,7 +122,7 @@ class Watch:
         self._views: dict[str, View] = {}
         self._since: dict[str, datetime] = {}
         self._rows: dict[str, Row] = {}
-        self._turns: list[str] = []
+        self._turns, self._faulty_turns = Turns(), Turns()
         self._mute: set[str] = set()
         """Jobs that did not answer when they were asked last."""
         self._all_until, self._waiting = float("-inf"), 0
@@ -211,13 +227,15 @@ class Watch:
             await self._ask(named - self._mute)
             return
         changed = await self._listed()
-        await self._ask((named | changed | set(self._next_turns(BY_TURNS))) - self._mute)
+        faulty = [job_id for job_id, view in self._views.items() if view.nodes]
+        turns = {*self._turns.take(self._rows, BY_TURNS), *self._faulty_turns.take(faulty, FAULTY_BY_TURNS)}
+        await self._ask((named | changed | turns) - self._mute)
         self._rounds += 1
         if not (self._rows.keys() - self._views.keys()):
             self._is_whole.set()
 
     def _forget_others(self, named: set[str]) -> None:
-        self._rows, self._turns, self._since = {}, [], {}
+        self._rows, self._turns, self._faulty_turns, self._since = {}, Turns(), Turns(), {}
         self._mute &= named
         self._views = {job_id: view for job_id, view in self._views.items() if job_id in named}
         self._is_whole.clear()
@@ -235,11 +253,6 @@ class Watch:
         self._mute &= rows.keys() | {one.job_id for one in self._subscribers}
         self._rows = rows
         return changed | gone
-
-    def _next_turns(self, count: int) -> list[str]:
-        self._turns = self._turns or sorted(self._rows)
-        turns, self._turns = self._turns[:count], self._turns[count:]
-        return turns
 
     async def _ask(self, job_ids: Iterable[str]) -> None:
         few = asyncio.Semaphore(AT_ONCE)

@@ -12,15 +12,26 @@ from rekindle.policy.modes.mode_table import LAST
 SUCCESSORS = {Training.LOST: LAST.mode, Training.WHOLE: Mode.ONLINE_RETRY, Training.SUSPECT: Mode.PROCESS_RESCHEDULING}
 """Mode that follows one that left training so. After what a fault interrupted comes the cheapest that mends it."""
 
+LEAVES_NODES = (Mode.PROCESS_RESCHEDULING, LAST.mode)
+"""Modes after which no suspect rank is on its node any more."""
 
-def next_after(state: JobState, last: Verdict, planned: Sequence[Mode], tried: Collection[Mode], now: datetime) -> Mode | None:
-    """Returns the mode that follows one that has not recovered; None: none is left.
+
+def next_after(
+    state: JobState, verdicts: Sequence[Verdict], planned: Sequence[Mode], tried: Collection[Mode], now: datetime
+) -> Mode | None:
+    """Returns the mode that follows one that has not recovered; None: none is left. Nothing follows the last mode of the ladder.
 
     Args:
+        verdicts: those of the incident, at least one. Ranks that one of them calls suspect leave their nodes.
         planned: modes of the incident's plan.
         tried: modes that ran in this incident.
     """
+    if LAST.mode in tried:
+        return None
+    last = verdicts[-1]
     left = [mode for mode in (*_mending(state, now), *planned) if mode not in tried]
+    if any(verdict.training is Training.SUSPECT for verdict in verdicts):
+        left = [mode for mode in left if mode in LEAVES_NODES] or [LAST.mode]
     named = SUCCESSORS.get(last.training) if last.training else None
     if named is Mode.ONLINE_RETRY and named not in tried and not eligibility.repeated_step(state):
         return named  # in no plan, since it was not requested
