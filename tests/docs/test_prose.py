@@ -12,7 +12,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "training/README.md"]
 PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "decisions"]
 MOST_WORDS = 25
 LONGEST_LINE = 130
-END = re.compile(r".+?(?:(?<=[.!?])(?=\s)|(?=\n\n)|(?=\n\s*(?:-|\d+\.) )|\Z)", re.DOTALL)
+END = re.compile(r".+?(?:(?<=[.!?])(?=\s)|(?<=[.!?]\*\*)(?=\s)|(?=\n\n)|(?=\n\s*(?:-|\d+\.) )|\Z)", re.DOTALL)
 
 
 def prose(page: Path) -> str:
