@@ -57,6 +57,7 @@ def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
     """Treats a clean-up as done without running it, so that it is not retried."""
 
     async def swept(leftovers: LeftoverPods, interrupted: object) -> bool:
+        leftovers._at = None
         return True
 
     patch.setattr(LeftoverPods, "sweep", swept)
