@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
@@ -22,12 +21,6 @@ EVENTS_OF_JOB, EVENTS_OF_RESTART = 300, 150
 """Most events of one incident of a large job, which do not grow with its pods: a busy job is notified of them in batches."""
 
 BACK = timedelta(seconds=5)
-
-
-@pytest.fixture(autouse=True)
-def slow_activations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets one activation of a workflow take longer than two seconds, as it may on a busy machine."""
-    monkeypatch.setenv("TEMPORAL_DEBUG", "1")
 
 
 async def test_all_pods_of_a_large_job_fail_and_it_is_restarted_once(temporal: WorkflowEnvironment) -> None:
