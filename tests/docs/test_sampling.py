@@ -42,7 +42,7 @@ def test_every_test_of_every_case_is_left_in_one_kind_at_least(collected: tuple[
 
 
 def test_a_few_cases_run_of_a_test_that_needs_a_server(collected: tuple[str, list[str]]) -> None:
-    """Of other tests all cases run."""
+    """Other tests run with all of their cases."""
     wanted, names = collected
     tests = Counter(name.split("[")[0] for name in names if "[" in name)
     costly = tests["tests/workflows/test_failure_rules.py::test_each_failure_rule_leads_straight_to_job_rescheduling"]

@@ -145,7 +145,7 @@ class _Writer:
 
 
 async def test_an_order_on_a_broken_stream_is_refused_and_may_be_tried_again() -> None:
-    """All deliveries that wait for the stream fail at once, not only the first one."""
+    """Deliveries that wait for the stream fail at once, and not only the first one."""
     streams = Streams(limit=1)
     stream = streams.open("job", "session")
     assert stream

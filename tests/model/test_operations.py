@@ -1,4 +1,4 @@
-"""Whatever happens to an operation on a job that trains, training goes on: no rank stays held, links are where they are known.
+"""Training goes on, whatever happens to an operation on its job: no rank stays held, links are where they are known.
 
 Walks of the same model as in `test_entity`: link switches, stress tests and maintenances of links, of our own training side
 and of MindIO.

@@ -68,7 +68,7 @@ def test_suspect_ranks_leave_their_nodes() -> None:
 
 
 def test_nothing_follows_the_last_mode() -> None:
-    """Also if a fault is known that a cheaper mode would repair: the pods were just recreated, and the incident is given up."""
+    """The incident is given up, also if a cheaper mode would repair a known fault: the pods were just recreated."""
     assert next_after(state(FaultKind.PROCESS), [failed(LAST.mode)], (SWITCH, LAST.mode), (SWITCH, LAST.mode), NOW) is None
 
 

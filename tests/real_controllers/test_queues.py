@@ -15,6 +15,7 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from tests.kubernetes.world.control_plane import ACCELERATOR, Namespace
 from tests.kubernetes.world.trained_examples import (
+    NO_WORDS,
     Controllers,
     Underway,
     trained_through,
@@ -120,25 +121,23 @@ async def test_a_job_of_a_queue_is_told_that_it_is_not_restarted(kind: str, stac
     assert (measure.steps_lost(trained.records), trained.pods) == (0, [1, 1, 1, 1])
 
 
-@in_each_kind
-async def test_a_lost_pod_of_a_named_queue_is_replaced(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """The job's own controller or the recovery creates the pod. The quota has no room for more than the job."""
-    await trained_through_a_lost_pod(kind, stack, tmp_path, queue("gpus", USED), NAMED)
+in_each_queue = pytest.mark.parametrize(
+    ("name", "quota", "words"), [("gpus", USED, NAMED), ("default", ONE_POD_MORE, NO_WORDS)], ids=["named", "default"]
+)
+"""Queue that the job names, which counts no backup, and the queue `default`, which counts one as a pod of its own."""
 
 
 @in_each_kind
-async def test_a_lost_pod_of_the_default_queue_is_replaced(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """Kueue counts a replacement that the recovery creates as a pod of its own, and lets it run where the quota has room."""
-    await trained_through_a_lost_pod(kind, stack, tmp_path, queue("default", ONE_POD_MORE))
+@in_each_queue
+async def test_a_lost_pod_is_replaced(kind: str, name: str, quota: int, words: Object, stack: Stack, tmp_path: Path) -> None:
+    """The job's own controller or the recovery creates the pod."""
+    await trained_through_a_lost_pod(kind, stack, tmp_path, queue(name, quota), words)
 
 
 @in_each_kind
-async def test_a_drain_waits_until_a_rank_of_a_named_queue_has_moved(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """The quota need not have room for the backup."""
-    await trained_through_a_drain(kind, stack, tmp_path, queue("gpus", USED), NAMED)
-
-
-@in_each_kind
-async def test_a_drain_waits_until_a_rank_of_the_default_queue_has_moved(kind: str, stack: Stack, tmp_path: Path) -> None:
-    """The quota has room for the backup."""
-    await trained_through_a_drain(kind, stack, tmp_path, queue("default", ONE_POD_MORE))
+@in_each_queue
+async def test_a_drain_waits_until_a_rank_has_moved(
+    kind: str, name: str, quota: int, words: Object, stack: Stack, tmp_path: Path
+) -> None:
+    """The rank moves by a hot switch, and `kubectl drain` ends well."""
+    await trained_through_a_drain(kind, stack, tmp_path, queue(name, quota), words)

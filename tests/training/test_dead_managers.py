@@ -170,7 +170,7 @@ async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_t
 
 
 async def test_training_ends_where_no_control_plane_speaks_and_a_pod_is_gone(recovered: Job, gateway: GatewayPeer) -> None:
-    """All pods fail, as they would without a manager that decides, since no process can start the rank again."""
+    """The pods fail, as they would without a manager that decides, since no process can start the rank again."""
     recovered.environment |= {"PACE_MS": "60", "REKINDLE_ORDER_TIMEOUT": "1", "LIMITS": "manager.replacements.LAUNCHER_SECONDS=2"}
     await recovered.start()
     await recovered.reached(3)

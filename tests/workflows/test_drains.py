@@ -132,7 +132,7 @@ async def test_a_cluster_that_says_nothing_of_a_backup_restarts_nobody(
 
 
 async def test_a_job_may_rather_be_rescheduled_than_hold_a_drain(temporal: WorkflowEnvironment) -> None:
-    """All pods of the job start again, and its policy stays."""
+    """The pods of the job start again, and its policy stays."""
     cluster = ScriptedCluster(job := a_drained_job(Drain.RESCHEDULE))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):

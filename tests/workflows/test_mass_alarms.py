@@ -8,7 +8,7 @@ from tests.workflows.support.watched_cluster import WatchedCluster, watched
 
 
 async def test_a_job_is_left_alone_until_the_rule_can_be_believed(temporal: WorkflowEnvironment) -> None:
-    """Nothing is done while more than half of the nodes are reported unhealthy. When fewer are, the pod on the remaining
+    """No pod moves while more than half of the nodes are reported unhealthy. When fewer are, the pod on the remaining
     unhealthy node moves."""
     job = a_job()
     cluster = WatchedCluster(job, nodes=5)

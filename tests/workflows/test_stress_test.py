@@ -234,22 +234,6 @@ async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -
         ]
 
 
-async def test_where_the_cluster_does_not_answer_the_ranks_are_mended_all_the_same(temporal: WorkflowEnvironment) -> None:
-    """The nodes of the ranks are not known, so that none is isolated. The pods are replaced as soon as the cluster answers."""
-    async with listening(temporal, a_job(annotations={}), Script(tests=False, stress_codes=BAD)) as (world, peer):
-        await begun(world)
-        await peer.until(lambda: bool(peer.tests))
-        world.cluster.unreachable = True
-        await peer.report_tested({2: (0,), 3: (0,)})
-        await world.phase("what was found is judged")
-        await world.skip(timedelta(minutes=2, seconds=1))
-        await world.settled(lambda status: status.running is Mode.PROCESS_RESCHEDULING)
-        world.cluster.unreachable = False
-        incident = await world.incident()
-        assert incident.ladder[1].mode is Mode.PROCESS_RESCHEDULING
-        assert "no node was isolated" in incident.ladder[0].reason
-
-
 async def test_where_the_cluster_does_not_answer_it_is_said_all_the_same_what_was_found(temporal: WorkflowEnvironment) -> None:
     """Only where the ranks are is not known: what could not be tested does not pass for sound."""
     async with listening(temporal, a_job(), Script(tests=False, stress_codes={(3, 0): "1"})) as (world, peer):

@@ -22,6 +22,17 @@ async def found_without_a_cluster(world: Harness, peer: ScriptedPeer) -> None:
     await world.skip(timedelta(minutes=2, seconds=1))
 
 
+async def test_where_the_cluster_does_not_answer_the_ranks_are_mended_all_the_same(temporal: WorkflowEnvironment) -> None:
+    """The nodes of the ranks are not known, so that none is isolated. The pods are replaced as soon as the cluster answers."""
+    async with listening(temporal, a_job(annotations={}), Script(tests=False, stress_codes=BAD)) as (world, peer):
+        await found_without_a_cluster(world, peer)
+        await world.settled(lambda status: status.running is Mode.PROCESS_RESCHEDULING)
+        world.cluster.unreachable = False
+        incident = await world.incident()
+        assert incident.ladder[1].mode is Mode.PROCESS_RESCHEDULING
+        assert "no node was isolated" in incident.ladder[0].reason
+
+
 async def test_suspect_ranks_leave_nodes_where_the_owner_allows_repairs_in_place_only(temporal: WorkflowEnvironment) -> None:
     """A repair in place would train on with the device that computes wrongly. All pods are recreated."""
     job = a_job(annotations={RECOVER_STRATEGY: "retry,recover-in-place"})
