@@ -28,10 +28,10 @@ async def decided(ops: PodAccess, job: Workload, pods: Sequence[Object]) -> tupl
             raise Conflict(f"the controller of {job.kind.name} {job.name} has not counted pod {uncounted} as failed yet")
         job = await ops.reader.job(job.uid)
     counted = (pod for pod in pods if _failed(pod) and controller_of(pod))
-    failed_pod = next((why for pod in counted if (why := job.kind.fails_with(job, pod))), "")
-    if failed_pod:
+    pod_failure = next((why for pod in counted if (why := job.kind.fails_with(job, pod))), "")
+    if pod_failure:
         job = await ops.reader.job(job.uid)  # a suspension after the first read may have ended the pod
-    failure = failure_of(job) or ("" if job.is_suspended else failed_pod)
+    failure = failure_of(job) or ("" if job.is_suspended else pod_failure)
     if failure:
         await job.kind.restart.let_go(ops, job)
         raise Invalid(f"{job.kind.name} {job.name} has failed for good: {failure}")
