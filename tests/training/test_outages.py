@@ -9,10 +9,14 @@ import pytest
 
 from rekindle.model.limits import Limits
 from rekindle.policy.dialogue.orders import NO_ORDER
+from rekindle_training.manager import liveness_monitor, procedures
 from rekindle_training.manager.gateway import REPORT_SECONDS
+from rekindle_training.manager.membership import Membership
+from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.reports import Reports
 from rekindle_wire import REPORT
-from rekindle_wire.training_pb2 import Failed, Held, ManagerMessage, Paused, RankMessage, Standing
+from rekindle_wire.training_pb2 import Failed, Held, Hello, ManagerMessage, Paused, PodState, ProcessState, RankMessage, Standing
+from tests.training.dialogue import opened, status
 from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.job import WORLD, Job
 from tests.training.ranks import Answer, ScriptedRank
@@ -177,6 +181,60 @@ async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_repair_
         await asyncio.gather(*(rank.finish(4) for rank in ranks))
 
 
+async def test_a_process_whose_rank_a_backup_has_taken_is_no_fault_of_it_for_the_next_manager(
+    job: Job, gateway: GatewayPeer
+) -> None:
+    """The process waits in a pod that is not deleted yet, and the next manager meets it first."""
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        old = ScriptedRank(channel, 3, "worker", stands_behind(4), generation=2, step=4)
+        old.say(RankMessage(generation=2, standing=Standing(step=4)))
+        await job.printed("process replaced by another")
+        roles = [(0, "worker"), (1, "worker"), (2, "backup"), (3, "backup")]
+        ranks = [ScriptedRank(channel, rank, role, stands_behind(5), generation=3, step=5) for rank, role in roles]
+        assert await opened(gateway, 3) == ["retry", "recover", "exit"]
+        assert old.told == ["leave"]
+        await gateway.retry()
+        assert await status(gateway) == ("retry", 0, "training goes on after step 5")
+        assert gateway.all("ReportProcessFault") == []
+        await asyncio.gather(*(rank.finish(4) for rank in ranks))
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_rank_that_stands_after_another_was_stopped_has_no_fault(stopped: bool) -> None:
+    """The rank loses its connections to the one that leaves the step. It may be met after the others were told to."""
+    membership = Membership(2)
+    membership.enroll(Hello(rank=0, process="a/0"), 3)
+    stopping = asyncio.create_task(procedures.stand(membership))
+    if stopped:
+        await asyncio.sleep(0)
+    late, _ = membership.enroll(Hello(rank=1, process="a/1"), 3)
+    membership.hear(late, RankMessage(generation=3, standing=Standing(step=5)))
+    assert late.stood_unasked is not stopped
+    stopping.cancel()
+
+
+@pytest.mark.parametrize("end", ["it is met", "it has ended", "time is over"])
+async def test_a_manager_waits_for_a_rank_whose_launcher_says_that_it_lives(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank may be slow to reconnect on an overloaded machine, and is not lost."""
+    monkeypatch.setattr(liveness_monitor, "MEET_SECONDS", 0)
+    monkeypatch.setattr(liveness_monitor, "LATE_SECONDS", 0.1 if end == "time is over" else 60)
+    membership, pods = Membership(2), Pods()
+    membership.enroll(Hello(rank=0, process="a/0"), 3)
+    states = [ProcessState(rank=rank, process=f"a/{rank}") for rank in range(2)]
+    pods.hear(pod := pods.attach(), PodState(pod="a", processes=states))
+    meeting = asyncio.create_task(liveness_monitor.meet(membership, pods))
+    done, _ = await asyncio.wait({meeting}, timeout=0.02)
+    assert not done
+    if end == "it is met":
+        membership.enroll(Hello(rank=1, process="a/1"), 3)
+    elif end == "it has ended":
+        pods.hear(pod, PodState(pod="a", processes=[states[0], ProcessState(rank=1, process="a/1", ended=1)]))
+        membership.ended("a/1")
+    async with asyncio.timeout(60):
+        await meeting
+
+
 async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """No step waits for the manager; the next one learns the generation from the ranks and can switch them."""
     job.slow_down()
@@ -257,13 +315,14 @@ async def test_a_migration_that_is_ordered_when_training_has_gone_on_by_itself_s
     """The status says that training goes on on the old pod, which would be deleted if the backup passed for the holder of its
     ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
-    job.slow_down()
+    job.slow_down(1000)  # the order comes before the next step
     await job.start(1)
     await gateway.hot_switch(2, 3)
     assert await gateway.strategies() == ["migration"]
     assert await job.started["backup-1"].code() == 0
     await gateway.migrate()
     assert await gateway.status("continue") == 0
+    job.hurry()
     assert NO_ORDER in gateway.all("ReportRecoverStatus")[-1].status.info
     assert await job.codes() == {0}
     assert job.final() == reference

@@ -175,7 +175,7 @@ async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -
     membership = Membership(2)
     for rank in range(2):
         membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
-    membership.members[0].hear("goodbye", RankMessage(generation=1, goodbye=Goodbye()))
+    membership.members[0].hear("goodbye", RankMessage(generation=1, goodbye=Goodbye()), stopped=False)
     for rank in range(2):
         membership.follow(rank, "")
     nowhere: Any = None

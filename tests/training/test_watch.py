@@ -51,9 +51,9 @@ async def test_ranks_that_wait_for_an_order_hold_nobody_up() -> None:
     job, membership = Watched(), Membership(2)
     for rank in range(2):
         member, _ = membership.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
-        member.hear("stepped", RankMessage(stepped=Stepped(step=4)))
-        member.hear("heartbeat", RankMessage(heartbeat=Heartbeat(step=4, collectives=40 + rank)))
-        member.hear("standing", RankMessage(standing=Standing(step=4)))
+        member.hear("stepped", RankMessage(stepped=Stepped(step=4)), stopped=False)
+        member.hear("heartbeat", RankMessage(heartbeat=Heartbeat(step=4, collectives=40 + rank)), stopped=False)
+        member.hear("standing", RankMessage(standing=Standing(step=4)), stopped=False)
 
     def looks() -> list[int]:
         for _ in range(12):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from rekindle_training import names
 from rekindle_training.manager import loop_ends, procedures
 from rekindle_training.manager.hot_switch import NO_ORDER, HotSwitch, Means
-from rekindle_training.manager.liveness_monitor import MEET_SECONDS, LivenessMonitor
+from rekindle_training.manager.liveness_monitor import LivenessMonitor, meet
 from rekindle_training.manager.maintenance import FAULT_FIRST, NOT_PAUSED, Maintenance, Task
 from rekindle_training.manager.procedures import Plan, TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
@@ -205,8 +205,9 @@ class Coordinator:
             return
         if (switch := self._active()) is not None and switch.bears(process):
             return
-        self._give_way(f"rank {process.rank} died")
-        self._recovery_now().faults.gone(process.rank)
+        if self._has_met_all:
+            self._give_way(f"rank {process.rank} died")
+            self._recovery_now().faults.gone(process.rank)
 
     # Failed steps.
 
@@ -221,7 +222,7 @@ class Coordinator:
             if not self._alone.given_up:
                 self._begin_repair()
             return
-        if not process.dismissed:
+        if not process.dismissed and self._has_met_all:
             self._give_way("a step failed")
             self._recovery_now().failed(process)
 
@@ -253,12 +254,9 @@ class Coordinator:
             self.recover(order)
 
     def _look_for_faults(self) -> None:
-        """Handles losses and failures that were noticed while no other procedure could begin.
-
-        It does nothing before all live ranks have been met, because it is not known before then which ones live.
-        """
+        """Handles losses and failures that were noticed while no other procedure could begin."""
         membership = self._membership
-        if not membership.generation or membership.finished or (membership.took_over and not self._met.is_set()):
+        if not membership.generation or membership.finished or not self._has_met_all:
             return
         for rank in membership.vacant:
             if (member := membership.members.get(rank)) is None or not member.dismissed:
@@ -268,6 +266,14 @@ class Coordinator:
         for member in list(membership.members.values()):
             if member.stands and not member.dismissed:
                 self.stands(member)
+
+    @property
+    def _has_met_all(self) -> bool:
+        """Returns whether all live ranks have been met.
+
+        Before that, a rank may be known by a process of an older generation, which another process has followed.
+        """
+        return not self._membership.took_over or self._met.is_set()
 
     def _end_recovery(self) -> None:
         if self._recovering is not None:
@@ -367,7 +373,7 @@ class Coordinator:
         A switch whose pause has begun is taken over. All ranks that are held for anything else are released.
         """
         await self._membership.until(lambda: self._membership.took_over)
-        await asyncio.sleep(MEET_SECONDS)
+        await meet(self._membership, self._means.pods)
         self._met.set()
         try:
             if self._alone is None:

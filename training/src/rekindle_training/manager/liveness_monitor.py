@@ -4,6 +4,7 @@ The coordinator reports it. Without a connected launcher, a process is lost when
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -19,6 +20,24 @@ log = logging.getLogger(__name__)
 
 MEET_SECONDS = 2.0
 """Seconds in which a manager that follows another one meets all live ranks. They reconnect every 0.5 s."""
+LATE_SECONDS = 10.0
+"""Seconds after that in which a rank may still reconnect, if its launcher says that its process lives.
+
+The machine may be overloaded.
+"""
+
+
+async def meet(membership: Membership, pods: Pods) -> None:
+    """Waits until a manager that follows another one has met all live ranks."""
+
+    def is_expected(process: ProcessState) -> bool:
+        lives = not process.HasField("ended")
+        return lives and process.rank in membership.vacant and not membership.knows(process.process)
+
+    await asyncio.sleep(MEET_SECONDS)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LATE_SECONDS):
+            await membership.until(lambda: not any(map(is_expected, pods.processes)))
 
 
 class LivenessMonitor:

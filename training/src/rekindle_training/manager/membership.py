@@ -46,6 +46,8 @@ class Membership:
         self.on_standing: Callable[[RankProcess], None] = lambda _: None
         """Called with each member that reports where it stands, asked or not."""
         self.generation = 0
+        self.stopped = 0
+        """Generation whose ranks were asked to stand, the last one."""
         self.took_over = False
         """True if ranks were members of a generation when this manager met them."""
         self._took_over_at = 0.0
@@ -230,7 +232,7 @@ class Membership:
         process.stranded |= kind == "failed" and message.generation > process.generation
         if message.generation != process.generation:
             return
-        process.hear(kind, message)
+        process.hear(kind, message, stopped=self.stopped == self.generation)
         if kind == "stepped" and not self.stepped:
             self.stepped = True
             self.on_first_step()
@@ -259,6 +261,7 @@ class Membership:
         """Marks a process as lost: it has ended, or is as good as ended."""
         if (process := self._known.get(identity)) is not None and not process.lost:
             process.lose()
+        self._change()
 
     def give_up(self, ranks: Iterable[int]) -> None:
         """Gives up silent processes of these ranks, which others report as lost."""

@@ -84,6 +84,7 @@ async def pause(membership: Membership, maintenance: str | None = None) -> Stand
 async def stand(membership: Membership) -> dict[int, Standing]:
     """Makes all live ranks leave their step together. Returns where each of them stands."""
     living = {rank: member for rank, member in membership.members.items() if rank not in membership.vacant}
+    membership.stopped = membership.generation
     message = ManagerMessage(generation=membership.generation, stand=Stand())
     answers = await _answers({rank: member.ask(message, "standing") for rank, member in living.items()}, PAUSE_SECONDS)
     return {rank: answer.standing for rank, answer in answers.items()}
@@ -101,6 +102,8 @@ def succeeded(answer: asyncio.Future[RankMessage]) -> bool:
 def release(membership: Membership) -> None:
     """Releases all ranks that are held. The others are not affected."""
     _ask(membership, ManagerMessage(resume=Resume()), "stepped")
+    for member in membership.members.values():
+        member.paused = False  # an order that comes before its next step finds that training goes on
 
 
 async def turn_away(membership: Membership, reason: str) -> None:

@@ -156,15 +156,22 @@ class RankProcess:
         self._unanswered = {"leave": message}
         self._say(message)
 
-    def hear(self, kind: str, message: RankMessage) -> None:
-        self._note(kind, message)
+    def hear(self, kind: str, message: RankMessage, *, stopped: bool) -> None:
+        """Notes a message.
+
+        Args:
+            kind: field of the message that is set.
+            message: message of the current generation.
+            stopped: ranks of this generation were asked to stand. The others lose their connections to those that do.
+        """
+        self._note(kind, message, stopped)
         for answer in (kind, "stepped") if kind == "goodbye" else (kind,):  # who has done all steps completes no further one
             self._unanswered.pop(answer, None)
             for future in self._expected.pop(answer, []):
                 if not future.done():
                     future.set_result(message)
 
-    def _note(self, kind: str, message: RankMessage) -> None:
+    def _note(self, kind: str, message: RankMessage, stopped: bool) -> None:
         match kind:
             case "heartbeat":
                 beat = message.heartbeat
@@ -181,8 +188,7 @@ class RankProcess:
                 self.finished = True
                 self.leaving = self.leaving or Leaving(step=message.goodbye.step, total=message.goodbye.total)
             case "standing":
-                asked = "standing" in self._unanswered
-                self.stood_unasked = self.stood_unasked if self.stands else not asked  # it may say so twice
+                self.stood_unasked = self.stood_unasked if self.stands else not stopped  # it may say so twice
                 self.step, self.paused, self.stands = message.standing.step, False, True
                 self.standing = message.standing
                 self._fail(StepFailed(f"rank {self.rank}: {message.standing.reason or LOST_OTHERS}"))
