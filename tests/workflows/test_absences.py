@@ -63,6 +63,7 @@ async def test_an_outage_of_the_control_plane_counts_little_against_an_order(mon
     assert len(ends) - 1 == timedelta(minutes=3) / COUNTED == 12
 
 
+@pytest.mark.usefixtures("unsandboxed")
 async def test_a_report_has_a_minute_where_its_limit_passed_in_an_outage(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ async def _is_tried_in_vain(world: Harness, monkeypatch: pytest.MonkeyPatch) -> 
     await world.recorded(await world.running(), "ACTIVITY_TASK_TIMED_OUT")
 
 
+@pytest.mark.usefixtures("unsandboxed")
 async def test_the_first_order_of_a_hot_switch_is_tried_for_as_long_as_one_that_is_waited_for(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ async def test_the_first_order_of_a_hot_switch_is_tried_for_as_long_as_one_that_
         assert _ladder(await world.incident()) == [(Mode.HOT_SWITCH, Outcome.RECOVERED)]
 
 
+@pytest.mark.usefixtures("unsandboxed")
 async def test_a_real_fault_ends_the_tries_of_a_first_order(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +166,7 @@ async def test_a_migration_is_tried_for_three_minutes(temporal: WorkflowEnvironm
         assert _ladder(incident) == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
 
 
+@pytest.mark.usefixtures("unsandboxed")
 async def test_a_pause_has_a_minute_where_its_limit_passed_in_an_outage(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,7 @@ async def test_pods_left_behind_are_deleted_although_a_fault_is_given_time(tempo
 
 async def test_a_standby_is_made_again_although_a_drain_waits(temporal: WorkflowEnvironment) -> None:
     """The drain is tried again every minute, and waits for a spare. A standby is one."""
-    job = a_job(standbys=1, limits=Limits(backup_scheduled=SOON, backup_start=SOON))
+    job = a_job(standbys=1, limits=Limits(backup_scheduled=SOON))
     cluster = ScriptedCluster(job)
     cluster.refuses_standbys, cluster.spare = "no node is free", False
     async with training(temporal, job, cluster=cluster) as (world, _peer):

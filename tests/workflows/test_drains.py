@@ -36,7 +36,7 @@ def cordoned(node: str = "node-1") -> Fault:
 
 
 def a_drained_job(drain: Drain = Drain.WAIT) -> Job:
-    return a_job(drain=drain, limits=Limits(backup_scheduled=SOON, backup_start=SOON))
+    return a_job(drain=drain, limits=Limits(backup_scheduled=SOON))
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(tempor
 
 async def test_a_sub_healthy_pod_without_a_spare_is_tried_again_where_its_owner_wants_that(temporal: WorkflowEnvironment) -> None:
     """The policy stays; the history has one incident of all tries, and a spare that comes later is taken."""
-    job = a_job(no_spare=NoSpare.WAIT, limits=Limits(backup_scheduled=SOON, backup_start=SOON))
+    job = a_job(no_spare=NoSpare.WAIT, limits=Limits(backup_scheduled=SOON))
     cluster = ScriptedCluster(job)
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):

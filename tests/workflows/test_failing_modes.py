@@ -106,6 +106,7 @@ async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: Workflow
         assert (await deaf.describe()).status is WorkflowExecutionStatus.TERMINATED
 
 
+@pytest.mark.usefixtures("unsandboxed")
 async def test_a_mode_that_cannot_be_terminated_is_not_joined_by_the_next(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
