@@ -28,7 +28,7 @@ from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.fakes.peer import Script, ScriptedPeer
-from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
+from tests.support.harness import Harness, a_job, a_mindio_job, register, sub_health, training
 from workflows import link_failover
 
 OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
@@ -259,15 +259,16 @@ async def test_a_switchback_that_is_refused_again_and_again_ends(
     temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit begins with the request and not with each try. Each try is an incident, and they would push out all others."""
-    monkeypatch.setattr(link_failover, "ABSENCE", timedelta(seconds=3))
-    async with linked(temporal, a_job(limits=Limits(order=timedelta(seconds=0.6)))) as (world, peer):
+    monkeypatch.setattr(link_failover, "ABSENCE", timedelta(seconds=6))
+    async with linked(temporal, a_job()) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
+        await register(world.client, world.job.model_copy(update={"limits": Limits(order=timedelta(seconds=0.6))}))
         await peer.cut()
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=datetime.now(UTC)))
         with pytest.raises(Refused, match="could not be reached; nothing was touched"):
             await of(world).switch_back(maintenance)
-        assert 2 < (await world.status()).state.incidents < 6
+        assert 2 < (await world.status()).state.incidents < 12
         assert (await of(world).status(maintenance)).on_backup
 
 

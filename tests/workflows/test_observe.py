@@ -66,6 +66,7 @@ async def test_a_job_that_is_attached_gets_no_order_either(temporal: WorkflowEnv
         assert {one.judged for one in standing} == reasons
         assert peer.orders == []
         assert untouched(world)
+        await world.settled(lambda _: len(world.cluster.events) == 2)
         assert {event.reason for event in world.cluster.events} == {"RecoveryObserved"}
 
 
@@ -78,6 +79,7 @@ async def test_the_same_decision_is_shown_once(temporal: WorkflowEnvironment) ->
         await world.incident(2)
         assert await world.judged() == f"observed: {HOT_SWITCH}"
         assert (await world.status()).state.incidents == 2
+        await world.settled(lambda _: any("job rescheduling" in event.message for event in world.cluster.events))
         assert len([event for event in world.cluster.events if "hot switch" in event.message]) == 1
 
 

@@ -194,9 +194,9 @@ async def test_an_order_that_cannot_be_delivered_ends_the_opening(temporal: Work
 
 async def test_a_strict_client_leaves_when_an_order_comes_too_late(temporal: WorkflowEnvironment) -> None:
     """The scripted client is as strict as the real one: settling longer than its patience loses it."""
-    job, script = mindio(release=timedelta(seconds=1), order=SHORT), Script(patience=0.2)
+    job, script = mindio(release=timedelta(seconds=1), order=timedelta(seconds=3)), Script(patience=0.2)
     async with opening(temporal, job, script, leaves=True) as (world, peer):
         await peer.report_fault(3)
-        await verdict(world)
+        await peer.until(lambda: bool(peer.exited))
         assert peer.exited == "no order after the report that training has stopped"
         assert ranks((await verdict(world)).situation.faulty) == ["3:1"]  # type: ignore[union-attr]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -201,6 +202,14 @@ async def _unanswered(world: Harness, calls: int) -> None:
             await asyncio.sleep(0.03)
 
 
+async def _shown(world: Harness, words: str) -> None:
+    """Waits until the page of the running recovery contains these words."""
+    recovery: Any = await world.running()
+    async with asyncio.timeout(60):
+        while words not in (await recovery.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)).current_details:
+            await asyncio.sleep(0.03)
+
+
 async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: WorkflowEnvironment) -> None:
     """Longer than any limit of its own: the fault is kept, the page says what is waited for, and then the job restarts."""
     job = a_job(limits=Limits(pods_deleted=SOON, pods_stopped=SOON, clean_up=SOON))
@@ -208,10 +217,8 @@ async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: W
         world.cluster.unreachable = True
         await world.fault(node_fault("node-0"))
         await _unanswered(world, 3)
+        await _shown(world, "the cluster does not answer, it is tried again until it does (cluster.unavailable: nobody answers")
         assert (await world.status()).running is Mode.JOB_RESCHEDULING
-        shown = await (await world.running()).query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
-        waits = "the cluster does not answer, it is tried again until it does (cluster.unavailable: nobody answers"
-        assert waits in shown.current_details
         world.cluster.unreachable = False
         assert (await world.restarted()).verdict is Outcome.RECOVERED
 
@@ -227,8 +234,7 @@ async def test_pods_that_somebody_refuses_are_asked_for_again_and_the_words_are_
         world.cluster.withholds_pods = QUOTA
         await world.fault(node_fault("node-0"))
         assert (await world.event("PodsRefused")).message == QUOTA
-        shown = await (await world.running()).query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
-        assert QUOTA in shown.current_details
+        await _shown(world, QUOTA)
         world.cluster.withholds_pods = ""
         assert (await world.restarted()).verdict is Outcome.RECOVERED
         assert [event.reason for event in world.cluster.events].count("PodsRefused") == 1
