@@ -18,13 +18,16 @@ FILES = (
 )
 
 
+def _collected(**settings: str) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", *FILES]
+    environment = {**os.environ, "REKINDLE_TEST_ALL": "", "REKINDLE_TEST_HALF": "", **settings}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
 @pytest.fixture(scope="module", params=["", "1"], ids=["a commit", "all"])
 def collected(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", *FILES]
-    done = subprocess.run(
-        command, env={**os.environ, "REKINDLE_TEST_ALL": request.param}, capture_output=True, text=True, check=True
-    )
-    return request.param, [line for line in done.stdout.splitlines() if "::" in line]
+    return request.param, _collected(REKINDLE_TEST_ALL=request.param)
 
 
 def test_every_test_of_every_case_is_left_in_one_kind_at_least(collected: tuple[str, list[str]]) -> None:
@@ -48,3 +51,12 @@ def test_a_few_cases_run_of_a_test_that_needs_a_server(collected: tuple[str, lis
     costly = tests["tests/workflows/test_failure_rules.py::test_each_failure_rule_leads_straight_to_job_rescheduling"]
     assert costly == (11 if wanted else MOST_CASES)
     assert max(count for name, count in tests.items() if name.startswith("tests/policy")) > MOST_CASES
+
+
+def test_three_commits_of_four_run_half_of_the_tests_that_need_a_server() -> None:
+    """In each file, half of these tests are left out, and no other test."""
+    whole, half = _collected(), _collected(REKINDLE_TEST_HALF="1")
+    assert set(half) < set(whole)
+    tests = [{name.split("[")[0] for name in names if "test_failure_rules" in name} for names in (whole, half)]
+    assert len(tests[1]) == (len(tests[0]) + 1) // 2
+    assert [name for name in half if "policy" in name] == [name for name in whole if "policy" in name]

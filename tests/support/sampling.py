@@ -9,7 +9,8 @@ marked by its name, whatever the test is:
 
     pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in KINDS])
 
-Of the other tests with parameters that need a server or processes of a job, `MOST_CASES` cases run.
+Of the other tests with parameters that need a server or processes of a job, `MOST_CASES` cases run. `REKINDLE_TEST_HALF=1`, which
+`make test` sets for three commits of four, leaves out half of the tests that need a server or processes, in each file.
 """
 
 import os
@@ -26,6 +27,7 @@ COSTLY = {"temporal", "zygote", "kubeconfig", "product"}
 """Fixtures that start a Temporal server, ranks, a Kubernetes control plane or the product."""
 
 ALL = os.environ.get("REKINDLE_TEST_ALL") == "1"
+HALF = os.environ.get("REKINDLE_TEST_HALF") == "1"
 
 
 @cache
@@ -42,19 +44,27 @@ def _but(parameter: str, item: pytest.Item) -> str:
     return f"{item.path.name} {item.name.replace(str(item.callspec.params[parameter]), '*')}"
 
 
-def _not_chosen(group: str, cases: Iterable[pytest.Item], most: int) -> set[str]:
-    """Returns the names of the cases that are left out of a group."""
-    names = sorted(item.nodeid for item in cases)
-    return set(names) - set(random.Random(f"{commit()} {group}").sample(names, min(most, len(names))))
+def _not_chosen(group: str, names: Iterable[str], most: int) -> set[str]:
+    """Returns the names that are left out of a group."""
+    ordered = sorted(names)
+    return set(ordered) - set(random.Random(f"{commit()} {group}").sample(ordered, min(most, len(ordered))))
 
 
-def _costly(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
-    """Returns the cases of each costly test with parameters, of which none is marked."""
-    tests: dict[str, list[pytest.Item]] = {}
+def _costly(items: Iterable[pytest.Item]) -> dict[str, dict[str, list[pytest.Item]]]:
+    """Returns the cases of each costly test, by file and test."""
+    files: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and COSTLY & set(item.fixturenames):
-            tests.setdefault(f"{item.path.name} {item.originalname}", []).append(item)
-    return {test: cases for test, cases in tests.items() if not any(item.get_closest_marker("same_path") for item in cases)}
+        if isinstance(item, pytest.Function) and COSTLY & set(item.fixturenames):
+            files.setdefault(item.path.name, {}).setdefault(item.originalname, []).append(item)
+    return files
+
+
+def _is_marked(cases: Iterable[pytest.Item]) -> bool:
+    return any(item.get_closest_marker("same_path") for item in cases)
+
+
+def _names(cases: Iterable[pytest.Item]) -> set[str]:
+    return {item.nodeid for item in cases}
 
 
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -63,6 +73,12 @@ def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.It
     for item in items:
         if marker := item.get_closest_marker("same_path"):
             groups.setdefault(marker.args[0] if marker.args else _but(marker.kwargs["over"], item), []).append(item)
-    left_out = {name for group, cases in groups.items() for name in _not_chosen(group, cases, 1)}
-    left_out |= {name for test, cases in _costly(items).items() for name in _not_chosen(test, cases, MOST_CASES)}
+    left_out = {name for group, cases in groups.items() for name in _not_chosen(group, _names(cases), 1)}
+    for file, tests in _costly(items).items():
+        for test, cases in tests.items():
+            if not _is_marked(cases):
+                left_out |= _not_chosen(f"{file} {test}", _names(cases), MOST_CASES)
+    if HALF:
+        for file, tests in _costly(item for item in items if item.nodeid not in left_out).items():
+            left_out |= {name for test in _not_chosen(file, tests, -(-len(tests) // 2)) for name in _names(tests[test])}
     return [item for item in items if item.nodeid not in left_out], [item for item in items if item.nodeid in left_out]
