@@ -10,7 +10,7 @@ marked by its name, whatever the test is:
     pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in KINDS])
 
 Of the other tests with parameters that need a server or processes of a job, `MOST_CASES` cases run. `REKINDLE_TEST_HALF=1`, which
-`make test` sets for three commits of four, leaves out half of the tests that need a server or processes, in each file.
+`make test` sets for three commits of four, leaves out half of the tests that need a server or processes, in each folder.
 """
 
 import os
@@ -51,12 +51,13 @@ def _not_chosen(group: str, names: Iterable[str], most: int) -> set[str]:
 
 
 def _costly(items: Iterable[pytest.Item]) -> dict[str, dict[str, list[pytest.Item]]]:
-    """Returns the cases of each costly test, by file and test."""
-    files: dict[str, dict[str, list[pytest.Item]]] = {}
+    """Returns the cases of each costly test, by folder and test."""
+    folders: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and COSTLY & set(item.fixturenames):
-            files.setdefault(item.path.name, {}).setdefault(item.originalname, []).append(item)
-    return files
+            tests = folders.setdefault(item.path.parent.name, {})
+            tests.setdefault(f"{item.path.name} {item.originalname}", []).append(item)
+    return folders
 
 
 def _is_marked(cases: Iterable[pytest.Item]) -> bool:
@@ -74,11 +75,11 @@ def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.It
         if marker := item.get_closest_marker("same_path"):
             groups.setdefault(marker.args[0] if marker.args else _but(marker.kwargs["over"], item), []).append(item)
     left_out = {name for group, cases in groups.items() for name in _not_chosen(group, _names(cases), 1)}
-    for file, tests in _costly(items).items():
+    for tests in _costly(items).values():
         for test, cases in tests.items():
             if not _is_marked(cases):
-                left_out |= _not_chosen(f"{file} {test}", _names(cases), MOST_CASES)
+                left_out |= _not_chosen(test, _names(cases), MOST_CASES)
     if HALF:
-        for file, tests in _costly(item for item in items if item.nodeid not in left_out).items():
-            left_out |= {name for test in _not_chosen(file, tests, -(-len(tests) // 2)) for name in _names(tests[test])}
+        for folder, tests in _costly(item for item in items if item.nodeid not in left_out).items():
+            left_out |= {name for test in _not_chosen(folder, tests, -(-len(tests) // 2)) for name in _names(tests[test])}
     return [item for item in items if item.nodeid not in left_out], [item for item in items if item.nodeid in left_out]
