@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 MOST_CASES = 2
-COSTLY = {"temporal", "zygote", "kubeconfig", "product"}
-"""Fixtures that start a Temporal server, ranks, a Kubernetes control plane or the product."""
+COSTLY = {"temporal", "zygote", "kubeconfig", "product", "stack"}
+"""Fixtures that start a Temporal server, ranks, a Kubernetes control plane, the product, or all of it on Kubernetes."""
 
 ALL = os.environ.get("REKINDLE_TEST_ALL") == "1"
 HALF = os.environ.get("REKINDLE_TEST_HALF") == "1"
