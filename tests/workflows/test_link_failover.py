@@ -376,7 +376,7 @@ async def test_a_device_that_another_request_moves_back_is_free_for_the_next_mai
         assert (ended.stage, ended.moves[-1].what) == (Stage.OVER, "moved by another request: node-1 device 0")
         assert (await nic_ops(world, ("0", True))).code == 0
         assert await told(world) == "switch nic finish"
-        assert peer.on_backup == {2, 3}
+        await peer.until(lambda: peer.on_backup == {2, 3})
 
 
 async def test_a_job_ends_no_maintenance_of_another_one(temporal: WorkflowEnvironment) -> None:
