@@ -21,8 +21,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import rekindle_training
-
 COLLECTIVES = (
     *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "gather", "barrier", "monitored_barrier"),
     *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
@@ -161,8 +159,9 @@ def check_accepted(accept: Collection[str]) -> None:
         raise ValueError(f"session(accept): {', '.join(unknown)} is not known; accepted are {', '.join(ACCEPTABLE)}")
 
 
-_NOT_THE_SCRIPT = tuple(str(Path(module.__file__).parent) for module in (torch, rekindle_training) if module.__file__)
-_EXAMPLES = str(Path(rekindle_training.__file__ or "").parent / "examples")
+_PACKAGE = Path(__file__).parents[1]
+_NOT_THE_SCRIPT = (str(Path(torch.__file__).parent), str(_PACKAGE))
+_EXAMPLES = str(_PACKAGE / "examples")
 
 
 def line_of_script() -> str:
