@@ -12,6 +12,8 @@ SILENT_SECONDS = 5.0
 Options = Sequence[tuple[str, int]]
 
 LARGEST_MESSAGE = 64 * 1024 * 1024
+LARGEST_OWN = LARGEST_MESSAGE - 1024 * 1024
+"""Maximum size in bytes of a rank's own state, which goes through the manager in one message."""
 
 CLIENT: Options = (
     # A frozen or cut connection is noticed within 5 s, and a peer that is back is met again within a second.

@@ -5,16 +5,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rekindle_training import wire
 from rekindle_training.adapter import own, state
 from rekindle_training.adapter.attributes import Attributes
 from rekindle_training.adapter.gradients import Gradients
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.own_buffers import OwnBuffers
 from rekindle_training.adapter.state import State, Stateful
+from rekindle_training.wire import LARGEST_OWN
 
-LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
-"""Maximum size in bytes of a rank's own state, which goes through the manager in one message."""
 OWN_BUFFERS, ATTRIBUTES, FULLY_SHARDED = "own buffers", "attributes", "fully_shard"
 GRADIENTS = "use of gradients"
 """Parts of a state that the session adds by itself."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from rekindle_training.adapter.trained import LARGEST_OWN
 from rekindle_training.data.random_numbers import Start, isolated, mixed
 from rekindle_training.data.workers import tell_epoch
+from rekindle_training.wire import LARGEST_OWN
 
 _END = object()
 
