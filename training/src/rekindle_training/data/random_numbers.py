@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rekindle_training.adapter import own
+from rekindle_training.data import process_generators
 
 _DEEPEST, _LONGEST, _MOST = 6, 1000, 10_000
 """Limits of the search for generators: attributes of attributes, elements of one collection, objects in all."""
@@ -55,11 +55,11 @@ def isolated(seed: int) -> Iterator[None]:
 @contextmanager
 def kept_apart(held: Sequence[Held]) -> Iterator[None]:
     """Puts the generators of this process, and those that are held, back at the end."""
-    before, theirs = own.take(None, None), [generator.get() for generator in held]
+    before, theirs = process_generators.take(None), [generator.get() for generator in held]
     try:
         yield
     finally:
-        own.put(before, None, None)
+        process_generators.put(before, None)
         for generator, state in zip(held, theirs, strict=True):
             generator.put(state)
 
