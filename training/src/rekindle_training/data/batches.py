@@ -2,31 +2,15 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rekindle_training.data import kinds
-
-
-class Source(Protocol):
-    """Source of batches: any batch of any epoch of one kind of loader."""
-
-    KEYS: frozenset[str]
-    """Keys of its state."""
-
-    def __len__(self) -> int: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any], epoch: int, number: int, /) -> None: ...
-
-    def draw(self, epoch: int, number: int) -> Any:
-        """Raises StopIteration at the end of the epoch."""
 
 
 class Batches(Iterator[Any]):
     """Iterator over the batches of all epochs, with a position that a session puts back. `rekindle_training.batches` makes it."""
 
-    def __init__(self, source: Source, name: str) -> None:
+    def __init__(self, source: kinds.Source, name: str) -> None:
         self._source, self._name = source, name
         self._epoch = self._position = 0
         self._owner: int | None = None

@@ -1,7 +1,7 @@
 """Kinds of loaders: how each gives its batches again, and what to write where one cannot."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, Sampler
 
@@ -12,10 +12,23 @@ from rekindle_training.data.resumed import Resumed
 from rekindle_training.data.stateful import Keeping
 from rekindle_training.data.streamed import Streamed
 
-if TYPE_CHECKING:
-    from rekindle_training.data.batches import Source
-
 _THEIRS = ("accelerate.", "torch.", "torchdata.")
+
+
+class Source(Protocol):
+    """Source of batches: any batch of any epoch of one kind of loader."""
+
+    KEYS: frozenset[str]
+    """Keys of its state."""
+
+    def __len__(self) -> int: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], epoch: int, number: int, /) -> None: ...
+
+    def draw(self, epoch: int, number: int) -> Any:
+        """Raises StopIteration at the end of the epoch."""
 
 
 def refuse_raw(data: object) -> None:
@@ -30,7 +43,7 @@ def refuse_raw(data: object) -> None:
         )
 
 
-def source(loader: Any) -> "Source":
+def source(loader: Any) -> Source:
     """Returns what gives the batches of this loader.
 
     Raises:
@@ -61,7 +74,7 @@ def source(loader: Any) -> "Source":
     )
 
 
-def _of_torch(loader: DataLoader[Any]) -> "Source":
+def _of_torch(loader: DataLoader[Any]) -> Source:
     if isinstance(loader.dataset, IterDataPipe):
         raise _refused(
             loader.dataset,
@@ -85,7 +98,7 @@ def _of_torch(loader: DataLoader[Any]) -> "Source":
     return Indexed(loader)
 
 
-def _of_accelerate(loader: Any, accelerate: Any) -> "Source":
+def _of_accelerate(loader: Any, accelerate: Any) -> Source:
     if not isinstance(loader, accelerate.DataLoaderShard):
         raise _refused(
             loader,
