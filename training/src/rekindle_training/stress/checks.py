@@ -13,8 +13,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from rekindle_training.adapter.failure_text import FAILURES, in_words
 from rekindle_training.environment import RankEnvironment
+from rekindle_training.last_words import in_words
 from rekindle_training.stress import injected, memory, messages, products
 from rekindle_training.stress.codes import MEMORY, MESSAGES, NAMES, NOT_RUN, PRODUCTS
 from rekindle_training.stress.messages import Meeting
@@ -61,7 +61,7 @@ class Checks:
     def _run(self, order: StressTest, device: torch.device, turn: Turn) -> None:
         try:
             verdict = self._verdict(order, device, turn)
-        except FAILURES as error:
+        except Exception as error:
             log.exception("device check aborted")
             verdict = Verdict(NOT_RUN, in_words(error))
         if not turn.stopped:
