@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rekindle_training.launcher import titles
+from rekindle_training import titles
 from tests.training.standalone import Standalone
 
 SCRIPT = """
@@ -82,7 +82,7 @@ async def test_ranks_that_are_programs_of_their_own_are_told_apart(alone: Standa
 def test_a_title_has_as_much_room_as_the_command_line_had(length: int) -> None:
     """One that is longer is cut, and what stood there before is gone."""
     shows = (
-        "import os, pathlib, sys; from rekindle_training.launcher import titles; place = pathlib.Path('/proc/self/cmdline'); "
+        "import os, pathlib, sys; from rekindle_training import titles; place = pathlib.Path('/proc/self/cmdline'); "
         "room = len(place.read_bytes()); titles.show('x' * int(sys.argv[1])); os.write(1, b'%d ' % room + place.read_bytes())"
     )
     shown = subprocess.run([sys.executable, "-c", shows, str(length)], capture_output=True, check=True).stdout

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rekindle_training import logs
-from rekindle_training.launcher import titles
+from rekindle_training import logs, titles
 from rekindle_training.launcher.arguments import Arguments, parse
 from rekindle_training.launcher.flags import UsageInvalid
 from rekindle_training.launcher.pod import Pod

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from rekindle_training import last_words, names
-from rekindle_training.launcher import child, titles
+from rekindle_training import last_words, names, titles
+from rekindle_training.launcher import child
 from rekindle_training.launcher.rank_environment import OF_ONE_POD, OF_ONE_RANK, Place
 
 MAKES_A_PROCESS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})

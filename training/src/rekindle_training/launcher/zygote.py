@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
-from rekindle_training import last_words, logs, names
-from rekindle_training.launcher import child, linux, spare, titles
+from rekindle_training import last_words, logs, names, titles
+from rekindle_training.launcher import child, linux, spare
 from rekindle_training.launcher.child import CANNOT_START
 from rekindle_training.launcher.rank_environment import BEFORE_TORCH, Place
 

@@ -16,10 +16,9 @@ from typing import Any
 
 import grpc
 
-from rekindle_training import logs, wire
+from rekindle_training import logs, titles, wire
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
 from rekindle_training.injection import Injection, InjectionInvalid
-from rekindle_training.launcher import titles
 from rekindle_training.manager.coordinator import Coordinator
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.hot_switch import Means
@@ -43,6 +42,7 @@ PORTS_TRIED = 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC need not prepare for forks: the manager makes no process
     arguments = _parser().parse_args(argv)
     logs.configure("rekindle-manager")
     if arguments.standalone:
