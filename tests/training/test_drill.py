@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from rekindle_training import examples
-from rekindle_training.drill import output, written
-from rekindle_training.drill.advice import advise
-from rekindle_training.drill.findings import Finding, Result
-from rekindle_training.drill.options import CASES
-from rekindle_training.drill.traces import Line, Trace, compare
+from rekindle_training.launcher.drill import output, written
+from rekindle_training.launcher.drill.advice import advise
+from rekindle_training.launcher.drill.findings import Finding, Result
+from rekindle_training.launcher.drill.traces import Line, Trace, compare
+from rekindle_training.launcher.drill_options import CASES
 from rekindle_training.launcher.main import main
 from tests.training.job import children
 from tests.training.processes import Process, Zygote

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rekindle_training import names
-from rekindle_training.drill import options
-from rekindle_training.drill.options import Drill
-from rekindle_training.launcher import flags
+from rekindle_training.launcher import drill_options, flags
 from rekindle_training.launcher.address import meeting_point
+from rekindle_training.launcher.drill_options import Drill
 from rekindle_training.launcher.flags import UsageInvalid
 from rekindle_training.launcher.pod_rank import pod_rank
 
@@ -89,7 +88,7 @@ def _parse(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
     addr, port = meeting_point(given, environment, standalone=standalone)
     return Arguments(
         nnodes=nnodes,
-        nproc_per_node=_processes(given.nproc_per_node or ("1" if drill is None else str(options.RANKS))),
+        nproc_per_node=_processes(given.nproc_per_node or ("1" if drill is None else str(drill_options.RANKS))),
         role=role,
         pod_uid=environment.get(names.POD_UID, ""),
         node_rank=0 if role == names.STANDBY else pod_rank(given.node_rank, nnodes, environment),
@@ -114,7 +113,7 @@ def _parse(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
 
 def _drill(given: argparse.Namespace) -> Drill | None:
     try:
-        return options.read(given)
+        return drill_options.read(given)
     except ValueError as error:
         raise UsageInvalid(str(error)) from None
 

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 from rekindle_training import names
-from rekindle_training.drill import options
+from rekindle_training.launcher import drill_options
 
 DESCRIPTION = """\
 Starts a training script once for each accelerator of this pod, in torchrun's place and with its flags, and keeps
@@ -229,9 +229,9 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
 
 def _add_drill(parser: argparse.ArgumentParser) -> None:
     _switch(parser, "--drill", "try what of the script survives: run it with one fault after the other")
-    _flag(parser, "--drill-steps", metavar="N", help=f"steps of each run of a drill ({options.STEPS})")
-    _flag(parser, "--drill-cases", metavar="A,B", help=f"faults to try: {', '.join(options.CASES)} (all)")
-    _flag(parser, "--drill-seconds", metavar="N", help=f"limit of the run without a fault ({options.SECONDS})")
+    _flag(parser, "--drill-steps", metavar="N", help=f"steps of each run of a drill ({drill_options.STEPS})")
+    _flag(parser, "--drill-cases", metavar="A,B", help=f"faults to try: {', '.join(drill_options.CASES)} (all)")
+    _flag(parser, "--drill-seconds", metavar="N", help=f"limit of the run without a fault ({drill_options.SECONDS})")
     _flag(parser, "--drill-keep", metavar="DIR", help="an empty folder in which all runs are kept")
     _flag(parser, "--drill-output", metavar="FORMAT", help="text, or json: one object as the last line of standard output (text)")
 

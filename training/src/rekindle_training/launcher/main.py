@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     titles.show("launcher", arguments.command)
     if arguments.drill is not None:
-        from rekindle_training.drill.main import run
+        from rekindle_training.launcher.drill.main import run
 
         return run(arguments, arguments.drill)
     return Pod(arguments).run()

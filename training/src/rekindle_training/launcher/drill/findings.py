@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from rekindle_training.drill import output
-from rekindle_training.drill.runs import Ended
-from rekindle_training.drill.traces import Difference, Trace, compare, has_other_parameters, read
+from rekindle_training.launcher.drill import output
+from rekindle_training.launcher.drill.runs import Ended
+from rekindle_training.launcher.drill.traces import Difference, Trace, compare, has_other_parameters, read
 
 
 class Result(StrEnum):

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from rekindle_training.drill.options import RANKS, Drill
-from rekindle_training.drill.report import Report
-from rekindle_training.drill.trial import Trial
 from rekindle_training.launcher.arguments import Arguments
+from rekindle_training.launcher.drill.report import Report
+from rekindle_training.launcher.drill.trial import Trial
+from rekindle_training.launcher.drill_options import RANKS, Drill
 from rekindle_training.launcher.zygote import PASSED_ON, load_ahead
 
 

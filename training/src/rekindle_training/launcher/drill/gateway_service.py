@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from rekindle_training.drill import traces
+from rekindle_training.launcher.drill import traces
 from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status
 from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
 from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport

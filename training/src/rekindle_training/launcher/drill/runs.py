@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rekindle_training import names
-from rekindle_training.drill import gateway_service
-from rekindle_training.drill.gateway_service import JOB, SwitchGateway
-from rekindle_training.drill.processes import Processes
 from rekindle_training.launcher.arguments import Arguments
+from rekindle_training.launcher.drill import gateway_service
+from rekindle_training.launcher.drill.gateway_service import JOB, SwitchGateway
+from rekindle_training.launcher.drill.processes import Processes
 from rekindle_training.launcher.pod import Pod
 
 Fault = dict[str, Any]

@@ -4,9 +4,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rekindle_training.drill import advice, findings, output, written
-from rekindle_training.drill.findings import Finding, Result
-from rekindle_training.drill.options import (
+from rekindle_training.injection import BACKWARD, FORWARD, UPDATED
+from rekindle_training.launcher.arguments import Arguments
+from rekindle_training.launcher.drill import advice, findings, output, written
+from rekindle_training.launcher.drill.findings import Finding, Result
+from rekindle_training.launcher.drill.report import Bar, Report
+from rekindle_training.launcher.drill.runs import Ended, Fault, Runs
+from rekindle_training.launcher.drill.traces import Trace, compare, read
+from rekindle_training.launcher.drill_options import (
     EVALUATION,
     EXCEPTION,
     FEWEST_STEPS,
@@ -19,11 +24,6 @@ from rekindle_training.drill.options import (
     SWITCH,
     Drill,
 )
-from rekindle_training.drill.report import Bar, Report
-from rekindle_training.drill.runs import Ended, Fault, Runs
-from rekindle_training.drill.traces import Trace, compare, read
-from rekindle_training.injection import BACKWARD, FORWARD, UPDATED
-from rekindle_training.launcher.arguments import Arguments
 
 UNDISTURBED = "undisturbed"
 MOVED = 1

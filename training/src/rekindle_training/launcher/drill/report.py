@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rekindle_training.drill.findings import Finding, Result
+from rekindle_training.launcher.drill.findings import Finding, Result
 
 WIDEST = 130
 NARROWEST = 60

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from rekindle_training.drill import output
-from rekindle_training.drill.findings import Finding, Result
-from rekindle_training.drill.traces import Difference, Kind, Trace
+from rekindle_training.launcher.drill import output
+from rekindle_training.launcher.drill.findings import Finding, Result
+from rekindle_training.launcher.drill.traces import Difference, Kind, Trace
 
 NO_SCOPE = "Write `with step:` around the body of the loop: a failure outside of it is not repeated."
 NO_SESSION = (
