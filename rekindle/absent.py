@@ -1,4 +1,4 @@
-"""Handles search attributes that the server does not have as expected, for example because somebody removed one.
+"""Handles search attributes that the server lacks or has with another type, for example because an operator removed one.
 
 They are for people, but the server fails each workflow task that names a missing one, which would stop a recovery. So they are
 removed from the commands of workflows, and registered again. Used by the plugin of `rekindle.temporal` and by the control worker.

@@ -281,7 +281,7 @@ class Rekindle:
     async def start(
         self, mode: Mode | str, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
     ) -> WorkflowHandle[object, Verdict]:
-        """Starts a mode as a workflow of its own (a front); the real one runs as the job's child."""
+        """Starts a front for a mode. The mode itself runs as a child of the job's workflow."""
         request = {"job": job, "pod_rank": pod_rank, "force": force, "requested_by": requested_by}
         return await self.begin(mode, requests.read(request))
 

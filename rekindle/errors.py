@@ -1,7 +1,7 @@
 """Defines all errors of Rekindle as one tree.
 
     RekindleError
-    |-- BadInput             a value that somebody wrote or sent; names the field. Who sent it must change it.
+    |-- BadInput             a value that is not accepted; names the field. The sender must change it.
     |-- Refused              a request that cannot be served now; the reason says when it can. Nothing was touched.
     |   `-- Busy             something else has to end first
     |-- NotMoved             links could not be moved; training was paused for it, and the reason says how it is now
@@ -11,7 +11,7 @@
         |-- NotFound         no such object
         |-- Conflict         the object is not what the request assumed
         |-- Invalid          the cluster refuses the object; trying again does not help
-        |-- Withheld         somebody refuses what was asked for, says why, and may do it later
+        |-- Withheld         another component refuses the request, gives the reason, and may accept it later
         |-- Forbidden        our identity may not do this; the message names verb, resource and namespace
         |-- ClusterUnavailable   no answer; trying again may help
         `-- WatchExpired     the watch broke: list again, watch again

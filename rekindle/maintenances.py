@@ -215,7 +215,7 @@ class Maintenances:
     async def of(self, job: str) -> list[WorkflowExecution]:
         """Returns the maintenances of one job, by its id or name, newest first.
 
-        Those that a client has begun under an id of its own are included if they have moved links.
+        Those that a client began with its own workflow id are included if they have moved links.
         """
         job_id = await self._rekindle.find(job)
         state = (await self._rekindle.status(job_id)).state

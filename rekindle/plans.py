@@ -1,4 +1,4 @@
-"""Upgrades of switches, for platforms: see what one would do, start it, look at it, and say how it goes on.
+"""Upgrades of switches, for platforms: preview, start, inspect and control one.
 
     plans = Plans(await Rekindle.connect())
     await plans.start(plan, requested_by="ada")
@@ -88,13 +88,13 @@ class Plans:
         return forecast
 
     async def tell(self, switch: str, word: Word, *, leaf: str = "", requested_by: str = "") -> str:
-        """Says how an upgrade goes on; returns what it does now.
+        """Sends a command to an upgrade; returns what it does now.
 
         Args:
             leaf: of `proceed`, the leaf that was upgraded; if another leaf is free by now, it stays free. Empty: the free leaf.
 
         Raises:
-            BadInput: the switch is not being upgraded. Refused: it cannot be told that now; the reason says why.
+            BadInput: the switch is not being upgraded. Refused: the upgrade cannot do that now; the message has the reason.
         """
         handle = self._rekindle.temporal.get_workflow_handle(ids.upgrade_workflow(switch))
         said = {"word": word, "leaf": leaf, "requested_by": requested_by}

@@ -221,7 +221,7 @@ async def _in_turn(things: Iterable[Thing], work: Callable[[Thing], Awaitable[No
             group.create_task(one(thing))
 
 
-# ---- what is done, and said of it
+# ---- movements, and what is printed
 
 
 async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenance]], output: Format) -> int:

@@ -21,7 +21,7 @@ def ensure_free(port: int, option: str, guess: str) -> None:
     Args:
         port: of 127.0.0.1.
         option: the option that chooses another port.
-        guess: who is there usually.
+        guess: program that usually uses the port.
 
     Raises:
         Refused: the message names the port, its process where we may see that, and the option.

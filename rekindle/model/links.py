@@ -59,7 +59,7 @@ class LinksReset(Value):
 
 
 class RankLinks(Value):
-    """Ranks that the training side is told to move, by the link that they are to use."""
+    """Ranks that the training side has to move, by the link that they are to use."""
 
     backup: Ranks = ()
     first: Ranks = ()

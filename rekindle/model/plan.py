@@ -12,7 +12,7 @@ from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Move
 
 MOST_LEAVES = 64
 MOST_ENTRIES = 192
-"""Maximum number of nodes on all leaves of a plan, and of places of jobs on one leaf. One payload has room for so many."""
+"""Maximum number of nodes on all leaves of a plan, and of places of jobs on one leaf. So many fit into one payload."""
 
 MOST_LINKS = 1_024
 """Maximum number of links on all leaves of a plan."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 INSIDE = "rekindle_inside"
-"""Type of a validation error that contains several lines of its own."""
+"""Type of a validation error whose message has several lines already."""
 
 CLOSE = 0.87
 """Similarity from which on an unknown name is taken for a misspelled known one: about one letter in eight differs."""
@@ -18,7 +18,7 @@ LONGEST = 200
 
 MOST_GUESSED = 50
 """Maximum number of names of one object for which a similar known one is searched. A tenant may write tens of thousands, which
-would delay everybody."""
+would delay all other tenants."""
 
 WORDS = {
     "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",

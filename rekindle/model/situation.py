@@ -1,4 +1,4 @@
-"""What a mode knows when it begins: where training stands, and what it was told."""
+"""Knowledge of a mode when it begins: the state of training, the faults, and the orders that were sent."""
 
 from datetime import datetime
 from typing import Self, TypedDict, Unpack

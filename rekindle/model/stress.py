@@ -93,7 +93,7 @@ class CheckResults(Value):
     name: Note = ""
     codes: dict[str, Ranks] = {}
     texts: dict[int, Note] = Field(default={})
-    """Result texts by rank, as far as there is room."""
+    """Result texts by rank, as many as fit."""
 
 
 class StressResults(Value):
@@ -183,7 +183,7 @@ class Tested(Value):
 
     findings: Findings = Findings()
     rows: tuple[Row, ...] = ()
-    """Rows of the table, as many as there is room for."""
+    """Rows of the table, as many as fit."""
 
     checks: int = 0
     """Number of rows of the whole table."""

@@ -30,7 +30,7 @@ class Training(StrEnum):
     """Ranks stand on nodes that they must leave."""
 
     FAULTED = "faulted"
-    """A real fault interrupted the mode: what mends that fault follows."""
+    """A real fault interrupted the mode: a mode that repairs that fault follows."""
 
 
 TRAINING_BEFORE = {"online retry": Training.WHOLE, "process rescheduling": Training.SUSPECT, "job rescheduling": Training.LOST}

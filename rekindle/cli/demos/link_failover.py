@@ -49,7 +49,7 @@ class LinkFailover(ProcessFaults):
 
     @property
     def links(self) -> bool:
-        """True if each node has a network of its own with two links."""
+        """True if each node has its own network with two links."""
         return True
 
     @property

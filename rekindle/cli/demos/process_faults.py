@@ -1,4 +1,4 @@
-"""Run of `rekindle demo in-place`, `online-retry` and `process-rescheduling`: faults strike ranks of a job."""
+"""Run of `rekindle demo in-place`, `online-retry` and `process-rescheduling`: injects faults into ranks of a job."""
 
 import json
 import os
@@ -28,7 +28,7 @@ All are allowed for online retry, as it is the cheapest mode.
 
 
 OUTLASTED = 3.0
-"""Minimum seconds for which training lasts after the strike."""
+"""Minimum seconds for which training lasts after the fault."""
 
 
 class Strike(StrEnum):
@@ -127,7 +127,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         return max(STEP_MS, 1000 * OUTLASTED / (self.options.steps - self.options.at_step))
 
     async def strike(self) -> None:
-        """Strikes the ranks now; if the job raises the fault itself, waits for the step in which it does."""
+        """Injects the fault into the ranks now. If the job raises the fault itself, waits for the step in which it does."""
         if self.options.finds_no_node:  # not even the node of the lost pod takes it
             self._full = tuple(await self.cluster.nodes())
             for node in self._full:
@@ -175,8 +175,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         return self._struck_at
 
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
-        """Adds the seconds from the strike to the first step after it, and to the time at which the control plane accepted the
-        fault."""
+        """Adds the seconds from the fault to the first step after it, and to the time at which the control plane accepted it."""
         accepted = min(fault.accepted_at for one in incidents for fault in one.faults if fault.accepted_at)
         new_step = measure.first_step_since(measure.read_steps(self.job_directory), self._struck_at, RANKS)
         return {

@@ -48,7 +48,7 @@ RESTART = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
 
 
 class Options(Value, ABC):
-    """Options of a demo. Each demo has a class of its own, with what may happen in it."""
+    """Options of a demo. Each demo has its own class, with what may happen in it."""
 
     seed: int = 7
     steps: int = 200
@@ -69,7 +69,7 @@ class Options(Value, ABC):
 
     @property
     def links(self) -> bool:
-        """True if each node has a network of its own with two links."""
+        """True if each node has its own network with two links."""
         return False
 
     @property

@@ -21,7 +21,7 @@ class Backup(Value):
     old: PodRef
     backup: PodRef
     standby: bool = False
-    """True if the pod was a standby. The order then has to tell it its rank."""
+    """True if the pod was a standby. The order then has to name its rank."""
 
 
 class Replacement(Value):
@@ -52,8 +52,8 @@ class Restart(Value):
     """Label of the new pods, where the control plane creates them."""
 
     youngest: datetime | None = None
-    """Creation time of the youngest old pod, by the cluster's clock. It identifies new pods where a controller creates them and
-    sets labels of its own. None: there were no old pods."""
+    """Creation time of the youngest old pod, by the cluster's clock. It identifies new pods where a controller creates them
+    with its own labels. None: there were no old pods."""
 
     youngest_uids: tuple[str, ...] = ()
     """First eight characters of the UIDs of all pods with that creation time. The clock has a resolution of one second, so that

@@ -15,7 +15,7 @@ class Held(Value):
     """First characters of the UID of the pod that is to end, as in `Sighting.holders`."""
 
     told: bool
-    """True if the training side told the pod to exit: it then ends by itself."""
+    """True if the training side ordered the pod to exit: it then ends by itself."""
 
 
 class RecreationRequest(Value):

@@ -1,6 +1,6 @@
 """Isolation of nodes on which a stress test found a fault: no new pods are placed there. Marks and releases such nodes.
 
-The contract's annotation `NodeHealthyStatus` tells Volcano. An annotation of Rekindle tells who isolated the node and why. Only
+Volcano reads the contract's annotation `NodeHealthyStatus`. An annotation of Rekindle has the stress test and its finding. Only
 nodes with the latter are released: others have to be released by those that marked them. Pure: changes are merge patches.
 """
 
@@ -29,7 +29,7 @@ def isolation(annotations: Mapping[str, str], reason: str) -> Change:
     """Returns the change that isolates a node. Empty: it is isolated by `NodeHealthyStatus` already.
 
     Args:
-        reason: who isolates the node and why, such as `stress test of job default/gpt: aic found a fault (rank 3)`.
+        reason: why the node is isolated, such as `stress test of job default/gpt: aic found a fault (rank 3)`.
     """
     if annotations.get(NODE_HEALTHY) == UNHEALTHY:
         return {}

@@ -136,8 +136,8 @@ def _claimed(rank: int, pods: Sequence[RankedPod]) -> str:
 
 
 def count_problem(job: Job, ranks: int) -> str:
-    """Returns why the ranks of pods are unknown: the training side counts other ranks than the job's pods have. Empty: both
-    counts are equal, or the training side does not tell.
+    """Returns why the ranks of pods are unknown: the training side counts another number of ranks than the job's pods have.
+    Empty: both counts are equal, or that of the training side is unknown.
 
     Args:
         ranks: number of ranks that the training side counts; 0: unknown.

@@ -475,8 +475,7 @@ def _pod_ranks(job: JobObject, pods: Iterable[RankedPod]) -> tuple[int, ...]:
 def _with_the_rest(
     job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str, most: int = MOST_BYTES
 ) -> list[Fault]:
-    """Returns the faults that fit. The last one tells in its message how many more there are, and has the pod ranks of all of
-    them."""
+    """Returns the faults that fit. The last one has the pod ranks of all others, and their number in its message."""
     named = _fitting(faults, most)
     if named == len(faults) and not rest:
         return faults

@@ -1,4 +1,4 @@
-"""Computes what a job's workflow is to be told: the difference between the cluster and what the workflow acknowledged last. Pure.
+"""Computes what to send to a job's workflow: the difference between the cluster and what the workflow acknowledged last. Pure.
 
 Used by the watcher, which keeps the two states in memory for each job. If a message was lost, repeated or forgotten, the next
 look finds the same difference or none. docs/intake.md has the rule, the cases and an example.
@@ -66,7 +66,7 @@ class Acknowledged(Value):
     """Sighting that the workflow knows. None: unknown, so that one is sent even if nothing is wrong."""
 
     reached: bool = False
-    """True if something was sent to the workflow, perhaps without a confirmation. It then has to be told of the job's end."""
+    """True if something was sent to the workflow, perhaps without a confirmation. The job's end then has to be sent, too."""
 
     lost: tuple[str, ...] = ()
     """Holders of the ranks as a lost workflow knew them. They are sent to the next workflow."""
@@ -80,7 +80,7 @@ def shown(view: JobView, installation: Limits, rules: Rules | None = None) -> Sh
     """Returns the state of a job in the cluster, to be compared with what was acknowledged.
 
     Args:
-        installation: limits that apply where the job sets none of its own.
+        installation: limits that apply where the job sets none.
         rules: rules of detection; by default the ready-made set `plain`.
     """
     ended = end_of(view.job)
@@ -113,7 +113,7 @@ def due(now: Shown, acknowledged: Acknowledged) -> News | None:
         registration = Registration(job=job, sighting=now.sighting, remembered=now.remembered, holders=acknowledged.lost)
         return Register(registration=registration)
     if not accepted and now.observe and not (acknowledged.job and acknowledged.job.observe):
-        return None  # the workflow would act, since it cannot be told that the job is only observed
+        return None  # the workflow would act, since it does not learn that the job is only observed
     return Sighted(sighting=now.sighting) if _differs(now.sighting, acknowledged.sighting) else None
 
 
@@ -194,8 +194,8 @@ def acknowledge(acknowledged: Acknowledged, news: News) -> Acknowledged:
 
 
 def met(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns the acknowledged state of a job whose workflow was told something by an earlier watcher. It has to be told of the
-    job's end."""
+    """Returns the acknowledged state of a job to whose workflow an earlier watcher has sent something. The job's end has to be
+    sent, too."""
     return acknowledged.model_copy(update={"reached": True})
 
 

@@ -1,1 +1,1 @@
-"""Orders to a training side, its reports, and who it is."""
+"""Orders to a training side, its reports, and its identity."""

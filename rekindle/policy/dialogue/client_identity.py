@@ -1,4 +1,4 @@
-"""Decides whether two streams of a job come from the same process of its training side. The wire contract does not tell.
+"""Decides whether two streams of a job come from the same process of its training side. The wire contract has no field for that.
 
 A client is written as up to three words: its address, the UID of its pod, and the start time of its manager's container, such
 as `10.0.0.7 3f2c 2026-01-01T00:00:00Z`. Unknown words are left out, from the end.

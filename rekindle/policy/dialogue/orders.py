@@ -39,7 +39,7 @@ def prepare_hot_switch(job_id: str, uuid: str, ranks: Iterable[int]) -> Order:
 
 
 def backup_running(job_id: str, uuid: str) -> Order:
-    """`new pod running`: the backup pod runs, and its processes load now. Only for a training side that hears of backups."""
+    """`new pod running`: the backup pod runs, and its processes load now. Only for a training side that receives this order."""
     return Order(job_id=job_id, uuid=uuid, signal_type="hot-switch", actions=("new pod running",))
 
 
@@ -75,17 +75,17 @@ def pause_train(job_id: str, uuid: str, timeout: int = 0) -> Order:
 
 
 def switch_links(job_id: str, uuid: str, links: RankLinks) -> Order:
-    """Tells ranks which link to use from now on: a `SwitchRankList` on a stream of its own."""
+    """Order to ranks to use these links from now on: a `SwitchRankList` on a separate stream."""
     return Order(job_id=job_id, uuid=uuid, signal_type="switchNic", actions=("switch links",), links=links)
 
 
 def trace(job_id: str, trace: Trace) -> Order:
-    """Tells ranks what to measure: a `DataStatusRes` on a stream of its own. Nothing answers it."""
+    """Order to ranks to measure this: a `DataStatusRes` on a separate stream. It gets no answer."""
     return Order(job_id=job_id, uuid="", signal_type="dataTrace", actions=("trace",), trace=trace)
 
 
 def stress_test(job_id: str, uuid: str, asked: tuple[RankOps, ...]) -> Order:
-    """Tells ranks which checks to run: `StressTestRankParams` on a stream of its own."""
+    """Order to ranks to run these checks: `StressTestRankParams` on a separate stream."""
     return Order(job_id=job_id, uuid=uuid, signal_type="stressTest", actions=("stress test",), stress=asked)
 
 
@@ -145,7 +145,7 @@ def normal_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...], leaving:
 def change_strategy(
     job_id: str, uuid: str, strategy: Strategy, faults: tuple[FaultRank, ...] = (), pods: tuple[int, ...] = ()
 ) -> Order:
-    """`change_strategy`: tells the training side what to do about its faults.
+    """`change_strategy`: orders the training side to execute a strategy for its faults.
 
     Args:
         pods: pod ranks of the faults. `recover` ends these pods, so that no earlier order of the incident may have named them.

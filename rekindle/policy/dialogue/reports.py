@@ -17,7 +17,7 @@ ANSWERS = {
     "hot switch": ReportKind.STRATEGIES,
     "change_strategy": ReportKind.STATUS,
 }
-"""Kinds of reports by the first action of an order. `new pod running` and `stop switch` have no answer of their own."""
+"""Kinds of reports by the first action of an order. `new pod running` and `stop switch` are not answered."""
 
 
 def answer_to(order: Order) -> ReportKind | None:

@@ -17,7 +17,7 @@ MOST_RARELY = timedelta(minutes=30)
 """Maximum time between two tries that each pause training."""
 
 TELL_AGAIN = timedelta(minutes=30)
-"""Time between two events that tell why a drain waits. Kubernetes keeps an event for an hour."""
+"""Time between two events with the reason why a drain waits. Kubernetes keeps an event for an hour."""
 
 WAITS = "the drain waits"
 
@@ -153,8 +153,8 @@ def _since(case: Case) -> datetime | None:
 
 
 def is_told(case: Case, before: Incident | None, now: datetime) -> bool:
-    """Returns whether an event is created that tells why a drain waits: at first, and again before the cluster deletes the last
-    event."""
+    """Returns whether to create an event with the reason why a drain waits: at first, and again before the cluster deletes the
+    last event."""
     since = _since(case)
     return before is None or (since is not None and (before.started_at - since) // TELL_AGAIN != (now - since) // TELL_AGAIN)
 

@@ -182,7 +182,7 @@ def _about(node: str, pod: PodThere, state: JobState) -> Iterator[Standing]:
 
 
 def _how(pod: PodThere, state: JobState) -> str:
-    """Returns how the rank got another pod, in words, as far as the history of the job tells. Empty: it does not."""
+    """Returns how the rank got another pod, in words. Empty: the history of the job does not contain it."""
     for verdict in (verdict for incident in reversed(state.history) for verdict in reversed(incident.ladder)):
         for one in verdict.switched:
             if _short(one.before.uid) == _short(pod.uid):

@@ -100,7 +100,7 @@ def _counts(standing: Standing) -> bool:
 
 
 def counting(state: JobState, now: datetime) -> tuple[Fault, ...]:
-    """Returns the faults that a running mode is told of: real faults that count now, and faults of backup pods."""
+    """Returns the faults that are sent to a running mode: real faults that count now, and faults of backup pods."""
     patience = _patience(state, _real(state))
     broken = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and one.well_since is None)
     return tuple(fault for fault in broken if fault.backup or _due(fault, patience) <= now)

@@ -143,7 +143,7 @@ def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 
 def repeated_step(state: JobState) -> tuple[str, ...]:
-    """Returns why training that was paused, and cannot be told to continue, cannot repeat its step. Empty: it can."""
+    """Returns why training that was paused, and cannot be ordered to continue, cannot repeat its step. Empty: it can."""
     broken = ("something of it is broken, which is mended",) if real_faults(state) else ()
     return (*_process_level(state, Strategy.RETRY, stands=True), *broken)
 

@@ -34,7 +34,7 @@ def phase(state: JobState, running: Mode | None) -> str:
 
 
 def has_trained(words: str) -> bool | None:
-    """Returns whether a job with this phase has ever trained. None: the phase does not tell."""
+    """Returns whether a job with this phase has ever trained. None: the phase leaves that open."""
     if words.startswith(TRAINING) or words == STOPPED:
         return True
     return False if words == STARTING else None

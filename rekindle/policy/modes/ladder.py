@@ -33,7 +33,7 @@ def for_sub_health(state: JobState, pod_rank: int) -> Plan:
 
 def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
     """Returns the plan for real faults: every mode that serves all of them and has no reason against it. The last mode is always
-    included. If it cannot run, its verdict says so, since a person has to look."""
+    included. If it cannot run, its verdict has the reason, since a person has to look."""
     rows = [row for row in LADDER if set(kinds) <= set(row.serves)]
     if blocker := blocked(state, LAST.mode):
         return Plan(refused=blocker)

@@ -51,8 +51,8 @@ def may_retry(job: Job, situation: Situation) -> bool:
 
 def is_told_at_once(job: Job, situation: Situation, strategy: Strategy) -> bool:
     """Returns whether this strategy is ordered at once, before anything was announced. A training side that acts unasked stands
-    at a fault, and can then execute any strategy. Its answer tells what it cannot do, but it does not check whether a retry
-    repairs all faults."""
+    at a fault, and can then execute any strategy. It refuses what it cannot do, but does not check whether a retry repairs all
+    faults."""
     mends = strategy is not Strategy.RETRY or may_retry(job, situation)
     return mends and side_of(job).acts_unasked and bool(situation.faulty) and not situation.announced
 
@@ -164,8 +164,8 @@ def told(situation: Situation, order: Order) -> Situation:
 
 
 def presumed(situation: Situation) -> tuple[Strategy, ...]:
-    """Returns the strategies that a client offers whose report was lost, if its job recovers processes. A client that was told to
-    repeat the step can do nothing else. Source: tried, with lost reports."""
+    """Returns the strategies that a client offers whose report was lost, if its job recovers processes. A client that was ordered
+    to repeat the step can do nothing else. Source: tried, with lost reports."""
     return (Strategy.RETRY,) if faulty_ranks.is_retryable(situation.announced) else (Strategy.RECOVER,)
 
 
@@ -176,5 +176,5 @@ def offers(strategies: Iterable[str]) -> tuple[str, ...]:
 
 def again(situation: Situation) -> Situation:
     """Returns the situation for another strategy after one that failed. Training stands, and the faults are announced again under
-    a new uuid. Pods that left are not told to leave again."""
+    a new uuid. Pods that left are not ordered to leave again."""
     return situation.with_(attempt="", announced=(), healed=(), offered=False, offers=(), presumed=False)

@@ -10,7 +10,8 @@ from rekindle.policy.modes import cases, eligibility, ladder
 from rekindle.policy.modes.mode_table import LAST
 
 SUCCESSORS = {Training.LOST: LAST.mode, Training.WHOLE: Mode.ONLINE_RETRY, Training.SUSPECT: Mode.PROCESS_RESCHEDULING}
-"""Mode that follows one that left training so. After what a fault interrupted comes the cheapest that mends it."""
+"""Mode that follows one that left training so. After a mode that a fault interrupted comes the cheapest that repairs the
+fault."""
 
 LEAVES_NODES = (Mode.PROCESS_RESCHEDULING, LAST.mode)
 """Modes after which no suspect rank is on its node any more."""
@@ -39,6 +40,6 @@ def next_after(
 
 
 def _mending(state: JobState, now: datetime) -> tuple[Mode, ...]:
-    """Returns the modes that mend what is broken by now."""
+    """Returns the modes that repair the faults that count now."""
     kinds = tuple(dict.fromkeys(fault.kind for fault in cases.counting(state, now) if not fault.backup))
     return ladder.for_real_faults(state, kinds).modes if kinds else ()

@@ -128,7 +128,7 @@ def told(said: Mapping[str, ResultOf], ranks: int) -> StressResults:
 
 
 def _understood(one: OpResult) -> OpResult:
-    """Returns the result. An unknown code is replaced by `NOT_RUN`, since it tells nothing about the device."""
+    """Returns the result. An unknown code is replaced by `NOT_RUN`, since it is no result of the device."""
     if one.code in set(Code):
         return one
     return OpResult(code=Code.NOT_RUN, result=note(f"unknown code {cut(one.code, QUOTED)}: {one.result}"))
@@ -231,12 +231,12 @@ def _of_pods(name: str, nodes: Sequence[str], found: Tested, layout: Layout, her
 
 
 def untold(results: StressResults) -> list[DeviceOfRank]:
-    """Returns the devices of a table if the cluster does not tell which ones the ranks use."""
+    """Returns the devices of a table if it is unknown which ones the ranks use."""
     return [DeviceOfRank(rank, pod_rank=0, node="", device="", holder="") for rank in results.by_rank()]
 
 
 def suspects(results: StressResults) -> Fault:
-    """Returns the fault of all suspect ranks if the cluster does not tell on which nodes they are."""
+    """Returns the fault of all suspect ranks if it is unknown on which nodes they are."""
     codes = {rank: {one.code for one in of_rank.values()} for rank, of_rank in results.by_rank().items()}
     ranks = tuple(rank for rank, said in codes.items() if said & {Code.FAULT, Code.TIMED_OUT, Code.VOLTAGE})
     words = f"a stress test found a fault of {numbered('rank', ranks)}"

@@ -337,7 +337,7 @@ def _where(move: JobMove, where: Where) -> JobMove:
 
 
 def now(known: Upgrade) -> str:
-    """Returns a sentence that tells what the upgrade does or waits for."""
+    """Returns a sentence about what the upgrade does or waits for."""
     if known.stage in (*ENDS, Stage.CHECKING):
         return known.stage.value
     place = "" if known.stage is Stage.ROLLING_BACK else f"leaf {known.leaf_name} ({known.leaf + 1} of {len(known.leaves)}): "

@@ -93,7 +93,7 @@ class TrainingSideRow:
     """True: it takes a backup pod that runs for a rank, so that a failed backup is a fault of the job."""
 
     hears_of_backups: bool
-    """True: it is told when the backup pod runs."""
+    """True: it receives an order when the backup pod runs."""
 
     survives_stop: bool
     """True: training goes on if the switch is stopped after the pause. False: it exits."""
@@ -107,7 +107,7 @@ class TrainingSideRow:
     """True: training that is paused for an operation goes on if no order comes, and undoes an operation that fails."""
 
     holds_agents: bool
-    """True: its agents restart ended processes, and must be told to wait before devices are tested."""
+    """True: its agents restart ended processes, and need an order to wait before devices are tested."""
 
     # ---- what it can do
 
