@@ -1,8 +1,8 @@
 """Checks whether a job trains if its last report did not come, before the job is restarted for that.
 
 A client may not repeat a report that was lost in an outage, and running pods prove nothing, as agents outlive their ranks. So
-training itself is asked: it stops, is told that no rank is faulty, and repeats a step, which takes some seconds. A client whose
-repair has failed exits instead. Source: tried with real clients.
+training itself is asked: it stops, receives an announcement without a fault, and repeats a step, which takes some seconds. A
+client whose repair has failed exits instead. Source: tried with real clients.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ async def asked_whether_it_trains(mode: ModeWorkflow, is_mended: Callable[[Fault
     """Returns what training reports when it has repeated a step.
 
     Args:
-        is_mended: tells whether a fault is over if training goes on, even if its source still shows it.
-        why: says why it is asked.
+        is_mended: returns whether a fault is over if training goes on, even if its source still shows it.
+        why: reason why it is asked.
 
     Raises:
         Ends: training does not repeat a step; only a restart of the job is left.

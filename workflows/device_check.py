@@ -39,7 +39,7 @@ class StressTest(Operation):
         self.targets: tuple[RankOps, ...] = ()
         self.found = Found()
         self.failed = ""
-        """Failure, in the contract's words, that the requester is told if the test ends now without results."""
+        """Failure, in the contract's words, for the requester if the test ends now without results."""
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -96,7 +96,7 @@ class StressTest(Operation):
         return None, self.untested(said or f"no report of the test within {seconds(limit)}")
 
     async def _failed_to_begin(self) -> str:
-        """Orders the test. Returns why no rank tests anything; empty: all were told to."""
+        """Orders the test. Returns why no rank tests anything; empty: the order was sent."""
         job, limit = self.context.job, self.context.job.limits.order
         if self.has_been_cancelled():
             return CANCELLED
@@ -150,7 +150,7 @@ class StressTest(Operation):
         return info
 
     async def _release_agents(self) -> bool:
-        """Returns whether agents were told to continue, regardless of the results.
+        """Orders agents to continue, regardless of the results, and returns whether the order was sent.
 
         Held agents would start no process of a recovery.
         """

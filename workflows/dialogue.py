@@ -74,7 +74,7 @@ class Dialogue:
         assert self._context is not None, "only the TrainingJob starts the real mode"
         return self._context
 
-    # ---- what the training side and its stream tell
+    # ---- messages of the training side and its stream
 
     @workflow.update(name=Updates.REPORT)
     def take_report(self, report: Report) -> Receipt:
@@ -301,7 +301,7 @@ class Dialogue:
         the training side carries out an order once.
 
         Args:
-            within: None, where the condition has a limit of its own and a timer would be needless.
+            within: None, where the condition has its own limit and needs no timer.
         """
         deadline = workflow.now() + within if within is not None else None
         while not condition():

@@ -144,7 +144,7 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
 
 
 def room_problem(state: JobState, report: FaultReport) -> str:
-    """Returns why the job's state has no room for a report; empty: it has."""
+    """Returns why a report does not fit into the job's state; empty: it fits."""
     news = [part for told in report.faults if not _adds_up(told) for part in _split(told)]
     standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
     told_again = {_key(fault) for fault in news}
@@ -255,7 +255,7 @@ def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
     return rejudged(state, every=True) if is_news else state
 
 
-# ---- who holds a rank
+# ---- holders of ranks
 
 
 def _grown(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:

@@ -124,7 +124,8 @@ class HotSwitch(ModeWorkflow):
         was not touched.
         """
         job, avoid = self.context.job, self.context.avoid_nodes
-        # The training side is told first, as the cluster may not answer for long, unless it takes a running backup for a rank.
+        # The order to stop is sent before the deletion, as the cluster may not answer for long. If the training side takes a
+        # running backup for a rank, the deletion comes first.
         self.undo.insert(len(self.undo) if self.side.takes_backups else 0, ("delete the backup pod", self._delete_backup))
         request = BackupRequest(
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
@@ -183,7 +184,7 @@ class HotSwitch(ModeWorkflow):
     def _no_pause(self) -> Ends:
         """Returns the end for training that does not pause.
 
-        Backups fail or wait if their manager is gone and nobody continues for it. Nothing is wrong with them then, and training
+        Backups fail or wait if their manager is gone and no other one replaces it. Nothing is wrong with them then, and training
         was not touched.
         """
         if not self.side.successor_continues and self.attachment is None:

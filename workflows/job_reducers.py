@@ -64,7 +64,7 @@ SHORT = 120
 """Maximum bytes of a note of a phase, and of the texts of an older incident."""
 
 
-# ---- what the watcher tells
+# ---- messages of the watcher
 
 
 def registered(state: JobState, registration: Registration, now: datetime) -> JobState:
@@ -182,7 +182,7 @@ def _with_problems(state: JobState, of_pods: tuple[str, ...]) -> JobState:
 def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
     """Returns the state after a sighting of the manager.
 
-    If the manager has a pod of its own, its replacement is noticed before it attaches.
+    If the manager has its own pod, its replacement is noticed before it attaches.
     """
     another = bool(state.manager and manager and manager != state.manager)
     state = state.with_(manager=manager or state.manager)
@@ -202,7 +202,7 @@ def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> Job
     return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 
-# ---- what the training side tells
+# ---- messages of the training side
 
 
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
@@ -403,7 +403,7 @@ def was_observed(state: JobState, case: Case, reason: str) -> bool:
 
 
 def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobState:
-    """Stores what would have been done for a job that is only observed, as an incident of its own."""
+    """Stores what would have been done for a job that is only observed, as a separate incident."""
     state = judged(state, case, reason)
     if was_observed(state, case, reason):
         return state

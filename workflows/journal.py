@@ -48,7 +48,7 @@ class Journal:
         await steps.record_event(state.job.id, event_of(state, reason, message, warning=warning))
 
     async def drain_waits(self, state: JobState, fault: Fault, why: str) -> None:
-        """Records why a drain waits, on the node and on the pod that it waits for. Those who drain a node look there."""
+        """Records why a drain waits, on the node and on the pod that it waits for. People who drain a node look there."""
         words = f"training job {state.job.namespace}/{state.job.name}: {why}"
         for kind, name in (("Pod", fault.pod), ("Node", fault.node)):
             if name:
@@ -68,7 +68,7 @@ class Journal:
         """Writes onto the job's object what a later workflow of the job must find. Concurrent calls share one write.
 
         Args:
-            event: told in the same write.
+            event: recorded by the same activity.
         """
         if self._is_memory_due and event is None:
             return

@@ -84,7 +84,7 @@ class LinkFailover:
         self._answers: list[Receipt | _NotMoved] = []
         self._job_is_over = ""
         self._returned = False
-        """True if devices were moved back and the upgrade that they belong to was not told yet."""
+        """True if devices were moved back and the upgrade that they belong to has no signal of it yet."""
         self._reset: set[int] = set()
         """Ranks whose pods were replaced since the job was last asked. The job's verdict may arrive later, and be older."""
 
@@ -135,7 +135,7 @@ class LinkFailover:
         return self.known
 
     async def _tell_upgrade(self) -> None:
-        """Signals the upgrade that links were moved back, as it assumes that nobody uses its leaf."""
+        """Signals the upgrade that links were moved back, as it assumes that no job uses its leaf."""
         self._returned = False
         with suppress(FailureError):  # the upgrade has ended
             await workflow.get_external_workflow_handle(self.request.upgrade).signal(Signals.RETURNED)
@@ -318,7 +318,7 @@ class LinkFailover:
         self._answers.append(answer)
         self._becomes(Stage.ON_BACKUP)
 
-    # ---- what others tell
+    # ---- messages of others
 
     @workflow.update(name=FailoverUpdates.BEGUN)
     async def begun(self) -> Receipt:

@@ -201,7 +201,7 @@ class ModeWorkflow(Dialogue):
 
     @staticmethod
     async def is_orphaned() -> bool:
-        """Returns whether the workflow run that started this mode was lost, with everything that it had been told."""
+        """Returns whether the workflow run that started this mode was lost, with everything that was sent to it."""
         parent = workflow.info().parent
         assert parent is not None, "a front goes on with nothing"
         try:
@@ -237,7 +237,7 @@ def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], None]) -> T:
-    """Runs work that is told of cancellations, and not ended by them.
+    """Runs work that receives cancellations, and is not ended by them.
 
     The workflow is cancelled afterwards, unless it continues as another run.
 

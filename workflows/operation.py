@@ -124,7 +124,7 @@ class Operation(NonInterruptible):
             raise Ends(Outcome.CANCELLED, f"{CANCELLED}; training goes on as before")
 
     def stands(self, reason: str) -> Ends:
-        """Returns the end of an operation that leaves training paused, if it is unknown whether it may be told to continue.
+        """Returns the end of an operation that leaves training paused, if it is unknown whether training may continue.
 
         In a pause it accepts the order to stop, and then repeats its step with its state. Source: the states of its controller;
         the repetition was tried.
@@ -143,7 +143,7 @@ class Operation(NonInterruptible):
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
         """Ends the workflow.
 
-        A cancelled operation whose job's workflow was lost reports its result too, as nobody else knows it.
+        A cancelled operation whose job's workflow was lost reports its result too, as no other workflow knows it.
         """
         return await super().close(verdict, cancelled=cancelled and not verdict.was_interrupted)
 

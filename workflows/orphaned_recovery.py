@@ -1,4 +1,4 @@
-"""Recovery that an earlier workflow of the job had started before it was lost: it first goes to its own end.
+"""Recovery that an earlier workflow of the job had started before that workflow was lost: it first runs to its end.
 
 Called by `TrainingJob` before it begins anything, so that two recoveries never work on one job.
 """
@@ -29,7 +29,7 @@ UNNOTED = 10
 
 
 async def is_settled(known: JobContext, journal: Journal) -> bool:
-    """Returns whether the lost recovery is settled: it came to its own end, or there was none, or the job has ended.
+    """Returns whether the lost recovery is settled: it ended by itself, or there was none, or the job has ended.
 
     If not, the last mode cleans up what it left behind.
     """
@@ -126,7 +126,7 @@ async def _end_of(recovery: str, known: JobContext) -> RecoveryEnd | None:
 async def _conclude(known: JobContext, journal: Journal, end: RecoveryEnd) -> None:
     """Stores what the recovery did as if this workflow had started it.
 
-    A cancelled recovery does not say what it left behind, so its backup pods are deleted.
+    A cancelled recovery does not report what it left behind, so its backup pods are deleted.
     """
     before = known.state
     known.state = job_reducers.settled(before, end.verdict, workflow.now())

@@ -66,7 +66,7 @@ class RecreatedPods(ProcessLevel):
         return pods
 
     async def _found_late(self) -> tuple[int, ...]:
-        """Returns the pods that only this order tells to leave, as their faults were found after the announcement."""
+        """Returns the pods that leave only by this order, as their faults were found after the announcement."""
         job, here = self.context.job, self.situation
         is_late = set(faulty_ranks.pods_of(job, here.faulty)) - set(faulty_ranks.pods_of(job, here.announced))
         late = recovery_opening.leaving(job, here, self.context.holders, await holders_now(self)) if is_late else ()

@@ -12,8 +12,8 @@ Values = Mapping[SearchAttributeKey[Any], Any]
 class Shown:
     def __init__(self, told: Values) -> None:
         """Args:
-        told: the values that were written before this run, computed by a rule. The server is not asked: an attribute that
-            somebody removes is removed from the history of the run, too.
+        told: the values that were written before this run, computed by a rule. The server is not asked: an attribute that an
+            operator removes is removed from the history of the run, too.
         """
         self._told = dict(told)
 

@@ -394,7 +394,7 @@ async def links_now(job_id: str) -> tuple[OnBackup, ...]:
 
 
 async def hold_request(request: AskRequest) -> Verdict:
-    """Asks for a mode and returns its verdict. Waits for as long as the mode takes, which has limits of its own."""
+    """Requests a mode and returns its verdict. Waits for as long as the mode takes, which has its own limits."""
     return await workflow.execute_activity_method(
         JobActivities.hold_request, request, **named(HOLD, f"ask for a {request.request.mode} and wait for the verdict")
     )

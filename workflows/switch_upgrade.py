@@ -1,6 +1,6 @@
 """Upgrade of a switch, leaf by leaf: every job leaves the leaf, a person upgrades it, every job returns; then the next leaf.
 
-Begun by a person or a platform. Each job is moved by a `LinkFailover` of its own, which continues independently of this workflow.
+Begun by a person or a platform. Each job is moved by a separate `LinkFailover`, which continues independently of this workflow.
 An upgrade can be stopped and rolled back at any point, lives for days, and moves to newer code between movements.
 """
 
@@ -75,7 +75,7 @@ class SwitchUpgrade:
         self._returned = request.known is not None
         """True if moved devices may have returned since the last look at the leaf.
 
-        An earlier run may have been told so at its end.
+        An earlier run may have received that signal at its end.
         """
         self._soon = False
         """True if a job that was moved is on the leaf again, and cannot leave it now."""
@@ -147,7 +147,7 @@ class SwitchUpgrade:
     async def _survey(self) -> LeafView | None:
         """Returns the jobs on the current leaf.
 
-        None: the cluster does not show it, and the upgrade is stopped until somebody resumes it.
+        None: the cluster does not show it, and the upgrade is stopped until a person resumes it.
         """
         self._returned = False
         try:
@@ -266,7 +266,7 @@ class SwitchUpgrade:
         by = f", begun by {self.request.requested_by}" if self.request.requested_by else ""
         return f"the upgrade of switch {self.plan.switch}{by}"
 
-    # ---- what others tell
+    # ---- messages of others
 
     @workflow.update(name=PlanUpdates.CHECKED)
     async def checked(self) -> Forecast:

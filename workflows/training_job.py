@@ -182,7 +182,7 @@ class TrainingJob:
 
     async def _wait(self) -> None:
         """Waits until there is work, or for the earliest of these: a fault that was given time becomes due, pods that were left
-        behind are to be deleted, standbys are to be made, or nothing was heard for long."""
+        behind are to be deleted, standbys are to be made, or no sighting was received for long."""
         now = workflow.now()
         due, sweep, standbys = cases.next_due(self.state, now), self._leftovers.due(now), self._standbys.due
         if standbys and standbys <= now:
@@ -300,7 +300,7 @@ class TrainingJob:
         self._show()
 
     def _begin_again(self) -> None:
-        """Drops what was said and tried before the incident, as a new run does: after it, the same may be said again."""
+        """Drops what was sent and tried before the incident, as a new run does: the same may be sent again after it."""
         self._told = ()
         self._skipped = SkippedDecisions(self.known, self.journal)
         self._leftovers = LeftoverPods(self.known)
