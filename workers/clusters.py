@@ -86,7 +86,7 @@ async def cluster_of(settings: Settings, identify: Identify, *, recovers: bool =
 
     Args:
         identify: names the Temporal namespace in which the jobs' workflows live.
-        recovers: this process acts for the installation, and tells others that it lives.
+        recovers: this process acts for the installation, and renews its Lease.
 
     Raises:
         BadInput: the kubeconfig or the rules cannot be used, or the API server is too old.

@@ -33,7 +33,7 @@ from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
-"""Time for activities in flight when the process is told to stop; below a pod's usual grace period."""
+"""Time for activities in flight when the process has to stop; below a pod's usual grace period."""
 
 SLOTS = 5_000
 """Largest number of concurrent activities. Most of them wait for pods for minutes, and cost only a coroutine and a watch. With

@@ -1,7 +1,7 @@
 """The controller of our own jobs on Kubernetes: `python -P -m workers.operator`, one for each cluster.
 
 It creates a Service for the manager of a TrainingJob, and its first pods, and derives the job's phase from its pods. Failed
-workers stay: recoveries replace them. It keeps no state of its own: everything follows from the current objects. An exception
+workers stay: recoveries replace them. It keeps no state: everything follows from the current objects. An exception
 that one job causes, whatever its object says, does not delay other jobs.
 """
 

@@ -1,4 +1,4 @@
-"""Common parts of all processes of the control plane: they run until told to stop, report readiness, and answer probes."""
+"""Common parts of all processes of the control plane: they run until SIGTERM or SIGINT, report readiness, and answer probes."""
 
 import asyncio
 import logging
@@ -70,8 +70,8 @@ class Process:
     """Process on a cluster, from its start to its end: `async with Process(settings) as process`.
 
     `/healthz` is 200 as long as the event loop runs, whatever else is away: recoveries survive a wait for Temporal, and a restart
-    shortens none. `/readyz` is 200 from `ready` on until the process is told to stop; otherwise it is 503, with the reason. A
-    process that is told to stop before it is ready ends at once.
+    shortens none. `/readyz` is 200 from `ready` on until the process has to stop; otherwise it is 503, with the reason. A
+    process that has to stop before it is ready ends at once.
 
     Raises:
         Unavailable: the port is taken; the message names it.
@@ -115,7 +115,7 @@ class Process:
         ready(line)
 
     async def until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs the work until it ends by itself, or the process is told to stop."""
+        """Runs the work until it ends by itself, or the process has to stop."""
         working, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (working, stopping):
@@ -176,7 +176,7 @@ def _said(problem: str) -> "web.Response":
 
 
 def temporal_answers(client: "Client") -> Check:
-    """Returns a check for processes that nobody calls.
+    """Returns a check for processes without callers.
 
     The gateway must not use it: behind a service, a gateway that is not ready loses the reports that it would keep until Temporal
     is back.

@@ -24,7 +24,7 @@ def over(pod: Pod) -> bool:
 
 
 def live(pod: Pod) -> bool:
-    """Returns whether the pod has neither ended nor been told to end."""
+    """Returns whether the pod has not ended and is not being deleted."""
     return not over(pod) and pod.metadata.deletion_timestamp is None
 
 

@@ -1,8 +1,8 @@
-"""Tells the workflows of jobs which streams this gateway holds: a few jobs at a time, and again in regular rounds.
+"""Sends the streams of this gateway to the workflows of their jobs: a few jobs at a time, and again in regular rounds.
 
-Clients of a gateway that died come back all at once, and Temporal bears some hundred updates a second: what is more waits here.
-Reports and faults do not pass here, and are never behind it. A `TrainingJob` that was lost and registered again hears of its
-stream and its progress in the next round.
+Clients of a gateway that died come back all at once, and Temporal bears some hundred updates a second: further updates wait here.
+Reports and faults do not pass here, and do not wait. A `TrainingJob` that was lost and registered again receives its stream and
+its progress in the next round.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Attachments:
 
         Raises:
             Rejected: the workflow does not want it.
-            Unavailable: the workflow could not be told in time, or the gateway holds as many streams as it may.
+            Unavailable: the workflow did not answer in time, or the gateway holds as many streams as it may.
         """
         stream = self._streams.open(job_id, uuid.uuid4().hex, client)
         if stream is None:

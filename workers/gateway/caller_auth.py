@@ -93,7 +93,7 @@ class _Known:
     told: float = float("-inf")
     """Time at which the last look-up that was answered began."""
     event: float = float("-inf")
-    """Time of the last event that said on the job that a caller was refused."""
+    """Time of the last event on the job that a caller was refused."""
     problem: str = "the cluster does not answer"
     looking: asyncio.Task[None] | None = None
 
@@ -123,7 +123,7 @@ class Senders:
             peer: as gRPC names it.
 
         Raises:
-            Refused: somebody else calls. Unavailable: the cluster did not answer; try again.
+            Refused: the caller is no pod of the job. Unavailable: the cluster did not answer; try again.
         """
         caller = caller_of(address_of(peer), token)
         try:
@@ -144,7 +144,7 @@ class Senders:
         """Returns the UID of the job of a calling pod that does not know it.
 
         Raises:
-            Refused: the token is good for nothing, or its pod is of no job. Unavailable: nobody could tell; try again.
+            Refused: the token is invalid, or its pod is of no job. Unavailable: the cluster did not answer; try again.
         """
         caller = caller_of(address_of(peer), token)
         if caller.claims is None:

@@ -1,6 +1,6 @@
 """Disconnects the clients of a gateway that cannot reach Temporal, and refuses new ones, so that other gateways serve them.
 
-Orders for a job go to the queue of the gateway that holds its stream, and this one hears of none. Its clients would wait until
+Orders for a job go to the queue of the gateway that holds its stream, and this one receives none. Its clients would wait until
 they give up, while another gateway behind the same address could serve them.
 """
 

@@ -1,6 +1,6 @@
-"""Service `fault.Fault` of the wire contract: tells platforms which faults the nodes of one job, or of all jobs, have.
+"""Service `fault.Fault` of the wire contract: sends platforms the faults of the nodes of one job, or of all jobs.
 
-What is told is what stands in the jobs' states. A node without a registered job has no fault here.
+The faults are those in the jobs' states. A node without a registered job has no fault here.
 """
 
 import logging
@@ -65,7 +65,10 @@ class FaultService(fault_pb2_grpc.FaultServicer):
         return wire.Status(code=OK, info="register success")
 
     def _has_room(self, key: tuple[str, str]) -> bool:
-        """Returns whether a client may register. The oldest one without a stream makes room: nothing reports that it is gone."""
+        """Returns whether a client may register. If there are too many, removes the oldest one without a stream.
+
+        Nothing reports that such a client is gone.
+        """
         if key in self._registered or len(self._registered) < MOST:
             return True
         idle = next((name for name, stream in self._registered.items() if stream is None), None)

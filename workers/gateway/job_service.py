@@ -1,6 +1,6 @@
-"""Service `job.Job` of the wire contract: tells platforms which jobs exist and what state they are in.
+"""Service `job.Job` of the wire contract: sends platforms the jobs and their states.
 
-What is told is what stands in the jobs' states. No rank table does: `HcclJson` is empty, as ClusterD leaves it for large jobs.
+The messages have no rank table: `HcclJson` is empty, as ClusterD leaves it for large jobs.
 """
 
 import logging

@@ -186,12 +186,12 @@ class Jobs:
     async def report_faults(
         self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None, report_id: str
     ) -> Receipt:
-        """Sends faults to the job's workflow. The sender tells nobody else, and training may have stopped.
+        """Sends faults to the job's workflow. The sender reports them only here, and training may have stopped.
 
         Args:
             report_id: as of `report`.
-            attach: tells of the job's stream, which is here, so that a workflow that does not run was lost, and will be
-                registered again; None: it is not here.
+            attach: sends the attachment of the job's stream, which is here. A workflow that does not run was then lost, and
+                will be registered again. None: the stream is not here.
 
         Raises:
             Rejected: with the workflow's reason, or `job.unknown`.

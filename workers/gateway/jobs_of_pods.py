@@ -48,7 +48,7 @@ class JobsOfPods:
         """Returns the UID of the job of a pod.
 
         Raises:
-            Refused: it has none. Unavailable: nobody could tell.
+            Refused: it has none. Unavailable: the cluster did not answer.
         """
         found = self._found.get(claims.pod)
         if found is None or found.until < _now():

@@ -125,7 +125,7 @@ async def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[E
 
 
 async def _problem(kept: Kept, envelope: Envelope, fault: PublicFault) -> str:
-    """Stores a fault. Returns why there is no room for it; empty: it is stored."""
+    """Stores a fault. Returns why it cannot be stored; empty: it is stored."""
     try:
         await kept.faults.tell(envelope, fault)
     except BadInput as error:

@@ -1,7 +1,7 @@
 """Answers `Init` and `Register` from the state of the job's workflow; the gateway stores no introductions.
 
 What a gateway has learnt of a job is cached for a moment, since a client makes three calls in a row. A client that reaches
-another gateway between two of its calls is told that it is unknown, and begins again, as the contract says.
+another gateway between two of its calls is refused as unknown, and begins again, as the contract demands.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class Introductions:
         return contact
 
     async def trace(self, job_id: str) -> Trace | None:
-        """Returns the tracing settings of a job; None: nobody has set any, or the workflow does not answer."""
+        """Returns the tracing settings of a job; None: it has none, or the workflow does not answer."""
         try:
             async with self._questions.place(job_id):
                 return (await self._jobs.contact(job_id)).trace

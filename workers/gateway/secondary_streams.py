@@ -81,7 +81,7 @@ class SideStreams:
                 held.end(self._over)
             try:
                 await context.send_initial_metadata(())
-                if now and (message := await now()) and held.outbox.empty():  # else something newer was told meanwhile
+                if now and (message := await now()) and held.outbox.empty():  # else a newer message waits
                     await context.write(message)
                 await held.serve(context)
             finally:

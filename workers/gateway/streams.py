@@ -129,7 +129,7 @@ class Streams:
         self._slots: list[set[Stream]] = [set() for _ in range(SLOTS)]
         self._opened = 0
         self.wanted: set[str] = set()
-        """Jobs without a stream here for which a recovery waits: an order came, or the job's workflow said so."""
+        """Jobs without a stream here for which a recovery waits: an order arrived, or the job's workflow reports one."""
 
     def open(self, job_id: str, session: str, client: str = "") -> Stream | None:
         """Opens a stream for a job; an older one is ended. Returns None if the gateway is full."""
@@ -177,7 +177,7 @@ class Streams:
         """Sends an order on its job's stream and waits until it is written.
 
         Args:
-            recovery: workflow id of who gives it, and gets the reports that answer it.
+            recovery: id of the workflow that sends the order, and receives the reports that answer it.
 
         Raises:
             NotAttached: the job's stream is not here, or broke.

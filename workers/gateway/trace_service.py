@@ -1,6 +1,6 @@
 """Service `TrainingDataTrace` of the wire contract: platforms configure what a job's ranks measure of themselves.
 
-The job's workflow keeps the switch, and tells it on the stream on which the job's manager waits for it.
+The job's workflow keeps the switch, and sends it on the stream on which the job's manager waits for it.
 """
 
 import asyncio

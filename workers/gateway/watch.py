@@ -39,7 +39,7 @@ LINGERS = 60.0
 """Seconds for which all jobs are still watched after the last subscriber has left, so that the next one is answered at once."""
 
 PATIENCE = 60.0
-"""Seconds within which the state of all jobs has to be known; callers that wait longer are told to retry."""
+"""Seconds within which the state of all jobs has to be known; callers that wait longer have to retry."""
 
 ALL = ""
 """Value in place of a job's id: all jobs."""
@@ -90,7 +90,7 @@ class Subscriber:
         """Writes to the client, which may not read.
 
         Raises:
-            Ended: meanwhile the gateway ended the stream. What it says then waits behind the message.
+            Ended: meanwhile the gateway ended the stream. The status of its end follows the message.
         """
         writing, ended = asyncio.ensure_future(context.write(message)), asyncio.ensure_future(self._is_ended.wait())
         writing.add_done_callback(lambda written: written.cancelled() or written.exception())
@@ -130,7 +130,7 @@ class Watch:
         self._is_wanted, self._is_whole = asyncio.Event(), asyncio.Event()
         self._over = ""
 
-    # ---- who hears of it
+    # ---- subscribers
 
     @asynccontextmanager
     async def subscribed(self, job_id: str) -> AsyncIterator[Subscriber]:
@@ -200,7 +200,7 @@ class Watch:
     # ---- its work
 
     async def keep(self) -> None:
-        """Queries the jobs in rounds while somebody is subscribed, until it is cancelled."""
+        """Queries the jobs in rounds while there are subscribers, until it is cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._regularly(self._round))
             both.create_task(self._regularly(lambda: self._ask(self._mute)))

@@ -117,7 +117,7 @@ class Reconciler:
         return 0.0 if watcher_updates.is_urgent(news, self.acknowledged) else GROWING
 
     def _spacing(self) -> float:
-        """Returns the seconds between two updates regardless of their content; 0: the history has room for more."""
+        """Returns the seconds between two updates regardless of their content; 0: more events fit into the history."""
         while self._sizes and self._sizes[0][0] <= _now() - AN_HOUR:
             self._sizes.popleft()
         if len(self._sizes) >= MOST or sum(size for _, size in self._sizes) >= PLENTY:
