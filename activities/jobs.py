@@ -42,7 +42,7 @@ class JobActivities:
         """Returns the id of a job that is given by its id or, if it is unique, by its name.
 
         Raises:
-            `job.unknown`, which no retry mends.
+            `job.unknown`, which is not retryable.
         """
         async with heartbeating():
             if await self._lives(job):
@@ -100,8 +100,8 @@ class JobActivities:
     async def links_now(self, job_id: str) -> tuple[OnBackup, ...]:
         """Returns which ranks the job's workflow knows to be on their backup links.
 
-        Raises: `job.unknown`, which no retry mends; `service.unavailable` while the job does not know how the recovery ended that
-        ran when its workflow was lost, as that may have moved links.
+        Raises: `job.unknown`, which is not retryable; `service.unavailable` while a recovery that outlived the job's workflow has
+        an unknown result, as it may have moved links.
         """
         handle = self._client.get_workflow_handle(job_workflow(job_id))
         async with heartbeating():
@@ -125,10 +125,10 @@ class JobActivities:
 
     @activity.defn
     async def hold_request(self, asked: AskRequest) -> Verdict:
-        """Asks the job's workflow to run a mode, and waits for its verdict, which may take hours. Repeated after the death of a
-        worker, it finds the same request again.
+        """Asks the job's workflow to run a mode, and waits for its verdict, which may take hours. A retry after the death of a
+        worker finds the same request again.
 
-        Raises: `job.unknown`, `job.busy`, `request.invalid`, `request.refused`, none of which a retry mends.
+        Raises: `job.unknown`, `job.busy`, `request.invalid`, `request.refused`, none of which is retryable.
         """
         handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
         async with heartbeating():
@@ -151,7 +151,7 @@ class JobActivities:
 
     @activity.defn
     async def withdraw_request(self, asked: WithdrawRequest) -> None:
-        """Tells the job's workflow that a request is withdrawn. Does nothing if the workflow has ended."""
+        """Withdraws a request at the job's workflow. Does nothing if the workflow has ended."""
         async with heartbeating():
             try:
                 handle = self._client.get_workflow_handle(job_workflow(asked.job_id))

@@ -23,9 +23,9 @@ class MakingAnew:
     """Wait for all ranks at once, so that a late pod does not delay the others."""
 
     LEAVES = 20.0
-    """Seconds that a pod gets to leave after it was told to.
+    """Seconds that a pod gets to leave after the order to exit.
 
-    Its agent is told up to five times, 3 s apart: a late order would end the new pod. Source: TaskD.
+    Its agent gets that order up to five times, 3 s apart: a late one would end the new pod. Source: TaskD.
     """
 
     DELETED_BY_OTHERS = 2.0

@@ -143,7 +143,7 @@ class PodActivities:
     @activity.defn
     async def make_anew(self, request: RecreationRequest) -> Recreation:
         """Waits until each of these pod ranks has another pod with a node, which the job's controller creates by itself, or the
-        deadline. Deletes old pods that have ended, or that were not told to leave."""
+        deadline. Deletes old pods that have ended, or that were not ordered to leave."""
         with translating_errors():
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))

@@ -115,7 +115,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Change:
-    """Event of a watch: ADDED, MODIFIED or DELETED; also BOOKMARK, where the method says so."""
+    """Event of a watch: ADDED, MODIFIED or DELETED; also BOOKMARK, from methods that document it."""
 
     type: str
     object: Object

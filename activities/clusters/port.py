@@ -112,7 +112,7 @@ class Cluster(Protocol):
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         """Ensures a clone of `old` with its rank, marked as backup, which is neither on these nodes nor on that of the old pod.
 
-        `name` is a wish: if another component creates the pod, it chooses the name. A standby on an allowed node takes the rank
+        `name` is a proposal: another component that creates the pod chooses the name. A standby on an allowed node takes the rank
         instead of a new pod; its annotation `rekindle.io/taken-as` then has the name that the new pod would have had.
         """
         ...

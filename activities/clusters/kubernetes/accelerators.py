@@ -30,5 +30,5 @@ def count(amounts: dict[str, Any]) -> int:
 
 @cache
 def is_accelerator(resource: str) -> bool:
-    """Tells whether a resource of this name is an accelerator, by the list above or by the setting `accelerators`."""
+    """Returns whether a resource of this name is an accelerator, by the list above or by the setting `accelerators`."""
     return any(is_like(resource, pattern) for pattern in (*KNOWN, *read_settings().accelerators))

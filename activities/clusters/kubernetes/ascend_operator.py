@@ -344,7 +344,7 @@ def pod_group(job: Workload) -> str:
 
 
 def _acts(group: Object) -> bool:
-    """Returns whether Volcano currently deletes pods of this job at all. Source: Volcano plugin."""
+    """Returns whether Volcano currently deletes any pods of this job. Source: Volcano plugin."""
     configured = _labels(group).get(FAULT_SCHEDULING) in ("force", "grace") and PLATFORM_DECIDES not in _annotations(group)
     return configured and group.get("status", {}).get("phase") in ("Running", "Unknown")
 

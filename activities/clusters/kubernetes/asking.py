@@ -98,7 +98,7 @@ def _probe(pod: Object) -> Object:
 def _has_room_later(words: str) -> bool:
     """Returns whether a quota refuses a pod only because the pod that it is modelled on still counts.
 
-    A quota that is already exceeded has no room for all pods of the job.
+    All pods of the job do not fit into a quota that is already exceeded.
     """
     found = QUOTA.search(words)
     if not found:

@@ -45,7 +45,7 @@ class Claims:
     def __init__(self, api: Api, namespace: str, identify: Identify, lasts: float = LASTS) -> None:
         """Args:
         namespace: of this installation, where its Lease is.
-        identify: tells in which Temporal namespace the jobs' workflows live; waits until that is known.
+        identify: returns the Temporal namespace of the jobs' workflows; waits until that is known.
         lasts: seconds without a renewal after which another installation counts as gone.
         """
         self._api, self._namespace, self._identify, self._lasts = api, namespace, identify, lasts

@@ -32,7 +32,7 @@ LONGEST = 120
 
 
 def queue_of(job: Workload) -> str:
-    """Describes in words who decides when the job's pods run; empty: the job's own controller, which follows our requests."""
+    """Describes the component that decides when the job's pods run; empty: the job's controller, which follows our requests."""
     spec = job.object["spec"]
     manager = str(spec.get("managedBy") or spec.get("runPolicy", {}).get("managedBy") or "")
     if manager and manager != job.kind.own_manager:

@@ -1,7 +1,8 @@
 """Describes a kind of training job on Kubernetes, and one job of it. The table of kinds is `kinds/__init__.py`.
 
-A kind is a row: where its objects are, which pods are theirs, what its object says, and its two strategies: how the whole job is
-restarted, and who counts its pods. Code that serves jobs asks the row; no other module knows a kind by its name.
+A kind is a row: the path of its objects, the label of their pods, and the functions that read an object. It has two strategies:
+`restart` for the whole job, and `count` for the place of a backup. Code that serves jobs asks the row; no other module knows a
+kind by its name.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -240,9 +241,9 @@ class Kind:
     """True if jobs of this kind are managed without a label that asks for it."""
 
     has_object: bool = True
-    """True if the job has an object of its own.
+    """True if the job has an object.
 
-    What is created for the job can be owned by that object and is deleted with it.
+    Objects that are created for the job can be owned by it, and are deleted with it.
     """
 
     own_manager: str = ""

@@ -32,7 +32,7 @@ ROLE_FIELDS = {
     keys.ENV_POD_ROLE: f"metadata.annotations['{keys.POD_TYPE}']",
     keys.ENV_POD_RANK: f"metadata.annotations['{keys.RANK_INDEX}']",
 }
-"""Field paths of the environment variables that tell a pod its role and its rank, by variable."""
+"""Field paths of environment variables with the pod's role and rank, by variable."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

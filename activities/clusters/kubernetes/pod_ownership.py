@@ -1,7 +1,7 @@
 """Strategies for how a backup takes the place of a pod, depending on which controller counts the pods of the job.
 
-A controller that counts pods by their labels is told in two patches who holds a rank: the old pod is released and the backup
-takes its place, in the order after which the controller leaves no pod too many.
+For a controller that counts pods by their labels, two patches move a rank: one releases the old pod, one puts the backup in its
+place. Their order depends on the controller: it must leave no pod too many.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -246,7 +246,7 @@ class Reader:
         return [part.checked() for part in parts if await self._top(job.namespace, part.reference) == job.uid]
 
     async def managers(self, job: Workload) -> list[Object]:
-        """Returns the pods of the training side's manager that have a controller of their own."""
+        """Returns the pods of the training side's manager that have a separate controller."""
         return (await self._api.list(_pods_path(job), labelSelector=f"{MANAGER_OF}={job.name}")).items
 
     async def job_of_pod(self, namespace: str, name: str, uid: str) -> str:

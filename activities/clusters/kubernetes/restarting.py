@@ -25,7 +25,7 @@ SAYS_WHY = 2.0
 class ByOurHand:
     """Base strategy, in which we delete the pods.
 
-    A kind's own strategy says what comes before that, and who creates the pods again.
+    The subclass of a kind defines what comes before that, and how the pods are recreated.
     """
 
     @property

@@ -15,7 +15,7 @@ async def pod_of_token(api: Api, token: str) -> str:
     """Returns the UID of the existing pod that the token is bound to.
 
     Raises:
-        Refused: the token is invalid, or not for us. ClusterUnavailable: the server cannot tell.
+        Refused: the token is invalid, or not for us. ClusterUnavailable: the server cannot check it.
     """
     body = {
         "apiVersion": "authentication.k8s.io/v1",

@@ -89,7 +89,7 @@ class Watch:
     def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse, rules: Rules) -> None:
         """Args:
         refuse: receives objects whose content is invalid.
-        rules: which labels and annotations of nodes are kept, and who else is heard on nodes.
+        rules: which labels and annotations of nodes are kept, and which components report about nodes.
         """
         self._claims = reader.claims
         self._rules, self._said = rules, SaidOfNodes(rules)
@@ -146,7 +146,7 @@ class Watch:
                     await self._until_installed(stream)
                 async for change in self._api.watch(stream.path, since, **stream.query):
                     await queue.put((stream, change))
-            except Exception as error:  # noqa: BLE001  (whatever it is, the one who reads should meet it)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the reader of the queue raises it)
                 await queue.put(error)
 
         async def claim() -> None:

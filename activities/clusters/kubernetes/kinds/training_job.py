@@ -29,7 +29,7 @@ FIELDS = {
     **ROLE_FIELDS,
     keys.ENV_GENERATION: f"metadata.labels['{keys.GENERATION}']",
 }
-"""Field paths of the environment variables that tell a pod about itself, by variable."""
+"""Field paths of environment variables with facts about the pod, by variable."""
 
 TOKEN_VOLUME = "rekindle-token"
 
