@@ -41,7 +41,7 @@ def parse() -> argparse.Namespace:
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Serves until the process is told to stop."""
+    """Serves until a signal stops the process."""
     directory = options.state_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     binaries = await asyncio.to_thread(control_plane_binaries, _progress)

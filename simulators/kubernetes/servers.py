@@ -154,7 +154,7 @@ class Servers:
                     pass
                 await asyncio.sleep(0.1)  # no event says when it listens
 
-    # ---- what they are told
+    # ---- flags and files
 
     async def _emulation(self) -> list[str]:
         """Returns the flag for the oldest version that the servers can emulate; empty: programs before 1.31 cannot."""

@@ -25,7 +25,7 @@ logger = logging.getLogger("cluster")
 
 
 async def main(options: Options, networks: Networks | None) -> None:
-    """Serves until the process is told to stop; a second signal stops it at once.
+    """Serves until a signal stops the process; a second signal stops it at once.
 
     Raises:
         BadInput: the socket's path is too long.

@@ -1,6 +1,6 @@
 """Kills the processes that the pods of a local cluster left behind, when the cluster has ended for any reason.
 
-Started by the cluster as a file of its own with `-I`, so that it needs nothing but the standard library:
+Started by the cluster as a separate file with `-I`, so that it needs nothing but the standard library:
 `guardian.py NAME=VALUE` waits for the end of its stdin, then kills every process that carries this variable in its environment.
 """
 

@@ -1,4 +1,4 @@
-"""Nodes with networks of their own (`--links`): each is a network namespace with a management interface and two links.
+"""Nodes with their own networks (`--links`): each is a network namespace with a management interface and two links.
 
     machine ── relay ── 10.77.0.1 (the cluster's own namespace: managers, and the way to the gateway)
                             │

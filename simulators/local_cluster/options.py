@@ -18,7 +18,7 @@ class Options:
     accelerators_per_node: int
     gateway_host: str
     gateway_port: int
-    """Address at which the gateway listens. Pods connect to it unless nodes have networks of their own."""
+    """Address at which the gateway listens. Pods connect to it unless nodes have their own networks."""
 
     links: bool = False
     """True if each node has its own network with two links."""

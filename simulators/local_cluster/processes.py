@@ -25,7 +25,7 @@ ENV_CLUSTER = "REKINDLE_CLUSTER"
 """Environment variable that names the local cluster of a process; the guardian finds processes by it."""
 
 NICE = 10
-"""Nice value of pods, so that they yield to the control plane, which has machines of its own on a real cluster."""
+"""Nice value of pods, so that they yield to the control plane, which has its own machines on a real cluster."""
 
 SWEEP_AGAIN = 0.002
 """Seconds between two scans for processes that a pod left behind; killed processes need a moment to vanish."""

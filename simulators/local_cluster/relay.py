@@ -1,6 +1,6 @@
 """Relay from the cluster's network to the gateway: the only connection to the outside.
 
-Started by the cluster as a file of its own with `-I`, before the cluster leaves the machine's network. `relay.py HOST PORT` waits
+Started by the cluster as a separate file with `-I`, before the cluster leaves the machine's network. `relay.py HOST PORT` waits
 on its stdin, a socket, for the listening socket that belongs to the cluster's network. It ends when the cluster ends.
 """
 

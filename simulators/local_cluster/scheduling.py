@@ -78,7 +78,7 @@ def in_the_way(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[P
 
 
 def _way(pod: Pod, job: JobObject, node: Node, placed: Sequence[Pod]) -> list[Pod] | None:
-    """Returns the standbys of this node whose end makes room for the pod; None: there is no room even then."""
+    """Returns the standbys of this node that must end for the pod; None: the pod does not fit even then."""
     here = [other for other in placed if other.spec.node_name == node.metadata.name]
     standbys = [other for other in here if is_standby(other)]
     used, way = sum(other.spec.accelerators for other in here), list[Pod]()
