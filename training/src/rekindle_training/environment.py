@@ -17,7 +17,7 @@ class EnvironmentIncomplete(RuntimeError):
 
 
 def has_launcher(source: Mapping[str, str] = os.environ) -> bool:
-    """Tells whether `rekindle-train` started this process."""
+    """Returns whether `rekindle-train` started this process."""
     return bool(source.get(names.LAUNCHER))
 
 

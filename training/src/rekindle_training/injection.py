@@ -38,7 +38,7 @@ class InjectionInvalid(ValueError):
 
 @dataclass(frozen=True)
 class StepFault:
-    """Strikes a rank once, at a place in a turn of its loop."""
+    """Fault of a rank, which occurs once, at a place in a turn of its loop."""
 
     rank: int
     step: int
@@ -67,7 +67,7 @@ class Injection:
     Only as long as nothing was recovered before.
     """
     rank_fails_switching: bool = False
-    """True if the process of rank 0 is to be killed when all ranks are told to connect over other links.
+    """True if the process of rank 0 is to be killed when all ranks are ordered to connect over other links.
 
     Only as long as nothing was recovered before.
     """

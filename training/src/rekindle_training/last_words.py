@@ -45,7 +45,7 @@ def _shortened(error: BaseException, trace: TracebackType | None) -> tuple[BaseE
 
 
 def _tell(words: str) -> None:
-    """Returns when the manager has heard it."""
+    """Returns when the manager has received the words."""
     import grpc
 
     from rekindle_training import wire

@@ -39,7 +39,7 @@ class _UnlessConfigured(_Lines):
 
 
 def say(text: str) -> None:
-    """Writes lines to standard error in one call, beginning with a line of their own where that is a terminal."""
+    """Writes lines to standard error in one call. On a terminal they replace its current line."""
     stream = sys.stderr
     if stream is None:
         return

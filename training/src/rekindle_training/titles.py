@@ -1,7 +1,7 @@
-"""Command lines of the pod's processes, by which `ps` tells them apart: `rekindle-train: rank 3 train.py`.
+"""Command lines of the pod's processes, by which `ps` shows their roles: `rekindle-train: rank 3 train.py`.
 
-A process shows what stands where the kernel put its command line. That memory is its own to write; how much there is was decided
-when the program was started, and forked processes have a copy.
+`ps` reads the memory where the kernel put the command line. The process may overwrite that memory. Its size was decided when the
+program was started, and forked processes have a copy.
 """
 
 import contextlib

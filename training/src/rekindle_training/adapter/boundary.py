@@ -449,7 +449,7 @@ def _copied(tensor: torch.Tensor, *, counts: bool) -> _Buffer:
 
 
 def _is_written_uncounted(buffer: _Buffer) -> bool:
-    """Tells whether a buffer differs from its copy although its change counter does not."""
+    """Returns whether a buffer differs from its copy although its change counter does not."""
     return buffer.tensor._version == buffer.version and leaf_digest(buffer.tensor) != leaf_digest(buffer.content)
 
 

@@ -80,7 +80,7 @@ class Carried:
         """Notes the line of the update. Called when a step has all its gradients.
 
         Args:
-            at_end: True if the step has no update of its own, and its scope ends.
+            at_end: True if the step has no update, and its scope ends.
         """
         if self._code is None or at_end or self._updates_at < math.inf:
             return
@@ -176,7 +176,7 @@ class Carried:
                 yield from ((name, target.lineno) for name in assigned(target))
 
     def _is_restored_source(self, source: ast.expr, names: Names) -> bool:
-        """Tells whether an expression names something that the session restores, or a loader: those are looked at elsewhere."""
+        """Returns whether an expression names something that the session restores, or a loader: those are looked at elsewhere."""
         parts = (names.value(part) for part in ast.walk(source) if isinstance(part, ast.Name | ast.Attribute))
         return any(iterators.is_restored(one, self._is_data) for one in parts if one is not None)
 
@@ -191,17 +191,17 @@ class Carried:
         return _value(holders[-1])
 
     def _is_state(self, thing: object) -> bool:
-        """Tells whether a session puts back what this has: something that was given to it, or the session itself."""
+        """Returns whether a session restores the object's content: something that was given to it, or the session itself."""
         return id(thing) in self._known and not issubclass(type(thing), torch.nn.Module)
 
     def _is_data(self, thing: object) -> bool:
-        """Tells whether it was given to the session as something else than what is trained."""
+        """Returns whether an object was given to the session, and is not trained."""
         return id(thing) in self._known and not issubclass(type(thing), _TRAINED)
 
     def _is_given(self, thing: object) -> bool:
-        """Tells whether it was given to the session, or is of a kind that is, or a collection of such.
+        """Returns whether an object was given to the session, or is of a kind that is, or a collection of such.
 
-        Asks the object's type: others answer `__class__` with code of their own, such as a warning.
+        Reads the object's type, since `__class__` may execute code of the object, which may warn.
         """
         kind = type(thing)
         if issubclass(kind, list | tuple):

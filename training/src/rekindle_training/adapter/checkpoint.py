@@ -66,7 +66,7 @@ class CheckpointStore(Protocol):
 class Checkpoints:
     """Checkpoints of one job, as one rank uses them: a `CheckpointStore`."""
 
-    def __init__(  # noqa: PLR0913  # who writes what where
+    def __init__(  # noqa: PLR0913  # place and content of checkpoints
         self,
         job_dir: Path | None,
         rank: int,
@@ -77,7 +77,7 @@ class Checkpoints:
     ) -> None:
         """Args:
         launcher_memory: where a rank leaves what it has read for itself, should it end before its first step.
-        declared: the ranks that have the same state as this one, where the tensors do not tell; None: they do.
+        declared: the ranks that have the same state as this one; None: the tensors show it.
         """
         self._folder = (job_dir or Path.cwd()) / "checkpoints"
         self._rank, self._world_size = rank, world_size
@@ -259,7 +259,7 @@ class _Writer(dcp.FileSystemWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         try:
             return super().write_data(plan, planner)
-        except Exception as error:  # noqa: BLE001  # another rank hears of it, whatever it is
+        except Exception as error:  # noqa: BLE001  # another rank receives it, whatever it is
             raise RuntimeError(cause_in_words(error)) from None
 
 

@@ -71,7 +71,7 @@ _LOSSES = (dist.DistError, GivenUp, LineLost, RankLeft)
 
 
 def is_loss(error: BaseException) -> bool:
-    """Returns whether an error says that a collective lost another rank. Gloo's errors have no type of their own."""
+    """Returns whether an error says that a collective lost another rank. Gloo's errors have no separate type."""
     return isinstance(error, _LOSSES) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
@@ -320,7 +320,7 @@ class Communicator:
                 group._get_backend(device).abort()
 
     def is_loss_now(self, error: BaseException) -> bool:
-        """Tells whether an error says that a rank of this generation was lost. The script may have kept an error of an earlier
+        """Returns whether an error says that a rank of this generation was lost. The script may have kept an error of an earlier
         generation, which has the same words; all connections of this one are whole then."""
         if not is_loss(error) or isinstance(error, _LOSSES):
             return is_loss(error)
@@ -379,7 +379,7 @@ class Communicator:
         takes part in no repair. The group is kept for code after the session, as in a script without one.
 
         Args:
-            together: False: ranks that wait for this one are told at once that it does not come.
+            together: False: the connections are cut, so that ranks that wait for this one fail at once.
         """
         if not together:
             self.cut(self._generation)
@@ -426,7 +426,7 @@ class Communicator:
         def run() -> None:
             try:
                 connected.put(connect())
-            except Exception as error:  # noqa: BLE001  # it is raised by who waits for it
+            except Exception as error:  # noqa: BLE001  # the thread that waits for it raises it
                 connected.put(error)
 
         threading.Thread(target=run, name="rekindle-connects", daemon=True).start()

@@ -35,7 +35,7 @@ class Conditions:
         self._find, self._moving, self._assigned = find, frozenset(moving), assigned
 
     def __call__(self, test: ast.expr) -> bool | None:
-        """Returns whether the condition holds in each turn; None: it cannot be told."""
+        """Returns whether the condition holds in each turn; None: it is not known."""
         try:
             return bool(self._value(test))
         except (_NotKnown, TypeError):

@@ -20,7 +20,7 @@ from rekindle_training.adapter.skeleton import Slot, destinations, put_together,
 BUCKET_BYTES = 32 * 1024 * 1024
 """Minimum bytes of a message of packed tensors, if there are as many."""
 ALONE = 1024 * 1024
-"""Minimum bytes of a tensor that is sent in a message of its own, because packing it would cost more."""
+"""Minimum bytes of a tensor that is sent in a separate message, because packing it would cost more."""
 ALIGNMENT = 16
 """Alignment in bytes of each tensor in a message."""
 
@@ -28,7 +28,7 @@ ALIGNMENT = 16
 def send(state: Any, target: int) -> None:
     skeleton, tensors = taken_apart(state)
     slots = [slot_of(tensor) for tensor in tensors]
-    if any(slot.device != "cpu" for slot in slots):  # the other thread has a stream of its own
+    if any(slot.device != "cpu" for slot in slots):  # the other thread has its own stream
         torch.accelerator.synchronize()
     with ThreadPoolExecutor(1, "digest") as beside:
         expected = beside.submit(digest, state)

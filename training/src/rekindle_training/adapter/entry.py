@@ -32,7 +32,7 @@ def warm() -> None:
     _is_warm = True
     communicator.warm()
     gc.collect()
-    atexit.register(gc.unfreeze)  # who counts at the end what was not freed, as nanobind does, would write it all down
+    atexit.register(gc.unfreeze)  # a library that reports unfreed objects at the end, such as nanobind, would report all
     gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
 
 

@@ -82,7 +82,7 @@ class Site:
     code: CodeType | None = None
     below: "Site | None" = None
     holds: Callable[[ast.expr], bool | None] = never_known
-    """Tells whether a condition is true in each turn; None: it is not known."""
+    """Returns whether a condition is true in each turn; None: it is not known."""
 
 
 def reaching(
@@ -364,7 +364,7 @@ class Flow:
             self.reached |= given | (decides if _says(name, ACTS) else NONE)
 
     def _ends_or_saves(self, call: ast.Call, name: str) -> bool:
-        """Tells whether it is `training.finish()`, or saves something between two epochs."""
+        """Returns whether a call is `training.finish()`, or saves something between two epochs."""
         if name == "finish" and isinstance(call.func, ast.Attribute):
             return type(self._names.value(call.func.value)).__module__.startswith("rekindle_training")
         is_between = self._epochs and (self._site.steps is None or not self._in_steps(call))
@@ -491,7 +491,7 @@ def _add(hot: Hot, more: Mapping[str, Carried]) -> None:
 
 
 def _says(name: str, what: Iterable[str]) -> bool:
-    """Tells whether a word of a function's name begins so; `log` is not in `logits`."""
+    """Returns whether a word of a function's name begins with one of these; `log` is not in `logits`."""
     words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)
     return any(word.lower().startswith(one) and word.lower() not in ("logits", "logit") for word in words for one in what)
 

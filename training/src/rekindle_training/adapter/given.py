@@ -86,7 +86,7 @@ def function(what: str, value: object, given: str) -> None:
         raise TypeError(f"{what}: {_called(value)} is a coroutine function, which is never awaited; {wanted}")
     try:
         signature = inspect.signature(value)
-    except ValueError:  # some builtin functions do not tell theirs
+    except ValueError:  # some builtin functions have none
         return
     try:
         signature.bind(0)

@@ -20,7 +20,7 @@ def value_at(thing: object, name: str) -> Any:
 
 
 def has(thing: object, name: str) -> bool:
-    """Tells whether an object, or its class, has this."""
+    """Returns whether an object, or its class, has this attribute or item."""
     if name.startswith("["):
         return issubclass(type(thing), dict) and dict.__contains__(cast(dict[str, Any], thing), name[2:-2])
     return name in attributes(thing) or _of_class(thing, name, _NOTHING) is not _NOTHING

@@ -17,7 +17,7 @@ from rekindle_training.injection import INJECTED, UPDATED, Injection, StepFault
 from rekindle_training.processor.gate import Gate
 
 
-def arm(  # noqa: PLR0913  # where the rank is, and what tells of its places
+def arm(  # noqa: PLR0913  # position of the rank, and hooks that report it
     trained: Trained, rank: int, job_dir: Path | None, gate: Gate, turn: Callable[[], int], on_done: list[Callable[[], None]]
 ) -> None:
     """Installs the faults of this rank. It costs nothing if there are none.

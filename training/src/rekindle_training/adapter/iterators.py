@@ -16,16 +16,16 @@ _MOST = 64
 
 
 def is_own(thing: object, is_data: Callable[[object], bool]) -> bool:
-    """Tells whether it is an iterator of the script's, which draws from nothing that the session restores.
+    """Returns whether an object is an iterator of the script that draws from nothing that the session restores.
 
     Args:
-        is_data: whether the session restores what something gives.
+        is_data: returns whether the session restores the items of an object.
     """
     return hasattr(type(thing), "__next__") and not is_restored(thing, is_data)
 
 
 def is_restored(thing: object, is_data: Callable[[object], bool], depth: int = _DEEPEST) -> bool:
-    """Tells whether an object is, or an iterator draws from, what the session restores or a library's loader."""
+    """Returns whether an object is, or an iterator draws from, what the session restores or a library's loader."""
     if is_data(thing) or any(_module(kind).startswith(_LOADERS) for kind in type(thing).__mro__) or _is_ours(thing):
         return True
     is_iterator = hasattr(type(thing), "__next__")
@@ -72,7 +72,7 @@ def beside(target: ast.expr, node: ast.expr, value: Callable[[ast.expr], object]
 
 
 def _asks(node: ast.expr, value: Callable[[ast.expr], object]) -> bool:
-    """Tells whether an expression gives steps or epochs of the session: `training.steps(9)`, or a variable that has them."""
+    """Returns whether an expression gives steps or epochs of the session: `training.steps(9)`, or a variable that has them."""
     if isinstance(node, ast.Call):
         is_ours = isinstance(node.func, ast.Attribute) and _is_ours(value(node.func.value))
         return is_ours or any(_asks(one, value) for one in node.args)
@@ -80,7 +80,7 @@ def _asks(node: ast.expr, value: Callable[[ast.expr], object]) -> bool:
 
 
 def _is_ours(thing: object) -> bool:
-    """Tells whether it is of this package."""
+    """Returns whether an object is of this package."""
     module = _globals(thing).get("__name__", "") if isinstance(thing, GeneratorType) else type(thing).__module__
     return f"{module}.".startswith("rekindle_training.")
 

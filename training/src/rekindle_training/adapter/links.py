@@ -29,7 +29,7 @@ class Links:
         """
         self._names, self._memory, self._accelerator = interface_names, memory, accelerator
         self.function: Callable[[bool], None] | None = None
-        """Function of the script that switches links by a call of its own library. None: there is none."""
+        """Function of the script that switches links by a call of the script's library. None: there is none."""
         self._called = False
         remembered = memory is not None and os.pread(memory, 1, END) == b"\1"
         self.on_backup = remembered or self._cannot_begin_on_the_first()

@@ -24,7 +24,7 @@ _COMMON = re.compile(rf"(rank-\d+\.)?{COMMON}")
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the state dicts of a checkpoint, with whole tensors in the host's memory.
 
-    A checkpoint is read by `pickle`: load none that somebody else may have written.
+    A checkpoint is read by `pickle`: load none from an untrusted source.
 
     Args:
         path: a checkpoint; or a folder of checkpoints, or that of a job, of which the newest is read.

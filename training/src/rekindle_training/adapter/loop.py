@@ -91,7 +91,7 @@ class Training:
     def on_rebuild(self, callback: Callable[[], None]) -> None:
         """Registers a function that is called after each rebuild of the default process group.
 
-        It is for code that keeps groups of its own. If the function asks for a group by the same call as before, it gets the
+        It is for code that keeps its own groups. If the function asks for a group by the same call as before, it gets the
         new group.
         """
         self._membership.callbacks.append(callback)

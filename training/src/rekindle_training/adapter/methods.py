@@ -42,7 +42,7 @@ class FunctionsBelow:
 
 
 def _outside(names: Iterable[str], callee: Callee, parameters: Mapping[str, str], function: str) -> Iterable[str]:
-    """Yields what names of a function are called by who calls it."""
+    """Yields the names of a function as its caller names them."""
     for name in names:
         root, dot, rest = name.partition(".")
         if root in callee.code.co_varnames:
@@ -67,7 +67,7 @@ def property_reads(thing: object, attribute: str, name: str) -> Iterable[str]:
 
 
 def is_beside(thing: object, attribute: str) -> bool:
-    """Tells whether an attribute of a module is nothing that its forward pass reads, such as the list of losses of a trainer."""
+    """Returns whether the forward pass of a module does not read this attribute, such as the list of losses of a trainer."""
     kind = type(thing)
     if not issubclass(kind, torch.nn.Module) or attribute not in held.attributes(thing):
         return False
@@ -101,6 +101,6 @@ def _uses(callee: Callee, depth: int) -> Uses:
 
 
 def _known_outside(names: Iterable[str], callee: Callee) -> Sequence[str]:
-    """Returns names that are known outside of a function: parts of parameters, and what are none of its own variables."""
+    """Returns names that are known outside of a function: parts of parameters, and names that are not its variables."""
     own = {*callee.code.co_varnames} - {*callee.parameters}
     return [name for name in names if name.partition(".")[0] not in own]

@@ -52,7 +52,7 @@ class Names:
             }
 
     def is_trained(self, node: ast.expr) -> bool:
-        """Tells whether an expression names what was given to the session, or a part of it."""
+        """Returns whether an expression names what was given to the session, or a part of it."""
         if isinstance(node, ast.List | ast.Tuple):
             return any(map(self.is_trained, node.elts))
         while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
@@ -87,7 +87,7 @@ class Names:
         return self.resolve(name) if name else None
 
     def can_change(self, function: ast.expr, inputs: Iterable[ast.expr]) -> bool:
-        """Tells whether it is a function of the script's that is given a part of what is trained, or finds one by its name."""
+        """Returns whether a function of the script receives a part of what is trained, or finds one by its name."""
         called, holder = self.function(function)
         if not isinstance(called, FunctionType) or (called.__module__ or "").split(".")[0] == "torch" or self._known(holder):
             return False

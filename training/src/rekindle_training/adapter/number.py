@@ -1,7 +1,7 @@
 """Numbers of steps and epochs, which every file has as plain integers.
 
 `pickle` and `copy` ask `__reduce__`. `torch.load` calls no function that it does not know, and PyYAML writes no type that it does
-not know: so `torch.save` is given another pickle module by default, and PyYAML is told these types.
+not know: so `torch.save` gets another pickle module by default, and PyYAML gets a representer for these types.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def _tell_yaml(kind: type[Number]) -> None:
 
 
 def _tell_torch() -> None:
-    """Changes a default of the function, and not the function: other modules have it under names of their own."""
+    """Changes a default of `torch.save`, and not the function, which other modules may have imported under other names."""
     ours = SimpleNamespace(**{**vars(pickle), "Pickler": _Pickler})
     defaults = torch.serialization.save.__defaults__ or ()
     torch.serialization.save.__defaults__ = tuple(ours if value is pickle else value for value in defaults)

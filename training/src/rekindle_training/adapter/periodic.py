@@ -96,7 +96,7 @@ class Periodic:
         return max(min(math.ceil(seconds / seconds_per_step), self._every), 1)
 
     def _is_put_off(self, step: int, wait: int) -> bool:
-        """Tells whether some rank wants to wait. All ranks then wait for the largest number of steps."""
+        """Returns whether any rank requests to wait. All ranks then wait for the largest number of steps."""
         said: list[tuple[int, str]] = [(0, "")] * dist.get_world_size()
         dist.all_gather_object(said, (wait, self._reason))
         if not (longest := max(steps for steps, _ in said)):

@@ -1,4 +1,4 @@
-"""Position of the script, as seen from the session, and the collectives of its own that it may make there.
+"""Position of the script, as seen from the session, and the collectives that the script may make there.
 
 A collective that a recovery cannot repeat is refused when the script first makes it, with its line, and not at the first fault.
 Collectives are noticed in torch's functions that pass them to a process group. Wrappers such as DistributedDataParallel call

@@ -24,7 +24,7 @@ class Place(int):
 
 
 def never_known(_test: ast.expr) -> None:
-    """Tells of no condition whether it is the same in each turn."""
+    """Returns None for each condition: it is not known whether it is the same in each turn."""
 
 
 class Uses(NamedTuple):
@@ -297,7 +297,7 @@ def mutated_by(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def is_memory(name: str, code: ast.AST) -> bool:
-    """Tells whether code only computes what it misses: `if key not in name: name[key] = ...`, `if name is None: name = ...`."""
+    """Returns whether code only caches a value: `if key not in name: name[key] = ...`, `if name is None: name = ...`."""
     fills = {id(node) for one in ast.walk(code) if isinstance(one, ast.If) for node in _fills(name, one)}
     changes = [node for node in walk(code) if name in changed_by([node])]
     return bool(changes) and all(id(node) in fills for node in changes)

@@ -1,6 +1,6 @@
-"""The user's side of it all: `with session(model, optimizer) as training: for step in training.steps(total): ...`.
+"""Interface for scripts: `with session(model, optimizer) as training: for step in training.steps(total): ...`.
 
-A backup process enters the same session, waits there until it is told to take over, and then enters the loop at the right step.
+A backup process enters the same session, waits there for the order to take over, and then enters the loop at the right step.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -53,9 +53,9 @@ def session(  # noqa: PLR0913  # what is trained, and how
         unique_shards: Shards may be held by one rank alone; where such a rank is lost all begin again at the last checkpoint.
         replicas: The ranks that have the same state as this one, itself among them. Needed if tensors do not show that, as for an
             optimizer that spreads its state over ranks without DTensors. By default all, or as the model's DTensors show.
-        after_update: Function in which ranks tell each other of the update that each has done, such as the new parameters of its
+        after_update: Function in which ranks send each other the update that each has done, such as the new parameters of its
             shard. Called at the end of each `with step:` and after each rebuild; a second call changes nothing.
-        switch_link: Function for a communication library that moves from one link to another by a call of its own. It is called
+        switch_link: Function for a communication library that has its own call to move from one link to another. It is called
             with True for the backup link, with False for the first one, on the ranks that are to move, at a step boundary. It is
             also called after each rebuild, on a rank that is on its backup link. It raises if it cannot switch. A second
             call changes nothing. Without it the groups are made again on another interface.

@@ -96,7 +96,7 @@ class SharedVote:
             self._ring(self._spoken)
 
     def gathered(self, vote: int, word: int) -> Ballot:
-        """Waits until all ranks of the pod have spoken. `word` is what this rank has said.
+        """Waits until all ranks of the pod have written their words. `word` is that of this rank.
 
         Raises:
             RankLeft: one of them does not come any more, or `leave` was called.

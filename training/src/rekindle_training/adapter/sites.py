@@ -28,7 +28,7 @@ class Frame:
     """Line at which the session was entered; 0: it was entered in another frame."""
 
     def has(self, name: str) -> bool:
-        """Tells whether a variable, or an attribute of one, has a value."""
+        """Returns whether a variable, or an attribute of one, has a value."""
         holder, _, attribute = name.rpartition(".")
         return held.has(self.find(holder), attribute) if holder else self.is_there(name)
 
@@ -37,7 +37,7 @@ class Frame:
         return Path(self.code.co_filename).name
 
     def is_restored(self, name: str, line: int, is_state: Callable[[object], bool]) -> bool:
-        """Tells whether a variable is assigned between the session and a line from something that the session restores."""
+        """Returns whether a variable is assigned between the session and a line from something that the session restores."""
         nodes = (node for statement in self.site.body for node in ast.walk(statement))
         found = [
             node
@@ -49,7 +49,7 @@ class Frame:
         return bool(found) and self.comes_from_state(found[-1].value, found[-1].lineno, is_state)
 
     def comes_from_state(self, value: ast.expr, line: int, is_state: Callable[[object], bool]) -> bool:
-        """Tells whether an expression at a line takes its value from something that the session restores."""
+        """Returns whether an expression at a line takes its value from something that the session restores."""
         return any(self._is_state(node, line, is_state) for node in _makes(value))
 
     def _is_state(self, node: ast.AST, line: int, is_state: Callable[[object], bool]) -> bool:

@@ -28,7 +28,7 @@ def connected() -> dict[int, Ends]:
 
 
 def cut(connections: Connections) -> list[socket.socket]:
-    """Cuts connections: each thread that waits for one is told immediately that it is closed.
+    """Cuts connections: each thread that waits for one immediately reads the end of the stream.
 
     They are shut in one direction, and stay open as long as the caller keeps the returned sockets. Gloo forgets a message
     that it cannot write, and its sender waits for ever: so no write may fail, here or at the other end. A descriptor that
@@ -45,7 +45,7 @@ def cut(connections: Connections) -> list[socket.socket]:
 
 
 def are_whole(connections: Connections) -> bool:
-    """Tells whether all of them are open, at both ends."""
+    """Returns whether all connections are open, at both ends."""
     try:
         return all(_ends(descriptor) == ends and _is_established(descriptor) for descriptor, ends in connections.items())
     except OSError:
@@ -75,5 +75,5 @@ def _is_established(descriptor: int) -> bool:
 
 
 def _borrowed(descriptor: int) -> socket.socket:
-    """Returns a socket object with a descriptor of its own, which can be closed without the connection."""
+    """Returns a socket object with another descriptor, which can be closed without the connection."""
     return socket.socket(fileno=os.dup(descriptor))

@@ -1,7 +1,7 @@
 """Step of training as the scope of its faults: `with step:`. The session creates one for each turn of its loop.
 
 If a step fails on a rank, all ranks repeat it, and none has updated parameters in it. An agreement before the first update
-makes that possible: no rank begins its update before all ranks have all gradients. A rank that cannot tell whether they
+makes that possible: no rank begins its update before all ranks have all gradients. A rank that does not know whether they
 agreed asks the manager, and waits. If another rank has updated, all had their gradients, so this rank goes on and updates as
 well.
 """
@@ -79,7 +79,7 @@ class _Attempt:
     own_before_update: Own | None = None
     reason: str = ""
     fault: "Standing.Fault.ValueType" = Standing.OTHER
-    """Type of the fault behind `reason`."""
+    """Type of the fault that `reason` describes."""
 
 
 class Attempts:
@@ -194,7 +194,7 @@ class Attempts:
         return Standing.SPOILT if self._now.failed and self._now.agreed else Standing.BOUNDARY
 
     def say(self, place: "Standing.Place.ValueType") -> None:
-        """Tells the manager where this rank stands."""
+        """Reports the standing of this rank to the manager."""
         gate = self._rank.gate
         standing = Standing(
             step=gate.completed,
@@ -412,7 +412,7 @@ class Attempts:
     def _refuse_late_passes(self) -> None:
         """Notes a refusal if models communicated with other ranks after the update.
 
-        Collectives of other threads, in groups of their own, do not count.
+        Collectives of other threads, in other groups, do not count.
         """
         now = self._rank.communicator.counted()
         late = {group for group, begun in now.items() if begun != self._begun.get(group, 0)} - self._places.of_threads
@@ -461,7 +461,7 @@ class Attempts:
             raise StepRepeated(f"step {self._now.number} is repeated")
 
     def _agree(self, kind: Kind = Kind.UPDATE) -> bool:
-        """Returns whether all ranks have all gradients of this step. Waits for the manager's answer if this rank cannot tell."""
+        """Returns whether all ranks have all gradients of this step. Waits for the manager's answer if this rank is unsure."""
         if not (self._now.given_up or self._now.rehearsed):
             with self._places.ours():
                 self._take_part(kind)
@@ -501,7 +501,7 @@ class Attempts:
         word = agreement.word(self._now.number, kind, gathers=self._now.gathers)
         try:
             if self._now.number == self._after_recovery and not self._rank.wrappers.is_settled:
-                # Who has left a collective out would meet the others in those of the wrappers.
+                # A rank that has left a collective out would meet the others in those of the wrappers.
                 self._rank.communicator.agree(word)
             self._rank.wrappers.settle()
             self._prove_repetition()
@@ -558,9 +558,9 @@ class Attempts:
                     return join.rebuild.step >= self._now.number
 
     def _tell_update(self) -> None:
-        """Tells other ranks of the update.
+        """Sends the update to other ranks.
 
-        If that fails, the update counts, and the ranks of the next generation are told there.
+        If that fails, the update counts, and is sent to the ranks of the next generation.
         """
         if self._rank.gate.broken:
             return

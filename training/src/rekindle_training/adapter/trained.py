@@ -27,7 +27,7 @@ class Trained:
     shared: Mapping[str, Stateful] = field(default_factory=dict)
     """Other objects whose state data parallel ranks share, such as a scheduler, by their names in the session."""
     accelerator: str | None = None
-    """Name of the module `torch.<accelerator>`, which has random number generators of its own. None: the CPU is used."""
+    """Name of the module `torch.<accelerator>`, which has its own random number generators. None: the CPU is used."""
     own_buffers: OwnBuffers = field(init=False)
     """Buffers that each rank has for itself."""
     attributes: Attributes = field(init=False)

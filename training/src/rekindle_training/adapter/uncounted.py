@@ -11,7 +11,7 @@ _WRITES = re.compile(r"\.data\b(?!\w*\()|\.numpy\(|from_dlpack")
 
 
 def may_write_uncounted(module: torch.nn.Module) -> bool:
-    """Tells whether the source of a module's class has such writes. Torch's own modules have none."""
+    """Returns whether the source of a module's class has such writes. Torch's own modules have none."""
     kind: Any = type(module)
     return not kind.__module__.startswith("torch.") and _may(kind)
 

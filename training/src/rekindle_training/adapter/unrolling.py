@@ -52,7 +52,7 @@ def _places(collection: ast.expr, value: Callable[[ast.expr], object]) -> list[a
 
 
 def _is_of_script(thing: object) -> bool:
-    """Tells whether it is a function of the script's, or an object of a class that has some."""
+    """Returns whether an object is a function of the script, or its class has some."""
     found = [thing] if isinstance(thing, FunctionType) else [one for kind in type(thing).__mro__ for one in vars(kind).values()]
     return any(isinstance(one, FunctionType) and is_of_script(one.__code__.co_filename) for one in found)
 

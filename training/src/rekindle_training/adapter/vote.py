@@ -1,4 +1,4 @@
-"""Vote of all ranks: it is over when every rank has said the same word. Used by the communicator.
+"""Vote of all ranks: it is over when every rank has sent the same word. Used by the communicator.
 
 The ranks of a pod vote in memory that they share. The first ranks of all pods then exchange the results of their pods. In round k
 each of them sends to the pod 2**k places ahead, and receives from the pod 2**k places behind. After log2 of the number of pods,
@@ -11,7 +11,7 @@ from rekindle_training.adapter.shared_vote import SharedVote
 
 
 class Disagreement(RuntimeError):
-    """Ranks have said different words. Raised on all of them."""
+    """Ranks have sent different words. Raised on all of them."""
 
     def __init__(self, found: Ballot) -> None:
         super().__init__(f"rank {found.rank} says {found.word:#x} in a vote, and rank {found.other} says {found.other_word:#x}")
@@ -50,7 +50,7 @@ class Vote:
         self._last += 1
         try:
             found = self._found(self._last, word, lines)
-        except BaseException:  # nobody waits for this rank any more
+        except BaseException:  # no other rank waits for this one any more
             self.cut()
             lines.cut()
             raise

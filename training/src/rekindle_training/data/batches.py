@@ -28,7 +28,7 @@ class Batches(Iterator[Any]):
 
     @property
     def drawing(self) -> bool:
-        """Tells whether a batch is being drawn at this moment."""
+        """Returns whether a batch is being drawn at this moment."""
         return self._drawing
 
     def __len__(self) -> int:

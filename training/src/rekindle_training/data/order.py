@@ -39,7 +39,7 @@ class Order:
 
     @property
     def is_torchs(self) -> bool:
-        """Tells whether the samplers are torch's own, which give the same indices again."""
+        """Returns whether the samplers are torch's own, which give the same indices again."""
         inner = self._sampler.sampler if type(self._sampler) is BatchSampler else self._sampler
         return all(type(one).__module__.startswith("torch.utils.data.") for one in (self._sampler, inner))
 

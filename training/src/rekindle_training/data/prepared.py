@@ -7,7 +7,7 @@ from rekindle_training.data.indexed import Indexed
 
 
 class Prepared:
-    """Batches of this rank on its device. `Accelerator.accumulate` is told when an epoch ends."""
+    """Batches of this rank on its device. `Accelerator.accumulate` is notified of the end of an epoch."""
 
     KEYS = Indexed.KEYS
 

@@ -1,6 +1,6 @@
 """Batches of torchdata's StatefulDataLoader over a stream, which may be too long to be loaded again.
 
-Its states lack the random numbers of its workers, so each batch of a worker gets random numbers of its own. A worker whose part
+Its states lack the random numbers of its workers, so each batch of a worker gets its own random numbers. A worker whose part
 has ended begins that part again when it is restored, so such a state is not used. Batches are counted from an older state.
 """
 

@@ -1,4 +1,4 @@
-"""Batches of loaders that have a state of their own, such as torchdata's StatefulDataLoader over a stream.
+"""Batches of loaders that have their own state, such as torchdata's StatefulDataLoader over a stream.
 
 The state that such a loader returns is that of its iterator. The state that it loads is that of its next iterator.
 """

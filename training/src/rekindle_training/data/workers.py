@@ -1,4 +1,4 @@
-"""Setup of a batch in a worker of a DataLoader: it gets random numbers of its own, whichever worker loads it."""
+"""Setup of a batch in a worker of a DataLoader: it gets its own random numbers, whichever worker loads it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -49,7 +49,7 @@ class GPT(nn.Module):
 
 
 class Text:
-    """Words made up from a seed, and this rank's way through them: a position of its own, as a sampler has one."""
+    """Words made up from a seed, and this rank's position in them, as a sampler has one."""
 
     def __init__(self, seed: int, rank: int) -> None:
         made_up = torch.Generator().manual_seed(seed)

@@ -1,5 +1,5 @@
-"""A trainer in the style of Megatron, as a library that a job does not change: a loop of its own, the gradients of several micro
-batches in one buffer, and an optimizer whose masters and moments are spread over ranks."""
+"""A trainer in the style of Megatron, as a library that a job does not change: it has its own loop, the gradients of several
+micro batches in one buffer, and an optimizer whose masters and moments are spread over ranks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ class DistributedOptimizer:
 
     def __init__(self, model: nn.Module, shards: dist.ProcessGroup, replicas: dist.ProcessGroup, *, gathers: bool = True) -> None:
         """Args:
-        gathers: `step` ends with the new parameters of all parts; else somebody calls `gather`.
+        gathers: `step` ends with the new parameters of all parts; else the caller has to call `gather`.
         """
         self.shards, self.replicas, self.gathers = shards, replicas, gathers
         self.before_update: Callable[[], None] | None = None

@@ -41,7 +41,7 @@ def meeting_point(given: argparse.Namespace, environment: Mapping[str, str], *, 
 def _in_a_cluster(given: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, str]:
     """Returns host and port of the manager in a cluster.
 
-    The port is taken from the same source as the address, because a port variable belongs to the listener of its own address.
+    The port is taken from the same source as the address, because it is the port of the listener at that address.
     """
     typed = given.typed
     if typed.rdzv_endpoint or typed.master_addr:

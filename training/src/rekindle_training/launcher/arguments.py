@@ -34,7 +34,7 @@ class Arguments:
     master_port: int
     run_id: str
     standalone: bool
-    """True if there is no control plane: the launcher starts a manager of its own."""
+    """True if there is no control plane: the launcher starts the manager."""
     start_method: str
     spares: int
     """Number of processes that wait to replace the process of a rank."""

@@ -17,7 +17,7 @@ EXCEPTION, KILL, KILL_FIRST, KILL_UPDATED, KILL_LAST, STOP, EVALUATION, SWITCH, 
 )
 STEPS = 8
 FEWEST_STEPS = 4
-"""Minimum number of steps: two before the checkpoint, one in which a fault strikes, and one after it."""
+"""Minimum number of steps: two before the checkpoint, one with a fault, and one after it."""
 SECONDS = 600
 RANKS = 2
 

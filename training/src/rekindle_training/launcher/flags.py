@@ -1,4 +1,4 @@
-"""Flags of `rekindle-train`: those of torchrun with its defaults, and a few of its own. Used by `arguments.py`.
+"""Flags of `rekindle-train`: those of torchrun with its defaults, and a few others. Used by `arguments.py`.
 
 Variables of torchrun are read as well (`PET_NNODES` for `--nnodes`).
 """

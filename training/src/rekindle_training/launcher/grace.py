@@ -1,4 +1,4 @@
-"""Grace period of ranks that were told to end, after which they are killed. Used by `pod.py`.
+"""Grace period of ranks that received a signal to end, after which they are killed. Used by `pod.py`.
 
 If the pod is ended from outside, for example by the kubelet, that side also kills it after its own grace period. So a script that
 saves its work until then is not disturbed. If the pod ends its ranks itself, nothing else would kill a rank that does not react.
@@ -36,7 +36,7 @@ class Grace:
         self._signalled: float | None = None
 
     def give(self, *, limited: bool) -> None:
-        """Starts a grace period for ranks that were told to end.
+        """Starts a grace period for ranks that received a signal to end.
 
         Args:
             limited: True if nothing else would kill the ranks.

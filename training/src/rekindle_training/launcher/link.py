@@ -1,4 +1,4 @@
-"""Connection of the launcher to the job's manager, in a thread of its own. It reports processes and receives orders."""
+"""Connection of the launcher to the job's manager, in a separate thread. It reports processes and receives orders."""
 
 import contextlib
 import logging
@@ -77,7 +77,7 @@ class Link:
 
 
 def _speak(outbox: _Outbox, silence: wire.Silence) -> Iterator[PodState]:
-    """Yields the latest state repeatedly, so that the manager can tell a frozen launcher from one without news."""
+    """Yields the latest state repeatedly, so that the manager can distinguish a frozen launcher from one without news."""
     latest: PodState | None = None
     while True:
         with contextlib.suppress(queue.Empty):

@@ -489,7 +489,9 @@ class Pod:
             self._restarts += 1
             self._start_ranks()
         elif self._ending or not any(self._failures):
-            self._later(MANAGER_SECONDS, ManagerDue(self._restarts))  # it knows when training is over, and is told when it is not
+            self._later(
+                MANAGER_SECONDS, ManagerDue(self._restarts)
+            )  # it knows when training is over, and gets a signal when it is not
             if self._ending:
                 self._manager.send(signal.SIGTERM)
 

@@ -36,7 +36,7 @@ class Processes:
         threading.Thread(target=self._watch, args=(self._zygote, events), daemon=True).start()
 
     def say(self, command: Command) -> None:
-        with contextlib.suppress(OSError):  # it has ended, and all processes with it, which is told
+        with contextlib.suppress(OSError):  # it has ended, and all processes with it, which is an event
             self._way.send(command)
 
     def signal_zygote(self, number: int) -> None:
@@ -61,7 +61,7 @@ class Processes:
             well: True if processes that ranks have left behind are not killed.
         """
         self.say(End(well))
-        self.signal_zygote(signal.SIGCONT)  # one that is stopped would not hear of it
+        self.signal_zygote(signal.SIGCONT)  # a stopped zygote would not read the command
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._zygote, 0)
         if not well:

@@ -7,7 +7,7 @@ from rekindle_wire.training_pb2 import Restart
 
 @dataclass(frozen=True)
 class GraceOver:
-    """Kills ranks that were told to end and have not."""
+    """Kills ranks that received a signal to end and have not ended."""
 
     number: int
     """Number of the grace period. If another one has started since, the event is ignored."""
@@ -42,7 +42,7 @@ class SpareDue:
 
 @dataclass(frozen=True)
 class StillStopped:
-    """Kills a process that is still stopped, if needed: a manager, or a rank that was told to end."""
+    """Kills a process that is still stopped, if needed: a manager, or a rank that received a signal to end."""
 
     name: str
 

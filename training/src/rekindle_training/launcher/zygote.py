@@ -39,7 +39,7 @@ class Program:
     """
     as_module: bool = False
     own_group: bool = False
-    """True if the command may make processes of its own. They get its signals and end with it."""
+    """True if the command may create processes. They get its signals and end with it."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def usual_handlers(signals: Collection[int]) -> child.Handlers:
 
 
 def start_another(*, preload: bool, signals: Collection[int], inherited: Collection[int]) -> tuple[int, Connection]:
-    """Starts a zygote as a program of its own. It replaces `start` in a launcher that has other threads and cannot fork.
+    """Starts a zygote as a separate program. It replaces `start` in a launcher that has other threads and cannot fork.
 
     Args:
         inherited: descriptors that its children need.
@@ -177,7 +177,7 @@ class _Zygote:
     _waiting: set[str] = field(default_factory=set)
     """Names of the spares that wait for a rank."""
     _groups: set[int] = field(default_factory=set)
-    """Pids of the children that lead a process group of their own."""
+    """Pids of the children that lead a process group."""
     _orphans: set[int] = field(default_factory=set)
     """Pids of processes that a failed rank left behind, and that were killed."""
     _ends: End | None = None
@@ -242,7 +242,7 @@ class _Zygote:
             self.launcher.send(Ended(command.name, CANNOT_START))
             return
         self._names = {pid: command.name if known == command.spare else known for pid, known in self._names.items()}
-        with contextlib.suppress(OSError):  # it has ended, which is told by its new name
+        with contextlib.suppress(OSError):  # it has ended, which is reported under its new name
             binding.send(command.place)
         binding.close()
 
@@ -361,7 +361,7 @@ class _Zygote:
         try:
             binding.recv_bytes()
         except (EOFError, OSError):
-            del self._spares[name]  # its end is told as that of any other process
+            del self._spares[name]  # its end is reported as that of any other process
             binding.close()
         else:
             self._waiting.add(name)

@@ -186,7 +186,7 @@ class Coordinator:
         self._dismiss("the job ends here", EXIT_CODE)
 
     def _dismiss(self, reason: str, code: int) -> None:
-        """Tells all processes of the job to leave."""
+        """Orders all processes of the job to leave."""
         membership, pods = self._membership, self._means.pods
         membership.dismiss(membership.all_backups, reason)
         membership.dismiss([*membership.members.values(), *membership.retired, *membership.starting.values()], reason, code)
@@ -298,7 +298,7 @@ class Coordinator:
         if membership.took_over:
             await self._met.wait()
 
-    # Repairs, where nobody else decides.
+    # Repairs without a control plane.
 
     def _begin_repair(self) -> None:
         if self._repairing is None:
@@ -328,7 +328,7 @@ class Coordinator:
             self._start(self._stand())
 
     async def _stand(self) -> None:
-        with contextlib.suppress(CannotRepair, TimeoutError):  # who hears of members that stand goes on from there
+        with contextlib.suppress(CannotRepair, TimeoutError):  # `stands` goes on from there
             try:
                 await stand(self._membership)
             except LoopsDiffer as error:
@@ -362,7 +362,7 @@ class Coordinator:
     async def _report_progress(self) -> None:
         await self._membership.until(lambda: self._membership.training)
         members = self._membership.members.values()
-        step = min(member.stepped or member.step for member in members)  # who is found paused completes none
+        step = min(member.stepped or member.step for member in members)  # a rank that is found paused completes none
         if (behind := step - 1) > 0 and not self._membership.took_over:
             log.info("training resumed from its checkpoint", extra={"behind": behind})
         self._means.reports.progress(step, max(member.steps_lost for member in members), self._membership.world_size)
@@ -472,7 +472,7 @@ class Coordinator:
     def _is_switched(self) -> bool:
         """Returns whether backups have the ranks of the last hot switch.
 
-        This manager may not have been told which ranks those are, and may have ended the switch itself.
+        This manager may not have received those ranks, and may have ended the switch itself.
         """
         switch, members = self._switch, self._membership.members
         if self._membership.backups or (switch is not None and switch.over):
@@ -492,7 +492,7 @@ class Coordinator:
     async def _run(self, switch: HotSwitch | Maintenance) -> None:
         """Runs a hot switch or a maintenance.
 
-        Its failure is answered after the report of the fault, which tells the control plane what has failed.
+        Its failure is answered after the report of the fault, by which the control plane knows what has failed.
         """
         failure = await switch.run()
         self._switching = None

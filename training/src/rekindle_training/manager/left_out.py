@@ -1,9 +1,9 @@
 """Finds collectives that a rank has left out of a step, as by `break` or `continue` in it.
 
-It waits for the others in the vote that ends the step, and they wait for it in the collective.
+The rank waits for the others in the vote that ends the step, and they wait for it in the collective.
 
-The coordinator then breaks off what goes on between the ranks, which repeat the step. If that ends as before, `repair.py` asks
-`left_out` what to make of it. A rank that only computes for long is not harmed: it comes to the vote, and says so.
+The coordinator then breaks off the step, and the ranks repeat it. If that ends as before, `repair.py` asks `left_out` for the
+reason. A rank that only computes for long is not harmed: it reaches the vote, and reports that.
 """
 
 import logging
@@ -34,7 +34,7 @@ class _At(NamedTuple):
     votes: bool
 
     def is_behind(self, other: "_At") -> bool:
-        """Tells whether this rank votes, and the other one has begun a collective without it, of a group to which both belong."""
+        """Returns whether this rank votes, and the other one has begun a collective without it, in a group that has both."""
         groups = self.groups.keys() & other.groups.keys()
         in_step = self.votes and not other.votes and self.step == other.step
         return in_step and any(self.groups[name] < other.groups[name] for name in groups)

@@ -99,7 +99,7 @@ class LinkSwitch:
         return True, f"{sum(self._membership.links.values())} of {self._membership.world_size} ranks are on their backup links"
 
     async def _ask(self, links: Links) -> dict[int, RankMessage | BaseException]:
-        """Tells ranks to use these links. Returns the answer of each rank, or the error that came instead."""
+        """Orders ranks to use these links. Returns the answer of each rank, or the error that came instead."""
         asked = {
             rank: self._membership.members[rank].ask(
                 ManagerMessage(generation=self._membership.generation, switch_link=SwitchLink(backup=backup)), "link_switched"

@@ -82,7 +82,7 @@ class LivenessMonitor:
     def _lose(self, rank: int, reason: str) -> None:
         """Kills the process of a rank that holds training up.
 
-        A rank without a member may have a process that was to take it, and was stopped before it said hello.
+        A rank without a member may have a process that was to take the rank, and was stopped before it registered.
         """
         member = self._membership.members.get(rank)
         if member is not None and not member.lost:

@@ -1,6 +1,6 @@
 """All processes of a job: the members of the current generation, the processes that wait for their first one, and the backups.
 
-Filled by `service.py` as processes say hello, read by the procedures. Processes of an earlier generation are told to leave.
+Filled by `service.py` as processes say hello, read by the procedures. Processes of an earlier generation are ordered to leave.
 """
 
 import asyncio
@@ -182,7 +182,7 @@ class Membership:
         self._change()
 
     def turn_away(self, launchers: Collection[str]) -> None:
-        """Tells the backups of these pods to leave, also those that arrive later, unless they are members."""
+        """Orders the backups of these pods to leave, also those that arrive later, unless they are members."""
         self._turned_away |= set(launchers) - {launcher_of(member.identity) for member in self.members.values()}
         late = [process for process in self.all_backups if launcher_of(process.identity) in self._turned_away]
         self.dismiss(late, TURNED_AWAY)
@@ -190,7 +190,7 @@ class Membership:
     def reinstate(self, processes: Iterable[RankProcess]) -> None:
         """Gives the members of the previous generation their ranks back, because the generation after it failed.
 
-        They belong to no generation, and go on with the next one. A process that was told to leave meanwhile gets no rank.
+        They belong to no generation, and go on with the next one. A process that was ordered to leave meanwhile gets no rank.
         """
         for process in processes:
             if not process.dismissed:
@@ -254,7 +254,7 @@ class Membership:
         for process in list(self._known.values()):
             if process.rank == rank and process.identity != identity and not process.lost:
                 process.lose()
-                process.leave(self.generation, "its launcher says that it has ended", GONE_CODE)  # to who lives all the same
+                process.leave(self.generation, "its launcher says that it has ended", GONE_CODE)  # in case it lives
         self._change()
 
     def ended(self, identity: str) -> None:

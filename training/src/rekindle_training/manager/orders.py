@@ -35,7 +35,7 @@ class Orders:
             return
         key: Key = (signal.uuid, signal.signalType, tuple(signal.actions), signal.changeStrategy)
         fields = {"order": signal.signalType, "actions": ",".join(signal.actions), "strategy": signal.changeStrategy}
-        maintenance = PAUSE in signal.actions or signal.changeStrategy == CONTINUE  # who carries it out knows what was answered
+        maintenance = PAUSE in signal.actions or signal.changeStrategy == CONTINUE  # the maintenance knows what it has answered
         if self._is_overtaken(key) or (self._is_repeated(key) and not maintenance):
             log.info("repeated order ignored", extra=fields)
             return
@@ -59,8 +59,11 @@ class Orders:
         return repeated
 
     def _is_overtaken(self, key: Key) -> bool:
-        """The strategy comes last in an attempt. It may be the first that a new stream brings, before the whole attempt is told
-        again: a stop that follows would have training stand for ever."""
+        """Returns whether this order precedes a strategy of its attempt that was received already.
+
+        The strategy comes last in an attempt. A new stream may bring it first, and then the whole attempt again: a stop that
+        follows would keep training paused for ever.
+        """
         uuid, strategy = key[0], key[3]
         if strategy and uuid:
             self._decided.add(uuid)

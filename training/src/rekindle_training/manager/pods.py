@@ -29,7 +29,7 @@ class Pods:
 
     def __init__(self, *, decides: bool = False) -> None:
         """Args:
-        decides: True if launchers are told to wait for orders when a rank has ended. Without a control plane they do so anyway.
+        decides: True if launchers are ordered to wait when a rank has ended. Without a control plane they do so anyway.
         """
         self._decides = decides
         self._untold: tuple[str, bool] | None = None
@@ -37,7 +37,7 @@ class Pods:
         self._trains: PodOrder | None = None
         """Order that launchers get once training has completed a step. None: no step is completed yet."""
         self._released: dict[str, PodOrder] = {}
-        """Pods for which no decision will follow, by name, with the order that tells them so."""
+        """Pods for which no decision will follow, by name, with the order that releases them."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each new state of a pod."""
         self.over = False
@@ -47,7 +47,7 @@ class Pods:
         self._named: dict[str, int] = {}
         """Pod ranks that standbys are to take, by the uids of their pods."""
         self._told: set[str] = set()
-        """Launchers of standbys that were told to take a rank.
+        """Launchers of standbys that were ordered to take a rank.
 
         They stay here if they fall silent or another standby was assigned.
         """
@@ -136,13 +136,13 @@ class Pods:
             self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, futile=futile)))
 
     def train(self) -> None:
-        """Tells the launchers that a step was completed since all ranks began together."""
+        """Notifies the launchers that a step was completed since all ranks began together."""
         self._trains = PodOrder(trains=Trains(restarts=self.restarts))
         for pod in self._pods:
             pod.outbox.put_nowait(self._trains)
 
     def keep(self) -> None:
-        """Tells the pods to go on waiting, because it is not decided yet what follows the end of a process."""
+        """Orders the pods to go on waiting, because it is not decided yet what follows the end of a process."""
         for pod in self._pods:
             if pod.state.pod not in self._released:
                 pod.outbox.put_nowait(PodOrder(decides=Decides()))
@@ -177,7 +177,7 @@ class Pods:
             self._give_rank(pod)
 
     def forget_standbys(self) -> set[str]:
-        """Ends all assignments of standbys. Returns the launchers of all standbys that were ever told to take a rank."""
+        """Ends all assignments of standbys. Returns the launchers of all standbys that were ever ordered to take a rank."""
         self._named = {}
         return self._told
 

@@ -57,7 +57,7 @@ class Plan:
     begins: bool = False
     """True if all ranks read the checkpoint, because nothing else is left to go on from."""
     stands: bool = False
-    """True if all ranks stand after the rebuild until they are told to go on."""
+    """True if all ranks stand after the rebuild until the order to go on."""
 
 
 async def pause(membership: Membership, maintenance: str | None = None) -> Standstill:

@@ -77,7 +77,7 @@ class RankProcess:
         self.finished = False
         """True if the process has said goodbye."""
         self.dismissed = False
-        """True if the process was told to leave."""
+        """True if the process was ordered to leave."""
         self.lost = False
         self._on_lost, self._lives = on_lost, lives
         self._outbox: Outbox | None = None
@@ -133,7 +133,7 @@ class RankProcess:
         if not self.finished and not self.dismissed:
             self._on_lost(self)
 
-    # What is said and heard.
+    # Messages to and from the process.
 
     def ask(self, message: ManagerMessage, answer: str) -> asyncio.Future[RankMessage]:
         """Sends a message until it is answered, also on a later stream. It replaces any earlier unanswered message."""
@@ -165,7 +165,7 @@ class RankProcess:
             stopped: ranks of this generation were asked to stand. The others lose their connections to those that do.
         """
         self._note(kind, message, stopped)
-        for answer in (kind, "stepped") if kind == "goodbye" else (kind,):  # who has done all steps completes no further one
+        for answer in (kind, "stepped") if kind == "goodbye" else (kind,):  # a rank that has done all steps completes no other
             self._unanswered.pop(answer, None)
             for future in self._expected.pop(answer, []):
                 if not future.done():

@@ -1,8 +1,8 @@
 """Recovery under the orders of the control plane. Started by the coordinator, one at a time.
 
-It begins with the fault that this manager noticed or was told of, and ends with the next completed step. Training stands from the
-first moment. Each order is carried out from the current state of ranks and launchers. So a manager that follows one that died
-carries out the same orders, and an order that arrives meanwhile replaces the one before.
+It begins with a fault that this manager noticed or that was reported to it, and ends with the next completed step. Training
+stands from the first moment. Each order is carried out from the current state of ranks and launchers. So a manager that follows
+one that died carries out the same orders, and an order that arrives meanwhile replaces the one before.
 """
 
 import asyncio

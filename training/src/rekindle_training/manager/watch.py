@@ -23,7 +23,7 @@ Progress = tuple[int, int]
 """Progress of a rank: completed steps, collectives begun."""
 
 WAITS: Progress = (sys.maxsize, 0)
-"""Progress of a rank that stands until it is told to go on, or is at the end of its loop.
+"""Progress of a rank that stands until the order to go on, or is at the end of its loop.
 
 It never counts as behind the others.
 """

@@ -52,7 +52,7 @@ Wish = Go | Pause | Stand | Join | Switch | Check | Leave
 
 
 class Gate:
-    """Step boundary of one rank. It is shut at first: a process belongs to no generation until the manager says so."""
+    """Step boundary of one rank. It is shut at first: a process belongs to no generation until the manager gives it one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -1,7 +1,7 @@
-"""Connection of one rank to the manager, in a thread of its own. Started by the adapter's session, one in each process.
+"""Connection of one rank to the manager, in a separate thread. Started by the adapter's session, one in each process.
 
-The stream may break, and the manager may be another one afterwards. The processor reconnects by itself, says hello and
-repeats its latest statement. Training does not notice.
+The stream may break, and another manager may follow. The processor reconnects by itself, and sends Hello and its latest
+message again. Training is not affected.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ RETRY_SECONDS = 0.2
 GOODBYE_SECONDS = 10.0
 """Seconds that an ending rank tries to send its goodbye. A manager that is away longer learns of the end from the cluster."""
 LEAVE_SECONDS = 2.0
-"""Seconds that a process which was told to leave has to reach a step boundary. After that it is ended immediately."""
+"""Seconds that a process has to reach a step boundary after the order to leave. After that it is ended immediately."""
 
 REFUSED = 78
 """Exit code of a process whose protocol differs from its manager's: EX_CONFIG of sysexits.h."""
@@ -228,7 +228,7 @@ class Processor:
 
     def _heartbeat(self) -> RankMessage:
         gate, communicator = self._gate, self._communicator
-        votes = communicator.votes  # before the rest: who begins a vote meanwhile has begun a collective more, and waits in none
+        votes = communicator.votes  # first: a rank that begins a vote meanwhile has begun one collective more, and waits in none
         counted = communicator.counted()
         collectives = sum(counted.values())
         counted.pop("", None)

@@ -1,6 +1,6 @@
 """Runs device checks one after the other beside the training loop, which waits at a boundary meanwhile. Made by the session.
 
-A check has a thread of its own. So this rank can be told to go on, to stand for a recovery, or to leave, whatever the check
+A check has a separate thread. So this rank receives orders to go on, to stand for a recovery, or to leave, whatever the check
 does. A check draws no random number, changes no setting of torch, and joins no process group of training.
 """
 

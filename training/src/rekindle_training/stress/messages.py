@@ -1,8 +1,8 @@
 """Operation 1: exchanges messages of known content between pairs of ranks, and measures how fast they arrive.
 
-Each pair has a process group of its own, over the network interface that training uses. Training's process group is not touched.
+Each pair has a separate process group, over the network interface that training uses. Training's process group is not touched.
 A rank exchanges messages with the ranks of its pod first, then with those of other pods (`meetings.py`). All ranks know the time
-of each pair, so a rank that is missing delays nobody beyond that time.
+of each pair, so a missing rank delays no other one beyond that time.
 """
 
 import time

@@ -43,7 +43,7 @@ class Processes:
             self.wait(lambda: not self._living, GRACE_SECONDS)
 
     def start(self, name: str, run: Callable[[], int], environment: Mapping[str, str]) -> None:
-        """Starts a process that calls a function, in a process group of its own: a terminal's Ctrl-C reaches the drill only."""
+        """Starts a process that calls a function, in a new process group: a terminal's Ctrl-C reaches the drill only."""
 
         def begin() -> int:
             os.setpgid(0, 0)

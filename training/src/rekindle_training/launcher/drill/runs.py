@@ -1,4 +1,4 @@
-"""Runs of a drill: the same job repeatedly, each in a folder of its own, undisturbed or with one fault."""
+"""Runs of a drill: the same job repeatedly, each in a separate folder, undisturbed or with one fault."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ HOST = "127.0.0.1"
 BOTH = 3
 """Standard output and standard error, as `--redirects` counts them."""
 LOGS = "logs"
-"""Folder for what ranks print, each in files of its own."""
+"""Folder for the output of ranks, each in separate files."""
 REBUILD_SECONDS = 20
 """Minimum number of seconds that a recovery of a drill has, from the order to go on to a completed step."""
 
@@ -104,7 +104,7 @@ class Runs:
 
     @property
     def struck(self) -> int:
-        """Returns the step in which a fault strikes."""
+        """Returns the step in which a fault is injected."""
         return self.checkpoint + 1
 
     def expect(self, seconds: float) -> None:
@@ -125,7 +125,7 @@ class Runs:
         return Ended(folder, processes.codes.get("job", -signal.SIGKILL), time.monotonic() - began, hung)
 
     def switch(self, name: str, rank: int, devices: int) -> Ended:
-        """Moves a rank to a fresh pod. Each rank has a pod of its own, and all pause after the step of the checkpoint.
+        """Moves a rank to a fresh pod. Each rank has a separate pod, and all pause after the step of the checkpoint.
 
         Args:
             devices: accelerators of this machine.

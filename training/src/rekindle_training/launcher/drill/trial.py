@@ -36,7 +36,7 @@ FAULTS = {
     KILL_LAST: ("kill", 1, UPDATED),
     STOP: ("stop", 1, BACKWARD),
 }
-"""Kinds of faults, the ranks that they strike, and the places in the step, by the names of the cases."""
+"""Kinds of faults, their ranks, and the places in the step, by the names of the cases."""
 
 Attempt = Callable[[], Ended]
 
@@ -127,13 +127,13 @@ class Trial:
         return f"{case}: from step {checkpoint}", self._restart
 
     def _strike(self, case: str, kind: str, rank: int, step: int, place: str) -> Attempt:
-        """Strikes at another place if the script does not reach the first one in its step."""
+        """Returns a run with a fault. If the script does not reach its place in the step, the fault gets another one."""
         reached = [one for one in (place, BACKWARD, FORWARD) if step in self._undisturbed.turns(one, rank)]
         fault: Fault = {"fault": kind, "rank": rank, "step": step, "place": reached[0] if reached else place}
         return lambda: self._runs.run(case, [fault])
 
     def _in_evaluation(self) -> tuple[str, Attempt | None]:
-        """Takes the evaluation nearest to where other faults strike, and one in the first step only where there is no other."""
+        """Takes the evaluation nearest to the other faults, and one in the first step only where there is no other."""
         found = [
             (step == 1, abs(step - self._runs.struck), -rank, step)
             for rank in self._undisturbed.ranks
@@ -152,7 +152,7 @@ class Trial:
         return first if first.code or first.hung else self._runs.run(RESTART)
 
     def _doubt(self, finding: Finding, ended: Ended) -> None:
-        """Finds a fault that did not strike, and a script that computes otherwise in each run."""
+        """Finds a fault that did not occur, and a script that computes otherwise in each run."""
         difference = finding.difference
         if finding.result is Result.SURVIVES and finding.case not in (SWITCH, RESTART) and not ended.was_struck():
             finding.result, finding.note = Result.NOT_TRIED, "the step has no forward and no backward pass that could be struck"
