@@ -96,7 +96,7 @@ async def test_an_operation_ends_well_when_nobody_can_be_told_to_go_on(temporal:
         assert (await world.status()).state.links
 
 
-BRIEF = Limits(order=timedelta(seconds=0.2))
+BRIEF = Limits(order=timedelta(seconds=1))
 """Shorter than one try of an order in these tests."""
 
 

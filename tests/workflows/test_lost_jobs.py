@@ -344,9 +344,11 @@ async def test_a_job_rescheduling_that_is_lost_goes_to_its_end(temporal: Workflo
     job = a_job()
     cluster = ScriptedCluster(job)
     cluster.pods_are_placed = False
+    before = {pod.metadata.uid for pod in cluster.pods_by_name.values()}
     async with _training(temporal, job, cluster=cluster) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase("pods start on healthy nodes")
+        await world.settled(lambda _: len({pod.metadata.uid for pod in cluster.pods_by_name.values()} - before) == job.pods)
         recovery = await _runs(world)
         await _lost_and_registered_again(world)
         for name in list(cluster.pods_by_name):

@@ -107,7 +107,7 @@ async def test_a_manager_that_nobody_starts_again_before_training_pauses_ends_no
     temporal: WorkflowEnvironment, backup_fails: bool
 ) -> None:
     """The backup's processes find no manager to register with. Nothing is wrong with the switch, so the policy stays."""
-    limits = Limits(pause=timedelta(seconds=2), absence=timedelta(seconds=0.5), order=timedelta(seconds=5))
+    limits = Limits(pause=timedelta(seconds=2), absence=timedelta(seconds=3), order=timedelta(seconds=5))
     async with training(temporal, a_mindio_job(limits=limits), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await world.phase("backup loads, training pauses")

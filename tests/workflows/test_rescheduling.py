@@ -242,7 +242,7 @@ async def test_pods_that_somebody_refuses_are_asked_for_again_and_the_words_are_
 
 async def test_pods_that_somebody_refuses_for_long_are_given_up(temporal: WorkflowEnvironment) -> None:
     """The verdict contains the reason of the refusal, when the time limit for the creation of pods has passed."""
-    async with training(temporal, a_job(limits=Limits(pods_created=SOON))) as (world, _peer):
+    async with training(temporal, a_job(limits=Limits(pods_created=timedelta(seconds=2)))) as (world, _peer):
         world.cluster.withholds_pods = QUOTA
         await world.fault(node_fault("node-0"))
         incident = await world.incident()
