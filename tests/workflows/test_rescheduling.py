@@ -212,11 +212,11 @@ async def _shown(world: Harness, words: str) -> None:
 
 async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: WorkflowEnvironment) -> None:
     """Longer than any limit of its own: the fault is kept, the page says what is waited for, and then the job restarts."""
-    job = a_job(limits=Limits(pods_deleted=SOON, pods_stopped=SOON, clean_up=SOON))
+    job = a_job(limits=Limits(**dict.fromkeys(("pods_deleted", "pods_stopped", "clean_up"), timedelta(seconds=2))))
     async with training(temporal, job) as (world, _peer):
         world.cluster.unreachable = True
         await world.fault(node_fault("node-0"))
-        await _unanswered(world, 3)
+        await _unanswered(world, 4)
         await _shown(world, "the cluster does not answer, it is tried again until it does (cluster.unavailable: nobody answers")
         assert (await world.status()).running is Mode.JOB_RESCHEDULING
         world.cluster.unreachable = False
