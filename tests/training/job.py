@@ -47,9 +47,12 @@ class Job:
         if self.script == EXAMPLE:
             self.arguments += ["--step-ms-file", str(self.pace)]
 
-    def slow_down(self, step_ms: int = 200) -> None:
+    def slow_down(self, step_ms: int = 500) -> None:
         """Makes steps take longer and compute the same, for a test that does something while training goes on."""
-        self.arguments[self.arguments.index("--step-ms") + 1] = str(step_ms)
+        if self.script == EXAMPLE:
+            self.arguments[self.arguments.index("--step-ms") + 1] = str(step_ms)
+        else:
+            self.environment["PACE_MS"] = str(step_ms)
 
     def hurry(self) -> None:
         """Makes steps take only as long as they compute, since nothing more happens to training."""

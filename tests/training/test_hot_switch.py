@@ -18,8 +18,9 @@ from tests.training.standalone import Standalone, last_words
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
     """Takes a new job up to the pause, which the manager reports by itself."""
+    job.slow_down()
     await job.start(pod_rank)
-    await job.reached(5)
+    await job.reached(2)
     await gateway.hot_switch(*job.ranks(pod_rank))
     await gateway.order("hot-switch", "new pod running")
     assert await gateway.strategies() == ["migration"]
@@ -50,7 +51,7 @@ async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: Ga
     job.slow_down()
     await job.start()
     await gateway.hot_switch(2, 3)
-    await job.reached(5)
+    await job.reached(3)
     await job.backup(1)
     assert await gateway.strategies() == ["migration"]
     await gateway.migrate()
@@ -61,7 +62,6 @@ async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: Ga
 
 async def test_the_replaced_ranks_wait_for_the_end_of_their_pod(job: Job, gateway: GatewayPeer) -> None:
     """The replaced ranks neither train nor end, since a pod that ends by itself has ended its rank for the cluster."""
-    job.slow_down()
     await prepared(job, gateway, pod_rank=1)
     replaced = job.children("worker-1")
     await gateway.migrate()
@@ -111,6 +111,7 @@ async def test_migration_fails_when_neither_backup_nor_old_pod_is_left(job: Job,
 
 async def test_a_stopped_switch_leaves_everything_as_it_was(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """`stop switch` sends the backup away with 0; training never paused, and another switch may follow."""
+    job.slow_down()
     await job.start(1)
     await gateway.hot_switch(2, 3)
     await job.printed("role=backup", times=2)
@@ -122,7 +123,6 @@ async def test_a_stopped_switch_leaves_everything_as_it_was(job: Job, gateway: G
 
 async def test_a_second_switch_follows_the_first(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """Each switch is a generation of its own; ranks that were brought up to date once may bring others up to date."""
-    job.slow_down()
     await prepared(job, gateway, pod_rank=0)
     await gateway.migrate()
     assert await gateway.status() == 0
@@ -187,7 +187,7 @@ async def test_a_model_in_ddp_is_switched(
     script = str(Path(__file__).with_name("scripts").joinpath("ddp.py"))
     undisturbed = digests(await Standalone(tmp_path / "undisturbed", zygote).run(script=script))
     job.script, job.arguments = script, []
-    job.environment |= {**how, "PACE_MS": "50"}
+    job.environment |= how
     await prepared(job, gateway, pod_rank=0)
     await gateway.migrate()
     assert await gateway.status() == 0
@@ -198,7 +198,7 @@ async def test_a_model_in_ddp_is_switched(
 async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: GatewayPeer) -> None:
     """An error inside the rebuild is reported as 406 at once, with the rank and the reason."""
     job.script, job.arguments = str(Path(__file__).with_name("scripts").joinpath("ddp.py")), []
-    job.environment |= {"FAILS_AT_RANK": "1", "WRAPS_AGAIN": "yes", "PACE_MS": "50"}
+    job.environment |= {"FAILS_AT_RANK": "1", "WRAPS_AGAIN": "yes"}
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
     assert await gateway.status() == 406
@@ -211,6 +211,7 @@ async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: Ga
 async def test_a_job_of_one_pod_offers_no_migration(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A job whose every rank would be switched is offered only `exit`, since no rank could hand its state over. Training goes
     on."""
+    job.slow_down()
     await job.start(0, 1)
     await gateway.hot_switch(0, 1, 2, 3)
     assert await gateway.strategies() == ["exit"]

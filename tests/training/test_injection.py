@@ -22,6 +22,7 @@ def inject(job: Job, **fault: str) -> None:
 
 
 async def begun(job: Job, gateway: GatewayPeer) -> None:
+    job.slow_down()
     await job.start(1)
     await gateway.hot_switch(2, 3)
 

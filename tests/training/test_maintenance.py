@@ -26,8 +26,9 @@ async def stopped(gateway: GatewayPeer, number: int = 1) -> tuple[int, str]:
 
 async def paused(job: Job, gateway: GatewayPeer) -> int:
     """Pauses a new job somewhere in training, and returns the step after which it stands."""
+    job.slow_down()
     await job.start()
-    await job.reached(5)
+    await job.reached(2)
     await gateway.pause()
     code, words = await stopped(gateway)
     assert code == 0
@@ -59,7 +60,6 @@ async def test_a_paused_job_ends_as_if_nothing_had_happened(job: Job, gateway: G
 async def test_training_goes_on_by_itself_where_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """An order that comes later is answered: nothing is paused any more, and training goes on."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
-    job.slow_down()
     await paused(job, gateway)
     await job.printed("maintenance ended reason=no order came within 1 s")
     await gateway.pause()
@@ -173,9 +173,8 @@ async def test_a_manager_that_nobody_tells_anything_ends_the_pause_of_the_one_be
 ) -> None:
     """The pause ends by itself. An order to go on that comes late finds nothing to do, or a pause that it ends where it comes
     before the ranks."""
-    job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
-    job.slow_down()
     await paused(job, gateway)
+    job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"  # of the managers that follow, so that this one does not end it first
     await replaced_manager(job, gateway)
     await job.printed("maintenance ended")
     await replaced_manager(job, gateway)
@@ -210,8 +209,9 @@ async def test_a_pause_is_refused_in_a_hot_switch_and_in_a_recovery(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """An operation that is under way goes on. A repeated order to pause is answered in the same way."""
+    job.slow_down()
     await job.start()
-    await job.reached(5)
+    await job.reached(2)
     await gateway.hot_switch(2, 3)
     for number in (1, 2):
         await gateway.pause("attempt-2")

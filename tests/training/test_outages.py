@@ -259,8 +259,9 @@ async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway:
 
 async def test_a_manager_takes_over_in_the_middle_of_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A manager that dies while training is paused is replaced by one that carries out the migration."""
+    job.slow_down()
     await job.start(1)
-    await job.reached(5)
+    await job.reached(2)
     await gateway.hot_switch(2, 3)
     assert await gateway.strategies() == ["migration"]
     job.started["manager"].kill()
@@ -278,7 +279,7 @@ async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_th
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """A new stream brings all orders of the attempt again, and nothing is left to switch."""
-    job.slow_down(250)
+    job.slow_down(1000)
     await job.start(1)
     await gateway.hot_switch(2, 3)
     assert await gateway.strategies() == ["migration"]
@@ -301,6 +302,7 @@ async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_th
 async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A pause without further orders is over after the configured time, on the old ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
+    job.slow_down()
     await job.start(1)
     await gateway.hot_switch(2, 3)
     assert await gateway.strategies() == ["migration"]
@@ -331,8 +333,9 @@ async def test_a_migration_that_is_ordered_when_training_has_gone_on_by_itself_s
 
 async def test_the_ranks_of_a_pod_that_died_are_reported(job: Job, gateway: GatewayPeer) -> None:
     """Both ranks are reported as normal faults, in one report if they are seen at the same moment."""
+    job.slow_down()
     await job.start()
-    await job.reached(3)
+    await job.reached(2)
     job.started["worker-1"].kill()
 
     def reported() -> set[tuple[str, str]]:
@@ -345,8 +348,9 @@ async def test_the_ranks_of_a_pod_that_died_are_reported(job: Job, gateway: Gate
 
 async def test_a_frozen_rank_is_reported(job: Job, gateway: GatewayPeer) -> None:
     """A process that is stopped keeps its connection open and answers nothing; that is noticed and reported."""
+    job.slow_down()
     await job.start()
-    await job.reached(3)
+    await job.reached(2)
     os.kill(job.children("worker-1")[0], signal.SIGSTOP)
     report = await gateway.report("ReportProcessFault")
     assert [fault.rankId for fault in report.faultRanks] in (["2"], ["3"])
@@ -355,6 +359,7 @@ async def test_a_frozen_rank_is_reported(job: Job, gateway: GatewayPeer) -> None
 async def test_a_restarted_job_goes_on_from_its_checkpoint(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A killed job repeats the steps after its newest checkpoint, says how many, and ends with the same bits."""
     job.arguments += ["--checkpoint-every", "10"]
+    job.slow_down(200)
     await job.start()
     await job.reached(15)
     for pod in ("worker-0", "worker-1"):
@@ -373,8 +378,9 @@ async def test_a_restarted_job_goes_on_from_its_checkpoint(job: Job, gateway: Ga
 
 async def test_an_order_to_exit_ends_the_ranks(job: Job, gateway: GatewayPeer) -> None:
     """`exit` makes every rank leave with the code of a job that is to be restarted; the manager stays for the next ranks."""
+    job.slow_down()
     await job.start()
-    await job.reached(3)
+    await job.reached(2)
     await gateway.order("changeStrategy", "change_strategy", strategy="exit")
     assert await job.started["worker-0"].code() == 2
     assert await job.started["worker-1"].code() == 2

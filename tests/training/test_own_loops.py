@@ -86,7 +86,7 @@ async def test_checkpoints_are_in_a_form_of_the_script_s_own(alone: Standalone) 
 async def test_a_script_is_told_of_a_pause_before_it(job: Job, gateway: GatewayPeer) -> None:
     """The callback is called on each rank that trains, and not on the backup."""
     job.script, job.arguments = OWN_LOOP, []
-    job.environment |= {"STEPS": "40", "PACE_MS": "100"}
+    job.environment["STEPS"] = "40"
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
     assert await gateway.status() == 0

@@ -28,11 +28,11 @@ from tests.training.job import children as children_of
 
 async def with_standby(job: Job, name: str = "standby") -> str:
     """Starts a job that trains and a standby, and returns the uid of the standby when it is loaded."""
-    job.slow_down(100)
+    job.slow_down()
     await job.start()
     uid = await job.standby(name)
     await job.printed("standby registered")
-    await job.reached(3)
+    await job.reached(2)
     return uid
 
 

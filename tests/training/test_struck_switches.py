@@ -21,8 +21,9 @@ def at_any_step(rank: int, place: str) -> str:
 
 async def switching(job: Job, gateway: GatewayPeer) -> None:
     """Starts a job and brings it to the pause, somewhere in training."""
+    job.slow_down()
     await job.start(1)
-    await job.reached(5)
+    await job.reached(2)
     await gateway.hot_switch(2, 3)
     assert await offers(gateway) == ["migration"]
 
@@ -169,7 +170,6 @@ async def test_a_backup_that_is_lost_when_it_has_taken_over_is_followed_by_the_o
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """Old processes remain as long as their pod is not deleted. They take the ranks in place, with the state of the others."""
-    job.slow_down()
     await switching(job, gateway)
     await gateway.migrate()
     assert (await status(gateway))[:2] == ("migration", 0)
