@@ -138,8 +138,8 @@ async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
     """Training goes on in place, once. Orders that come late find nothing to replace, and their answer says so."""
-    recovered.environment |= {"KIND": "kill", "FAULTS": "1:2:backward", "REKINDLE_ORDER_TIMEOUT": "1"}
-    recovered.environment["PACE_MS"] = "300"
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:2:backward", "REKINDLE_ORDER_TIMEOUT": "3"}
+    recovered.slow_down(1000)
     recovered.flags = ["--spares=1"]
     await recovered.start()
     await recovered.printed("training recovered behind=1")
@@ -171,9 +171,10 @@ async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_t
 
 async def test_training_ends_where_no_control_plane_speaks_and_a_pod_is_gone(recovered: Job, gateway: GatewayPeer) -> None:
     """The pods fail, as they would without a manager that decides, since no process can start the rank again."""
-    recovered.environment |= {"PACE_MS": "60", "REKINDLE_ORDER_TIMEOUT": "1", "LIMITS": "manager.replacements.LAUNCHER_SECONDS=2"}
+    recovered.environment |= {"REKINDLE_ORDER_TIMEOUT": "1", "LIMITS": "manager.replacements.LAUNCHER_SECONDS=2"}
+    recovered.slow_down(1000)
     await recovered.start()
-    await recovered.reached(3)
+    await recovered.reached(2)
     await recovered.lose("worker-1")
     assert await recovered.started["worker-0"].code() == 1
     assert "is gone" in recovered.started["manager"].output.read_text()

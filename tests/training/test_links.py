@@ -39,7 +39,7 @@ def links() -> Iterator[tuple[Alias, Alias]]:
 def linked(job: Job, links: tuple[Alias, Alias]) -> Job:
     """Prepares a job of which each pod has two links. It waits until the test lets it hurry."""
     job.script, job.arguments = str(Path(__file__).with_name("scripts").joinpath("linked.py")), []
-    job.environment |= {"REKINDLE_LINKS": ",".join(link.name for link in links), "PACE_MS": "300"}
+    job.environment |= {"REKINDLE_LINKS": ",".join(link.name for link in links), "PACE_MS": "1000"}
     return job
 
 
@@ -110,7 +110,6 @@ async def test_a_link_is_remembered_as_long_as_the_pod_lives(
     """A process that takes a rank in its pod begins on the rank's link, whichever manager is there. A new pod begins on its first
     link."""
     first, backup = (link.address for link in links)
-    linked.environment["PACE_MS"] = "1000"
     await paused(linked, gateway)
     await gateway.switch({2: True, 3: True})
     assert await result(gateway) == (True, "2 of 4 ranks are on their backup links")
@@ -328,7 +327,7 @@ async def test_a_rank_that_hangs_while_links_are_switched_is_ended_and_replaced(
         linked.environment |= {"FUNCTION": "hangs 3", "REKINDLE_LINKS": "", "LIMITS": "manager.link_switch.SWITCH_SECONDS=1"}
     else:
         fails = f"1 {backup.name} raise," if where == "where another one fails" else ""
-        linked.environment |= {"REBUILT": f"{fails}3 {backup.name} wait", "REKINDLE_REBUILD_TIMEOUT": "3"}
+        linked.environment |= {"REBUILT": f"{fails}3 {backup.name} wait", "REKINDLE_REBUILD_TIMEOUT": "10"}
     await paused(linked, gateway)
     await gateway.switch(ALL_TO_BACKUP)
     assert not (await result(gateway))[0]

@@ -79,9 +79,9 @@ async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
 
 async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
     """A pod is lost with its launcher and its memory. State that only its ranks had is kept by the other pod."""
-    recovered.environment |= {"PACE_MS": "60"}
+    recovered.slow_down(1000)
     await recovered.start()
-    await recovered.reached(3)
+    await recovered.reached(2)
     await recovered.lose("worker-1")
     await gateway.report("ReportProcessFault")
     assert await opened(gateway, 2, 3) == ["recover", "exit"]
@@ -98,9 +98,9 @@ async def test_a_pod_that_others_have_made_anew_takes_its_ranks(
 ) -> None:
     """A pod that is recreated by an operator of the cluster takes its ranks, although its processes do not know that they are a
     backup."""
-    recovered.environment |= {"PACE_MS": "60"}
+    recovered.slow_down(1000)
     await recovered.start()
-    await recovered.reached(3)
+    await recovered.reached(2)
     await recovered.lose("worker-1")
     await gateway.report("ReportProcessFault")
     await opened(gateway, 2, 3)
@@ -172,9 +172,9 @@ async def test_a_stop_that_nobody_here_knows_a_reason_for_is_obeyed(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
     """The cluster may have seen a node fail. The step is repeated where nothing is broken."""
-    recovered.environment |= {"PACE_MS": "60"}
+    recovered.slow_down(1000)
     await recovered.start()
-    await recovered.reached(3)
+    await recovered.reached(2)
     assert await opened(gateway, 0) == ["retry", "recover", "exit"]
     assert not gateway.all("ReportStopComplete")[0].faultRanks
     await gateway.retry()
@@ -492,7 +492,7 @@ async def test_a_migration_that_is_ordered_while_a_fault_is_recovered_fails(
 
 async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """The fault is reported and recovered, and the switch does not begin again by itself."""
-    job.slow_down(100)
+    job.slow_down()
     await job.start()
     await gateway.hot_switch(2, 3)
     await job.reached(3)
@@ -501,7 +501,6 @@ async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: Gateway
     assert await opened(gateway, 1, uuid="attempt-2") == ["recover", "exit"]
     await gateway.in_place(1, uuid="attempt-2")
     assert (await status(gateway))[:2] == ("recover", 0)
-    job.slow_down(1000)
     await job.backup(1)
     await job.printed("role=backup")  # one that comes when training is complete meets no manager
     assert await job.codes() == {0}
