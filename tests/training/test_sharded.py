@@ -1,7 +1,5 @@
 """A model that is sharded over ranks, and groups of the script's own: a replacement takes its shard from a rank that has it."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,7 @@ import pytest
 
 from rekindle_training import examples
 from tests.training.gateway_service import GatewayPeer
-from tests.training.job import WORLD, Job, children
+from tests.training.job import WORLD, Job
 from tests.training.processes import Zygote
 from tests.training.scripts.plain import final, run_plain
 from tests.training.standalone import Standalone, last_words
@@ -17,6 +15,7 @@ from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
 
 SCRIPT = str(Path(__file__).with_name("scripts").joinpath("sharded.py"))
+STRUCK = str(Path(__file__).with_name("scripts").joinpath("struck.py"))
 OWN_GROUPS = str(Path(__file__).with_name("scripts").joinpath("own_groups.py"))
 BOTH_THAT_HAVE_ONE_SHARD = "1:5:behind,3:5:behind"
 
@@ -83,7 +82,6 @@ async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, beside:
     """The ranks of a pod pass to a backup, which builds its shards with the others and takes their content over."""
     expected = last_words(await beside.run(script=SCRIPT))
     job.script, job.arguments = SCRIPT, []
-    job.environment["PACE_MS"] = "200"
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
     assert await gateway.status() == 0
@@ -107,10 +105,8 @@ async def test_a_replacement_that_makes_other_groups_says_so(alone: Standalone) 
 async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path: Path, zygote: Zygote) -> None:
     """Each rank's shards are those of a run in plain PyTorch, also where a rank was replaced in between."""
     folder, steps = Path(examples.__path__[0]), "--steps=24"
-    launcher = await alone.start("--spares=1", str(folder / "hsdp.py"), script=steps)
-    await alone.prints("step 20 ")
-    os.kill(children(children(launcher.pid)[0])[2], signal.SIGKILL)
-    assert await launcher.code() == 0
+    printed = await alone.run("--spares=1", STRUCK, str(folder / "hsdp.py"), script=steps, FAULTS="1:21:kill")
+    assert "repaired step=20" in printed
     (tmp_path / "plain").mkdir()
     assert final(alone.folder, WORLD) == await run_plain(zygote, tmp_path / "plain", WORLD, str(folder / "hsdp_plain.py"), steps)
 

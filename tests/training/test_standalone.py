@@ -100,9 +100,10 @@ async def test_a_rank_that_is_stuck_is_replaced(alone: Standalone, undisturbed: 
 async def test_a_manager_that_is_killed_is_followed_by_another(moment: str, alone: Standalone, undisturbed: Undisturbed) -> None:
     """A manager is killed between two faults, while a rank is replaced, or while ranks join the next generation. The next one
     learns from the ranks and the launcher what is to be done."""
-    launcher = await alone.start("--spares=1", KIND="kill", FAULTS="1:5:backward,2:9:updated", PACE_MS="50")
+    launcher = await alone.start("--spares=1", KIND="kill", FAULTS="1:5:backward,2:9:updated", PACE_MS="500")
     await alone.prints(moment)
     os.kill(alone.manager(), signal.SIGKILL)
+    alone.hurry()
     assert await launcher.code() == 0
     assert last_words(alone.printed) == await undisturbed()
     assert "manager ended, starting another" in alone.printed
@@ -111,9 +112,10 @@ async def test_a_manager_that_is_killed_is_followed_by_another(moment: str, alon
 @pytest.mark.same_path("the manager of a job without a control plane is killed")
 async def test_a_manager_that_is_stopped_is_followed_by_another(alone: Standalone, undisturbed: Undisturbed) -> None:
     """A stopped manager receives no fault, and is ended after a moment."""
-    launcher = await alone.start(KIND="kill", FAULTS="1:9:backward", PACE_MS="50")
+    launcher = await alone.start(KIND="kill", FAULTS="1:9:backward", PACE_MS="500")
     await alone.prints("progress report sent step=1")
     os.kill(alone.manager(), signal.SIGSTOP)
+    alone.hurry()
     assert await launcher.code() == 0
     assert last_words(alone.printed) == await undisturbed()
     assert "manager ended, starting another" in alone.printed

@@ -37,6 +37,13 @@ def shown(pid: int) -> list[str]:
     return [" ".join(process.cmdline()).strip() for process in (top, *top.children(recursive=True))]
 
 
+async def shows_its_manager(launcher: int) -> None:
+    """Waits for the title of the manager, which starts beside the ranks."""
+    async with asyncio.timeout(60):
+        while not [line for line in shown(launcher) if line == "rekindle-train: manager"]:
+            await asyncio.sleep(0.01)
+
+
 async def test_forked_processes_of_a_pod_are_told_apart(alone: Standalone, tmp_path: Path) -> None:
     """Processes are distinguished by their rank or role, with the script that they run. A worker has the rank that it works
     for."""
@@ -44,6 +51,7 @@ async def test_forked_processes_of_a_pod_are_told_apart(alone: Standalone, tmp_p
     launcher = await alone.start("--spares=1", script=str(tmp_path / "train.py"), ranks=2)
     for line in ("ready 0", "ready 1", "spare parked"):
         await alone.prints(line)
+    await shows_its_manager(launcher.pid)
     first, *others = shown(launcher.pid)
     roles = ["manager", "zygote", "rank 0", "rank 1", "rank 1 worker", "spare"]
     assert first.startswith("rekindle-train: launcher ")
@@ -70,9 +78,7 @@ async def test_ranks_that_are_programs_of_their_own_are_told_apart(alone: Standa
     launcher = await alone.start("--start-method=spawn", script=str(tmp_path / "train.py"), ranks=2)
     for line in ("ready 0", "ready 1"):
         await alone.prints(line)
-    async with asyncio.timeout(60):
-        while not [line for line in shown(launcher.pid) if line == "rekindle-train: manager"]:
-            await asyncio.sleep(0.01)
+    await shows_its_manager(launcher.pid)
     lines = shown(launcher.pid)
     for rank in range(2):
         assert [line for line in lines if f"-X rekindle-train=rank-{rank} " in line], lines
