@@ -135,7 +135,7 @@ def _sends_late(_: Communicator, says: Connection) -> None:
     says.send("sent")
 
 
-_SOON = 1.0
+_SOON = 3.0
 
 
 def _receives(_: Communicator, says: Connection) -> None:

@@ -140,7 +140,8 @@ async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
     defect: str, case: str, said: str, advice: str, drill: Drill
 ) -> None:
     """The table has the text of the program and the line of the script, unless the program has refused the script at once."""
-    found = await drill(SCRIPT, f"--defect={defect}", code=1, cases=case, REKINDLE_REBUILD_TIMEOUT="5")
+    limit = {"REKINDLE_REBUILD_TIMEOUT": "5"} if said.endswith("completed within") else {}
+    found = await drill(SCRIPT, f"--defect={defect}", code=1, cases=case, **limit)
     if refused(found):
         return
     failed = found["cases"][case]

@@ -189,7 +189,7 @@ async def test_a_backup_that_comes_when_training_is_complete_is_told_to_leave() 
     turning = asyncio.create_task(procedures.turn_away(membership, "training is complete"))
     await asyncio.sleep(0)
     backup, outbox = membership.enroll(Hello(rank=0, role="backup", process="late"), 0)
-    message = await asyncio.wait_for(outbox.get(), 5)
+    message = await asyncio.wait_for(outbox.get(), 60)
     assert message is not None
     assert message.leave.reason == "training is complete"
     assert backup.dismissed

@@ -11,10 +11,11 @@ CHECKS = {0: "aic", 1: "hccs", 2: "memory"}
 
 
 async def paused(job: Job, gateway: GatewayPeer, *faults: dict[str, str]) -> None:
-    """Starts a new job, pauses it somewhere in training, and makes each check take a second."""
-    job.environment |= {"REKINDLE_STRESS_SECONDS": "1", "REKINDLE_INJECT": json.dumps(faults)}
+    """Starts a new job, pauses it somewhere in training, and makes each check take a few seconds."""
+    job.slow_down()
+    job.environment |= {"REKINDLE_STRESS_SECONDS": "4", "REKINDLE_INJECT": json.dumps(faults)}
     await job.start()
-    await job.reached(5)
+    await job.reached(2)
     await gateway.pause()
     assert (await gateway.report("ReportStopComplete")).status.code == 0
 
