@@ -173,7 +173,7 @@ async def test_an_event_is_over_after_its_time(kubeconfig: Path, node: Namespace
     """An event counts until its time has passed, though the cluster keeps it for an hour. A node's own clock does not matter."""
     (tmp_path / "rules.yaml").write_text(
         "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  use: []\n  rules:\n"
-        "    - {name: hot, report: {source: event, code: Gpu*}, then: sub-health, expires: 2}\n"
+        "    - {name: hot, report: {source: event, code: Gpu*}, then: sub-health, expires: 8}\n"
     )
     told = event(involvedObject={"kind": "Node", "name": NODE}, lastTimestamp="2038-01-01T00:00:00Z")
     told["metadata"] = {"name": "once", "namespace": "default"}

@@ -49,6 +49,10 @@ async def world(namespace: Namespace, kubeconfig: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch)
+
+
+def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time in which the driver waits for a deaf peer."""
     for name in ("BACKUP_MADE", "BACKUP_NAMED", "ASKED_BEFORE", "DELETED_BY_OTHERS", "PROMOTED_BY_OPERATOR", "RECREATED"):
         monkeypatch.setattr(driver_module, name, 0.3)
@@ -116,12 +120,15 @@ async def test_a_hot_switch_survives_the_death_of_a_worker(world: World, script:
         for life in (1, 2, 3)
     ],
 )
-async def test_a_hot_switch_that_was_given_up_leaves_nothing_behind(world: World, life: int, deaf: str, impatient: None) -> None:
+async def test_a_hot_switch_that_was_given_up_leaves_nothing_behind(
+    world: World, life: int, deaf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The clean-up ends with one pod of each rank and without a mark, after any of our writes, whichever peer is deaf
     meanwhile."""
     world.api.life = life
     with pytest.raises(DiedError):
         await give_up_at_death(world)
+    shorten(monkeypatch)
     world.operator.deaf, world.volcano.deaf = deaf == "operator", deaf == "volcano"
     await world.sweep()
     assert not marks(pod for pod in await world.pods() if not is_terminating(pod))
@@ -373,7 +380,7 @@ async def test_without_volcano_a_job_is_stopped_by_force(world: World, impatient
     await world.driver.ensure_stopped(world.job, await world.pods(), 0)
     for pod in known:
         await world.namespace.until_gone(pod)
-    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", Places()))
+    assert one_of_each_rank(await world.step(lambda driver: driver.ensure_pods(world.job, "a-generation", Places())))
     assert await world.recovery() == "on"
 
 

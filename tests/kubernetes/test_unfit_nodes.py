@@ -119,5 +119,5 @@ async def test_a_restart_goes_to_a_sub_healthy_node_where_there_is_no_other(sett
     """A slow job trains; a job that is not scheduled does not."""
     job = await job_that_tolerates_all(setting)
     async with nodes_that_are(setting.namespace, n0=SICK, n1=CORDONED, n2=CORDONED):
-        await asyncio.wait_for(setting.until(job, bool), 10)
+        await asyncio.wait_for(setting.until(job, bool), 60)
         assert await restarted(setting, job) == "node-0"
