@@ -10,7 +10,7 @@ import aiohttp
 
 from tests.support.cluster import environment
 
-START_LIMIT = 30.0
+START_LIMIT = 60.0
 
 
 async def probe(port: int, path: str) -> tuple[int, str]:

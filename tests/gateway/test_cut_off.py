@@ -60,7 +60,7 @@ async def test_a_gateway_that_is_cut_off_sends_its_clients_to_the_others(tempora
         await peer.until(lambda: bool(peer.ended))
         assert cut_off.WORDS in peer.ended[0]
         cable.pulled = False
-        await asyncio.wait_for(peer.attached.wait(), 30)
+        await asyncio.wait_for(peer.attached.wait(), 60)
 
 
 async def test_a_gateway_that_is_cut_off_sends_platforms_to_the_others(temporal: WorkflowEnvironment) -> None:

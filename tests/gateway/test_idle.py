@@ -11,6 +11,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle_wire import recover_pb2 as wire
 from tests.support.harness import Harness, a_job, harness
+from workers.gateway import server
 
 SUBSCRIPTIONS = (
     "/Recover/SubscribeNotifySwitch",
@@ -28,13 +29,16 @@ async def subscribed(world: Harness, path: str, job_id: str) -> AsyncIterator[An
 
 
 @pytest.mark.parametrize("path", SUBSCRIPTIONS)
-async def test_what_a_manager_subscribes_to_stays_open_until_the_gateway_stops(temporal: WorkflowEnvironment, path: str) -> None:
+async def test_what_a_manager_subscribes_to_stays_open_until_the_gateway_stops(
+    temporal: WorkflowEnvironment, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Registered or not; the end says why, and does not keep the gateway from stopping."""
+    monkeypatch.setattr(server, "GRACE", 3600)
     async with harness(temporal, a_job()) as world, subscribed(world, path, world.job.id) as call:
-        await asyncio.wait_for(call.initial_metadata(), 10)
+        await asyncio.wait_for(call.initial_metadata(), 60)
         async with world.peer():
             assert not call.done()
-        await asyncio.wait_for(world.gateway.stop(), 2)
+        await asyncio.wait_for(world.gateway.stop(), 60)
         assert await call.code() is grpc.StatusCode.ABORTED
         assert await call.details() == "the gateway shuts down"
 

@@ -100,7 +100,7 @@ async def test_a_job_that_answers_again_is_told_again(temporal: WorkflowEnvironm
 
         monkeypatch.setattr(watch.logger, "info", noted)
         await world.control.stop()
-        await asyncio.wait_for(silent.wait(), 30)
+        await asyncio.wait_for(silent.wait(), 60)
         await world.control.start()
         await world.status()  # the new worker answers: an update that the old one did not look at would be rejected
         await world.tell(ids.Updates.SIGHTING, RUNS)

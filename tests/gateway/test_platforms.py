@@ -20,7 +20,7 @@ from rekindle.settings import Settings
 from rekindle.temporal import Attributes
 from tests.fakes.platform_peer import CONFIG, Platform, platform
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, node_fault, sub_health
-from workers.gateway import fault_service, watch
+from workers.gateway import fault_service, server, watch
 from workers.gateway.job_service import MOST_OF_A_ROLE
 
 
@@ -253,8 +253,11 @@ async def test_a_second_stream_of_a_client_ends_the_first(temporal: WorkflowEnvi
 
 
 @pytest.mark.parametrize("kind", ["faults of a job", "faults of all", "jobs", "lists of jobs"])
-async def test_streams_of_platforms_end_when_the_gateway_stops(temporal: WorkflowEnvironment, kind: str) -> None:
+async def test_streams_of_platforms_end_when_the_gateway_stops(
+    temporal: WorkflowEnvironment, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Streams say why, and do not keep it from stopping."""
+    monkeypatch.setattr(server, "GRACE", 3600)
     async with asking(temporal) as (world, peer):
         client = await registered(peer)
         for job_id in (world.job.id, ""):
@@ -266,7 +269,7 @@ async def test_streams_of_platforms_end_when_the_gateway_stops(temporal: Workflo
             "lists of jobs": lambda: peer.lists_of_jobs(client),
         }[kind]()
         await heard.next()
-        await asyncio.wait_for(world.gateway.stop(), 2)
+        await asyncio.wait_for(world.gateway.stop(), 60)
         assert await heard.end() == "ABORTED: the gateway shuts down"
 
 

@@ -64,7 +64,7 @@ async def test_a_report_between_two_modes_waits_for_the_next_one(temporal: Workf
         await world.first_step()
         world.cluster.takes_metadata.clear()
         await world.fault(sub_health())
-        await asyncio.wait_for(world.cluster.metadata_is_written.wait(), 20)
+        await asyncio.wait_for(world.cluster.metadata_is_written.wait(), 60)
         assert await refusal(world) == (ErrorTypes.BETWEEN_MODES, "between two modes, try again")
         before = len(peer.answers)
         reporting = asyncio.create_task(peer.report_status(0))
