@@ -129,7 +129,7 @@ async def test_an_interrupted_start_ends_at_once(short_path: Path) -> None:
     starting.send_signal(signal.SIGINT)
     output, errors = await starting.communicate()
     assert (starting.returncode, output) == (130, b""), errors.decode()
-    _, alive = await asyncio.to_thread(psutil.wait_procs, [building], timeout=10)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [building], timeout=60)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 

@@ -224,7 +224,7 @@ async def test_nothing_is_left_of_a_cluster_that_is_killed(tmp_path: Path) -> No
         children = psutil.Process(running.process.pid).children(recursive=True)
         assert sockets.if_nameindex() == interfaces
         await running.kill()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, children, timeout=10)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, children, timeout=60)
         assert not alive
     assert not networks & {network_of(pid) for pid in psutil.pids()}
     assert sockets.if_nameindex() == interfaces

@@ -55,7 +55,7 @@ def _environment_of(process: psutil.Process) -> list[str]:
 
 async def all_gone(processes: list[psutil.Process]) -> bool:
     """Returns whether all processes end within some seconds."""
-    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=10)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=60)
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -132,7 +132,7 @@ async def test_a_killed_guardian_is_replaced(tmp_path: Path) -> None:
         parent = psutil.Process(running.process.pid)
         (guardian,) = _guardians(parent)
         guardian.kill()
-        await asyncio.to_thread(guardian.wait, 10)
+        await asyncio.to_thread(guardian.wait, 60)
         async with asyncio.timeout(WAIT_LIMIT):
             while not _guardians(parent):
                 await running.client.nodes()  # it answers while it has not seen the death yet

@@ -315,7 +315,7 @@ async def test_a_job_that_cannot_be_read_any_more_when_it_is_told_why_it_is_refu
         await client.submit(job_object())
         await peer.until_last(Register)
         await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hot"}, {})
-        await asyncio.wait_for(tried.wait(), 20)
+        await asyncio.wait_for(tried.wait(), 60)
         next_one = await client.submit(job_object("next"))
         await peer.until(lambda: next_one.metadata.uid in {job_id for job_id, _ in peer.taken})
     await cluster.close()
