@@ -48,6 +48,10 @@ class ScriptedRank:
         self._says.put_nowait(RankMessage(generation=generation, goodbye=Goodbye()))
         await self._hears
 
+    async def left(self) -> None:
+        """Waits until the stream to the manager has ended, however it ends."""
+        await asyncio.wait({self._hears})
+
     async def _speak(self) -> AsyncIterator[RankMessage]:
         while True:
             yield (message := await self._says.get())

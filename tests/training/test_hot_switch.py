@@ -243,7 +243,7 @@ async def test_a_switch_that_comes_with_the_last_step_lets_training_end(job: Job
         ]
         await gateway.hot_switch(*job.ranks(1))
         await job.printed("training ends with step 3")
-        await asyncio.gather(*(rank.finish() for rank in ranks[:WORLD]))
+        await asyncio.gather(*(rank.finish() for rank in ranks[:WORLD]), *(backup.left() for backup in ranks[WORLD:]))
         assert await job.started["manager"].code() == 0
         assert [rank.told for rank in ranks] == [["rebuild", "hold", "resume"]] * WORLD + [["leave"]] * RANKS_PER_POD
     assert gateway.all("ReportRecoverStrategy") == []

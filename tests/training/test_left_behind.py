@@ -197,6 +197,7 @@ async def test_a_spare_that_is_killed_while_it_waits_is_followed_by_another_one(
     text = "import os\nos.write(1, f'spare {os.getpid()}\\n'.encode())\n" + NO_TORCH + WAITS + "wait_for('ends')"
     launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
     await alone.prints("spare parked")
+    await ready(alone, 0)
     (spare,) = set(map(int, re.findall(r"^spare (\d+)$", alone.printed, re.MULTILINE))) - set(pids(alone, "ready", 0))
     os.kill(spare, signal.SIGKILL)
     await alone.prints("spare ended early, starting another code=-9")

@@ -230,7 +230,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """)
     launcher = await alone.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
     async with asyncio.timeout(60):
-        while alone.printed.count("loaded") < 2 or "rank " not in alone.printed:
+        while alone.printed.count("loaded") < 2 or not re.search(r"^rank \d+\.$", alone.printed, re.MULTILINE):
             await asyncio.sleep(0.01)
     pids = {word: re.findall(rf"^{word} (\d+)\.$", alone.printed, re.MULTILINE) for word in ("loaded", "rank")}
     (spare,) = set(pids["loaded"]) - set(pids["rank"])
