@@ -16,7 +16,7 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.model.cluster import JobObject, JobSpec, Node, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT = 30.0
+START_LIMIT = 60.0
 WAIT_LIMIT = 60.0
 
 FOREVER = ("sleep", "1000")
