@@ -22,7 +22,7 @@ class Process:
         self.output = output
         self._ended = ended
 
-    async def code(self, within: float = 60) -> int:
+    async def code(self, within: float = 110) -> int:
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._ended)), within)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
