@@ -19,7 +19,7 @@ from rekindle_training.launcher.arguments import UsageInvalid, parse
 from rekindle_training.launcher.own_manager import ends_again_and_again
 
 JOB = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
-ENDS_SECONDS = 30
+ENDS_SECONDS = 60
 
 PREAMBLE = """
 import os, signal, sys

@@ -194,7 +194,11 @@ async def test_a_stop_that_comes_before_training_begins_is_refused(
     for pod_rank in (0, 1):
         await job.worker(pod_rank)
     report = await gateway.report("ReportStopComplete")
-    assert (report.status.code, report.status.info) == (406, "training begins anew")
+    assert report.status.code == 406
+    assert report.status.info in (
+        "training begins anew",
+        "training has not begun",
+    )  # the ranks start within ten seconds, or later
     assert await job.codes() == {0}
     assert job.final() == reference
 
