@@ -38,6 +38,9 @@ class Child:
         self.told: Verdict | None = None
         """Verdict that a cancelled mode sent as a signal. A cancelled workflow has no result."""
         self.was_terminated = False
+        """True if the mode was terminated from outside."""
+        self.was_cut_off = False
+        """True if the mode ended without a verdict, so that it may have left pods behind."""
         """True if the recovery was terminated by another party."""
         self._case, self._incident, self._job = case, incident, job
         self._row = row_of(mode)
@@ -162,5 +165,5 @@ class Child:
         if isinstance(cause, CancelledError):
             why = self._why_cancelled or "cancelled"
             return self._judged(self.told or Verdict(mode=self.mode, outcome=Outcome.CANCELLED, reason=why))
-        self.was_terminated = isinstance(cause, TerminatedError) and not self._late
+        self.was_terminated, self.was_cut_off = isinstance(cause, TerminatedError) and not self._late, True
         return Verdict(mode=self.mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {cause or error}")

@@ -4,11 +4,15 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
+from rekindle.policy.modes import cases
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
 from workflows.incident import JobContext
 
+PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
+"""Pause between two tries to delete the backup pods of a mode that was ended, and the time limit for all tries."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
 """Pause before the deletion is tried again; it doubles each time that the cluster refuses, up to the second value."""
 
@@ -46,3 +50,28 @@ class LeftoverPods:
         self._known.state = self._known.state.with_(left_behind=())
         self._pause = FIRST_PAUSE
         return True
+
+
+async def delete_backups(known: JobContext) -> None:
+    """Deletes all backup pods of the job, after a mode that was ended before it could delete or name its own.
+
+    They are not known by name, so a later sweep could not delete them. A restart would delete them, and does not wait for this.
+    """
+    until = workflow.now() + PATIENCE
+    while not await _backups_are_deleted(known) and workflow.now() < until:
+        try:
+            await workflow.wait_condition(
+                lambda: cases.is_broken(known.state, workflow.now()), timeout=PAUSE, timeout_summary="delete backup pods"
+            )
+        except TimeoutError:
+            continue
+        return
+
+
+async def _backups_are_deleted(known: JobContext) -> bool:
+    try:
+        await steps.delete_backups(known.state.job.id)
+    except ActivityError as error:
+        workflow.logger.warning("backup pod possibly left", extra={"error": str(error.cause)})
+        return False
+    return True

@@ -3,10 +3,7 @@
 Called by `TrainingJob` before it begins anything, so that two recoveries never work on one job.
 """
 
-from datetime import timedelta
-
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
 from rekindle.model.activities.requests import RecoveryEnd
@@ -17,9 +14,7 @@ from workflows import job_reducers, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.incident import JobContext, look
 from workflows.journal import Journal
-
-PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
-"""Pause between two tries to delete the backup pods of a lost hot switch, and the time limit for all tries."""
+from workflows.leftover_pods import delete_backups
 
 OPERATIONS = (About.LINKS, About.CHECKS)
 """Subjects of operations, which are done on a job that trains."""
@@ -59,7 +54,8 @@ def _is_of_known_faults(end: RecoveryEnd, state: JobState) -> bool:
     Repairing them completes what it left.
     """
     verdict = end.verdict
-    return bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS) and _is_broken(state)
+    interrupted = bool(verdict and verdict.was_interrupted and row_of(verdict.mode).about in OPERATIONS)
+    return interrupted and cases.is_broken(state, workflow.now())
 
 
 async def _last_of(noted: str, known: JobContext, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
@@ -134,33 +130,6 @@ async def _conclude(known: JobContext, journal: Journal, end: RecoveryEnd) -> No
         await journal.publish_policy(lambda: known.state)
     journal.soon(journal.remember())
     if end.verdict is None:
-        await _delete_backups(known)
+        await delete_backups(known)
     else:
         await look(known, journal)  # the recovery changed pods, which was not known until now
-
-
-async def _delete_backups(known: JobContext) -> None:
-    """Deletes all backup pods of the job.
-
-    They are not known by name, so a later sweep could not delete them. A restart would delete them, and does not wait for this.
-    """
-    until = workflow.now() + PATIENCE
-    while not await _backups_are_deleted(known) and workflow.now() < until:
-        try:
-            await workflow.wait_condition(lambda: _is_broken(known.state), timeout=PAUSE, timeout_summary="delete backup pods")
-        except TimeoutError:
-            continue
-        return
-
-
-def _is_broken(state: JobState) -> bool:
-    return bool(state.ended) or any(not fault.backup for fault in cases.counting(state, workflow.now()))
-
-
-async def _backups_are_deleted(known: JobContext) -> bool:
-    try:
-        await steps.delete_backups(known.state.job.id)
-    except ActivityError as error:
-        workflow.logger.warning("backup pod possibly left", extra={"error": str(error.cause)})
-        return False
-    return True

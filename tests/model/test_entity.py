@@ -380,6 +380,16 @@ def test_a_stream_that_becomes_known_after_its_end_is_no_new_life() -> None:
     assert not Walk(Script((Disturbance("process dies", "first step", 0.0, 1),), knobs, loss=0.05, seed=6660)).run()
 
 
+def test_a_hot_switch_that_is_terminated_leaves_no_backup_when_processes_are_recovered_next() -> None:
+    """Its backup pod is created as a person terminates it, so that no verdict names the pod."""
+    disturbances = (
+        Disturbance("process dies", "first step", 0.0, 0),
+        Disturbance("sub-health", "pod runs", 1.0, 1),
+        Disturbance("recovery terminated", "order hot switch", 0.01, 2),
+    )
+    assert not Walk(Script(disturbances, Knobs(pods=3, spares=2, allows="", late="stopped"), seed=12345)).run()
+
+
 def test_a_pod_that_is_lost_in_a_hand_over_is_replaced_alone() -> None:
     """The pod that has just taken over from the first lost pod is healthy, and stays."""
     disturbances = Disturbance("process dies", delay=40.0), Disturbance("pod vanishes", "repaired", 0.05, 0)

@@ -106,6 +106,11 @@ def counting(state: JobState, now: datetime) -> tuple[Fault, ...]:
     return tuple(fault for fault in broken if fault.backup or _due(fault, patience) <= now)
 
 
+def is_broken(state: JobState, now: datetime) -> bool:
+    """Returns whether the job has ended, or has a real fault that counts now."""
+    return bool(state.ended) or any(not fault.backup for fault in counting(state, now))
+
+
 def _real(state: JobState) -> list[Standing]:
     real = (one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
     return [one for one in real if one.well_since is None]
