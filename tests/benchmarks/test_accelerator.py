@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SECONDS = 300
 ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.costly
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.costly
 
 
 def test_a_short_job_says_what_its_proofs_cost(tmp_path: Path) -> None:

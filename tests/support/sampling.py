@@ -9,8 +9,9 @@ marked by its name, whatever the test is:
 
     pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in KINDS])
 
-Of the other tests with parameters that need a server or processes of a job, `MOST_CASES` cases run. `REKINDLE_TEST_HALF=1`, which
-`make test` sets for three commits of four, leaves out half of the tests that need a server or processes, in each folder.
+Of the other costly tests with parameters, `MOST_CASES` cases run. A test is costly if it needs a server or processes of a job, by
+its fixtures or by itself (`pytest.mark.costly`). `REKINDLE_TEST_HALF=1`, which `make test` sets for three commits of four, leaves
+out half of the costly tests of each folder.
 """
 
 import os
@@ -54,7 +55,7 @@ def _costly(items: Iterable[pytest.Item]) -> dict[str, dict[str, list[pytest.Ite
     """Returns the cases of each costly test, by folder and test."""
     folders: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and COSTLY & set(item.fixturenames):
+        if isinstance(item, pytest.Function) and (COSTLY & set(item.fixturenames) or item.get_closest_marker("costly")):
             tests = folders.setdefault(item.path.parent.name, {})
             tests.setdefault(f"{item.path.name} {item.originalname}", []).append(item)
     return folders
