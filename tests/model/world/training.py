@@ -108,7 +108,10 @@ class Training:
     # ---- the stream
 
     def connect(self) -> None:
-        if self.state == "gone" or self.session or self.clock.now < self._back:
+        if self.state == "gone" or self.session:
+            return
+        if self.clock.now < self._back:
+            self.clock.after((self._back - self.clock.now).total_seconds(), self.connect)
             return
         if self.mindio and not self._manager_lives():
             self._met = False
