@@ -54,7 +54,7 @@ def test_a_few_cases_run_of_a_test_that_needs_a_server(collected: tuple[str, lis
 
 
 def test_three_commits_of_four_run_half_of_the_tests_that_need_a_server() -> None:
-    """In each folder, half of these tests are left out, and no other test."""
+    """Half of these tests of each folder are left out, and no other test."""
     whole, half = _collected(), _collected(REKINDLE_TEST_HALF="1")
     assert set(half) < set(whole)
     tests = [{name.split("[")[0] for name in names if name.startswith("tests/workflows")} for names in (whole, half)]

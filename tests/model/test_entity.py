@@ -381,7 +381,7 @@ def test_a_stream_that_becomes_known_after_its_end_is_no_new_life() -> None:
 
 
 def test_a_hot_switch_that_is_terminated_leaves_no_backup_when_processes_are_recovered_next() -> None:
-    """Its backup pod is created as a person terminates it, so that no verdict names the pod."""
+    """The backup pod is created as a person terminates the hot switch, so that no verdict names the pod."""
     disturbances = (
         Disturbance("process dies", "first step", 0.0, 0),
         Disturbance("sub-health", "pod runs", 1.0, 1),
