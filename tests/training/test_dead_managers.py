@@ -69,7 +69,7 @@ async def test_a_manager_that_dies_in_a_recovery_is_followed_by_one_that_ends_it
     stopped = await gateway.report("ReportStopComplete", heard[0] + 1)
     assert [one.rankId for one in stopped.faultRanks] == ["2"]
     await gateway.announce(2, 3)
-    assert await offers(gateway, heard[1] + 1) == ["recover", "exit"]
+    assert await offers(gateway, heard[1] + 1) == ["recover", "dump", "exit"]
     await gateway.elsewhere(1)
     await recovered.backup(1)
     assert await status(gateway) == ("recover", 0, "training goes on after step 4")
@@ -108,7 +108,7 @@ async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats
     assert (await status(gateway))[1] == 0
     await replaced_manager(recovered)
     await gateway.until(lambda: gateway.subscriptions == 2)
-    assert await opened(gateway, 2, number=2) == ["retry", "recover", "exit"]
+    assert await opened(gateway, 2, number=2) == ["retry", "recover", "dump", "exit"]
     await ordered(mode, gateway)
     recovered.hurry()
     assert (await status(gateway, 2))[1] == 0
@@ -143,7 +143,7 @@ async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
     recovered.flags = ["--spares=1"]
     await recovered.start()
     await recovered.printed("training recovered behind=1")
-    assert await opened(gateway, 0, 1) == ["retry", "recover", "exit"]
+    assert await opened(gateway, 0, 1) == ["retry", "recover", "dump", "exit"]
     await gateway.retry()
     strategy, code, info = await status(gateway)
     assert (strategy, code) == ("retry", 0)
@@ -162,7 +162,7 @@ async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_t
     recovered.environment |= {"REKINDLE_ORDER_TIMEOUT": "0", "REKINDLE_WITHOUT_ORDERS": "wait"}
     await recovered.start()
     await fault(gateway)
-    assert await opened(gateway, 0, 1) == ["recover", "exit"]
+    assert await opened(gateway, 0, 1) == ["recover", "dump", "exit"]
     await gateway.in_place(0, 1)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}

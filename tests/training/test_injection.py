@@ -50,7 +50,7 @@ async def test_a_resumption_that_fails_is_reported_and_can_be_recovered(
     assert blamed.faultType == "2"
     await gateway.stop_train("attempt-2")
     await gateway.announce(blamed.rankId, uuid="attempt-2")
-    assert list((await gateway.report("ReportRecoverStrategy", 2)).strategies) == ["retry", "recover", "exit"]
+    assert list((await gateway.report("ReportRecoverStrategy", 2)).strategies) == ["retry", "recover", "dump", "exit"]
     await gateway.retry("attempt-2")
     assert (await gateway.report("ReportRecoverStatus", 2)).status.code == 0
     assert await job.codes() == {0}

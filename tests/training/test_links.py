@@ -153,7 +153,7 @@ async def begun(gateway: GatewayPeer, *ranks: int, number: int) -> None:
     await gateway.stop_train(f"attempt-of-fault-{number}")
     await gateway.report("ReportStopComplete", number + 1)
     await gateway.announce(*ranks, uuid=f"attempt-of-fault-{number}")
-    assert await offers(gateway, number) == ["recover", "exit"]
+    assert await offers(gateway, number) == ["recover", "dump", "exit"]
 
 
 async def test_ranks_begin_on_their_backup_links_where_some_cannot_use_their_first_ones(

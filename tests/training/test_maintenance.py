@@ -79,7 +79,7 @@ async def test_a_rank_that_dies_in_the_pause_is_a_fault(job: Job, gateway: Gatew
     assert await status(gateway) == ("continue", 406, "a fault is being recovered: rank 2 died")
     await gateway.stop_train("attempt-2")
     await gateway.announce(2, uuid="attempt-2")
-    assert await offers(gateway) == ["recover", "exit"]
+    assert await offers(gateway) == ["recover", "dump", "exit"]
     await gateway.in_place(2, uuid="attempt-2")
     assert (await status(gateway, 2))[:2] == ("recover", 0)
     await gateway.go_on()

@@ -192,7 +192,7 @@ async def test_a_process_whose_rank_a_backup_has_taken_is_no_fault_of_it_for_the
         await job.printed("process replaced by another")
         roles = [(0, "worker"), (1, "worker"), (2, "backup"), (3, "backup")]
         ranks = [ScriptedRank(channel, rank, role, stands_behind(5), generation=3, step=5) for rank, role in roles]
-        assert await opened(gateway, 3) == ["retry", "recover", "exit"]
+        assert await opened(gateway, 3) == ["retry", "recover", "dump", "exit"]
         assert old.told == ["leave"]
         await gateway.retry()
         assert await status(gateway) == ("retry", 0, "training goes on after step 5")

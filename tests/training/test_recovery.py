@@ -67,7 +67,7 @@ async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
     recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
     await recovered.start()
     assert await fault(gateway) == {"2": "1"}
-    assert await opened(gateway, 2, 3) == ["recover", "exit"]
+    assert await opened(gateway, 2, 3) == ["recover", "dump", "exit"]
     await gateway.elsewhere(1)
     await recovered.backup(1)
     assert await status(gateway) == ("recover", 0, "training goes on after step 4")
@@ -84,7 +84,7 @@ async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gatew
     await recovered.reached(2)
     await recovered.lose("worker-1")
     await gateway.report("ReportProcessFault")
-    assert await opened(gateway, 2, 3) == ["recover", "exit"]
+    assert await opened(gateway, 2, 3) == ["recover", "dump", "exit"]
     assert {one.rankId for one in gateway.all("ReportStopComplete")[0].faultRanks} == {"2", "3"}
     await gateway.elsewhere(1)
     await recovered.backup(1)
@@ -133,7 +133,7 @@ async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
     recovered.environment |= {"KIND": kind, "FAULTS": "1:5:backward"}
     await recovered.start()
     assert await fault(gateway) == {"1": type_}
-    assert await opened(gateway, 1) == ["retry", "recover", "exit"]
+    assert await opened(gateway, 1) == ["retry", "recover", "dump", "exit"]
     await gateway.retry()
     assert await status(gateway) == ("retry", 0, "training goes on after step 4")
     assert await recovered.codes() == {0}
@@ -161,7 +161,7 @@ async def test_ranks_that_are_lost_together_are_replaced_together(
     recovered.flags = ["--spares=1"]
     await recovered.start()
     await all_lost(gateway, 0, 3)
-    assert await opened(gateway, 0, 1, 2, 3) == ["recover", "exit"]
+    assert await opened(gateway, 0, 1, 2, 3) == ["recover", "dump", "exit"]
     await gateway.in_place(0, 3)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
@@ -175,7 +175,7 @@ async def test_a_stop_that_nobody_here_knows_a_reason_for_is_obeyed(
     recovered.slow_down(1000)
     await recovered.start()
     await recovered.reached(2)
-    assert await opened(gateway, 0) == ["retry", "recover", "exit"]
+    assert await opened(gateway, 0) == ["retry", "recover", "dump", "exit"]
     assert not gateway.all("ReportStopComplete")[0].faultRanks
     await gateway.retry()
     assert (await status(gateway))[:2] == ("retry", 0)
@@ -254,7 +254,7 @@ async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attem
     assert await status(gateway) == ("recover", 406, "rank 2 is gone")
     assert await fault(gateway, 2) == {"2": "1"}
     await gateway.announce(0, 1, 2, uuid="attempt-2")
-    assert await offers(gateway, 2) == ["recover", "exit"]
+    assert await offers(gateway, 2) == ["recover", "dump", "exit"]
     await gateway.in_place(0, 1, 2, uuid="attempt-2")
     assert (await status(gateway, 2))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
@@ -469,7 +469,7 @@ async def test_lost_connections_that_nobody_is_to_blame_for_are_the_networks(job
         await gateway.report("ReportProgress")
         ranks[3].say(RankMessage(generation=1, standing=Standing(step=1)))
         assert await fault(gateway) == {"3": "2"}
-        assert await opened(gateway, 3) == ["retry", "recover", "exit"]
+        assert await opened(gateway, 3) == ["retry", "recover", "dump", "exit"]
         await gateway.retry()
         assert await status(gateway) == ("retry", 0, "training goes on after step 1")
         await asyncio.gather(*(rank.finish(2) for rank in ranks))
@@ -502,7 +502,7 @@ async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: Gateway
     await job.reached(3)
     kill_rank(job, 1)
     assert await fault(gateway) == {"1": "1"}
-    assert await opened(gateway, 1, uuid="attempt-2") == ["recover", "exit"]
+    assert await opened(gateway, 1, uuid="attempt-2") == ["recover", "dump", "exit"]
     await gateway.in_place(1, uuid="attempt-2")
     assert (await status(gateway))[:2] == ("recover", 0)
     await job.backup(1)

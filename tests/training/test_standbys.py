@@ -42,7 +42,7 @@ async def lost(job: Job, gateway: GatewayPeer, *ranks: int) -> None:
     for rank in ranks:
         os.kill(job.children(f"worker-{rank // per_pod}")[rank % per_pod], signal.SIGKILL)
     await all_lost(gateway, *ranks)
-    assert await opened(gateway, *ranks) == ["recover", "exit"]
+    assert await opened(gateway, *ranks) == ["recover", "dump", "exit"]
 
 
 async def named_and_stopped(job: Job, gateway: GatewayPeer) -> str:
@@ -113,7 +113,7 @@ async def test_a_standby_that_dies_before_it_joins_is_followed_by_another_pod(
     """The standby was named, and did not join. The order is given again in another attempt."""
     await named_and_stopped(job, gateway)
     job.started["standby"].kill()
-    assert await opened(gateway, 2, uuid="attempt-2", number=2) == ["recover", "exit"]
+    assert await opened(gateway, 2, uuid="attempt-2", number=2) == ["recover", "dump", "exit"]
     if another == "standby":
         await gateway.elsewhere(1, uuid="attempt-2", standbys={await job.standby("another"): 1})
     else:
@@ -131,7 +131,7 @@ async def test_a_manager_that_dies_when_a_standby_was_named_is_followed_by_one_t
     await job.started["manager"].code()
     await job.manager()
     await gateway.until(lambda: gateway.subscriptions == 2)
-    assert await opened(gateway, 2, number=2) == ["recover", "exit"]
+    assert await opened(gateway, 2, number=2) == ["recover", "dump", "exit"]
     await gateway.elsewhere(1, standbys={uid: 1})
     await job.printed("strategy=recover")
     job.started["standby"].kill(signal.SIGCONT)

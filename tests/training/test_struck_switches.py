@@ -47,7 +47,7 @@ async def ends_on_old_pods(job: Job) -> None:
 
 async def is_recovered_in_place(gateway: GatewayPeer, *ranks: int, statuses: int = 1) -> None:
     assert await opened(gateway, *ranks, uuid="attempt-2", number=1) == ["migration"]
-    assert await offers(gateway, 2) == ["recover", "exit"]
+    assert await offers(gateway, 2) == ["recover", "dump", "exit"]
     await gateway.in_place(*ranks, uuid="attempt-2")
     assert (await status(gateway, statuses + 1))[:2] == ("recover", 0)
 
@@ -118,7 +118,7 @@ async def test_an_order_to_migrate_that_comes_when_the_fault_is_recovered_fails_
     await fault(gateway)
     await gateway.stop_train("attempt-2")
     await gateway.announce(0, uuid="attempt-2")
-    assert await offers(gateway, 2) == ["recover", "exit"]
+    assert await offers(gateway, 2) == ["recover", "dump", "exit"]
     await gateway.in_place(0, uuid="attempt-2")
     assert (await status(gateway))[:2] == ("recover", 0)
     await gateway.migrate()

@@ -89,6 +89,7 @@ class RankMessage(google.protobuf.message.Message):
     LINK_SWITCHED_FIELD_NUMBER: builtins.int
     STRESS_TESTED_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
+    SAVED_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The communicator's generation to which the process belongs, counted from 1; 0 as long as it belongs to none."""
     @property
@@ -113,6 +114,8 @@ class RankMessage(google.protobuf.message.Message):
     def stress_tested(self) -> Global___StressTested: ...
     @property
     def leaving(self) -> Global___Leaving: ...
+    @property
+    def saved(self) -> Global___Saved: ...
     def __init__(
         self,
         *,
@@ -128,10 +131,11 @@ class RankMessage(google.protobuf.message.Message):
         link_switched: Global___LinkSwitched | None = ...,
         stress_tested: Global___StressTested | None = ...,
         leaving: Global___Leaving | None = ...,
+        saved: Global___Saved | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "leaving", b"leaving", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "leaving", b"leaving", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing", "link_switched", "stress_tested", "leaving"] | None: ...
+    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "leaving", b"leaving", "link_switched", b"link_switched", "paused", b"paused", "saved", b"saved", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "leaving", b"leaving", "link_switched", b"link_switched", "paused", b"paused", "saved", b"saved", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing", "link_switched", "stress_tested", "leaving", "saved"] | None: ...
 
 Global___RankMessage: typing_extensions.TypeAlias = RankMessage
 
@@ -529,6 +533,7 @@ class ManagerMessage(google.protobuf.message.Message):
     STAND_FIELD_NUMBER: builtins.int
     SWITCH_LINK_FIELD_NUMBER: builtins.int
     STRESS_TEST_FIELD_NUMBER: builtins.int
+    SAVE_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The generation that the message is about; a process of a later one ignores it."""
     @property
@@ -547,6 +552,8 @@ class ManagerMessage(google.protobuf.message.Message):
     def switch_link(self) -> Global___SwitchLink: ...
     @property
     def stress_test(self) -> Global___StressTest: ...
+    @property
+    def save(self) -> Global___Save: ...
     def __init__(
         self,
         *,
@@ -559,10 +566,11 @@ class ManagerMessage(google.protobuf.message.Message):
         stand: Global___Stand | None = ...,
         switch_link: Global___SwitchLink | None = ...,
         stress_test: Global___StressTest | None = ...,
+        save: Global___Save | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "stress_test", b"stress_test", "switch_link", b"switch_link"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "stress_test", b"stress_test", "switch_link", b"switch_link"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave", "stand", "switch_link", "stress_test"] | None: ...
+    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "save", b"save", "stand", b"stand", "stress_test", b"stress_test", "switch_link", b"switch_link"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "save", b"save", "stand", b"stand", "stress_test", b"stress_test", "switch_link", b"switch_link"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave", "stand", "switch_link", "stress_test", "save"] | None: ...
 
 Global___ManagerMessage: typing_extensions.TypeAlias = ManagerMessage
 
@@ -765,6 +773,75 @@ class StressTested(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["code", b"code", "id", b"id", "result", b"result", "silent", b"silent", "wrong", b"wrong"]) -> None: ...
 
 Global___StressTested: typing_extensions.TypeAlias = StressTested
+
+@typing.final
+class Save(google.protobuf.message.Message):
+    """Write a checkpoint together with other ranks that stand, although some are gone: a last one, before all ranks end. There is no
+    process group; the ranks meet in the manager's store. They stand before and after.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    STORE_PORT_FIELD_NUMBER: builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: builtins.int
+    MEMBERS_FIELD_NUMBER: builtins.int
+    WHOLE_FIELD_NUMBER: builtins.int
+    GONE_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """One value for each try."""
+    step: builtins.int
+    """The state after this step is written."""
+    store_port: builtins.int
+    timeout_seconds: builtins.float
+    @property
+    def members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """All ranks that take part, ascending. Each writes the state that only it has."""
+
+    @property
+    def whole(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Those of them that have, or can reach, the state after `step`. They write what ranks have in common."""
+
+    @property
+    def gone(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks that are gone. The member that keeps the state of one of them (Kept) writes it."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        step: builtins.int = ...,
+        store_port: builtins.int = ...,
+        timeout_seconds: builtins.float = ...,
+        members: collections.abc.Iterable[builtins.int] | None = ...,
+        whole: collections.abc.Iterable[builtins.int] | None = ...,
+        gone: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["gone", b"gone", "id", b"id", "members", b"members", "step", b"step", "store_port", b"store_port", "timeout_seconds", b"timeout_seconds", "whole", b"whole"]) -> None: ...
+
+Global___Save: typing_extensions.TypeAlias = Save
+
+@typing.final
+class Saved(google.protobuf.message.Message):
+    """Answer to Save."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    problem: builtins.str
+    """Why the checkpoint was not written; empty: it was."""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        problem: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "problem", b"problem"]) -> None: ...
+
+Global___Saved: typing_extensions.TypeAlias = Saved
 
 @typing.final
 class Transfer(google.protobuf.message.Message):

@@ -9,7 +9,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -17,11 +17,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.tensor import DTensor
 
 from rekindle_training.adapter.failure_text import FAILURES, cause_in_words, in_words
 from rekindle_training.adapter.launcher_memory import LauncherMemory
+from rekindle_training.adapter.meeting import Meeting, MeetingFailed, MeetingOver, nothing
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
@@ -82,7 +85,9 @@ class Checkpoints:
         self._folder = (job_dir or Path.cwd()) / "checkpoints"
         self._rank, self._world_size = rank, world_size
         self._trained, self._launcher_memory = trained, launcher_memory
-        self._first = 0 if declared is None else min(declared)
+        self._replicas = frozenset(range(world_size)) if declared is None else declared
+        """Ranks with the same state as this one, itself among them."""
+        self._first = min(self._replicas)
         """Lowest rank with the same state as this one. It writes the part that is no tensor."""
         self._part = "" if declared is None else f"rank-{self._first:05d}."
         self._damaged: set[int] = set()
@@ -138,16 +143,64 @@ class Checkpoints:
 
     def _begun(self, scratch: Path) -> tuple[Any, list[torch.Tensor]]:
         if self._rank == 0:
-            self._clear()
-            scratch.mkdir(parents=True)
+            self._make(scratch)
         return taken_apart(self._trained.collect())
+
+    def _make(self, scratch: Path) -> None:
+        self._clear()
+        scratch.mkdir(parents=True)
 
     def _write_pickled(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
         if self._rank == self._first:
-            slots = [slot_of(tensor) for tensor in tensors]
-            content = self._kinds(), skeleton, slots, {"step": step, **self._of_modules()}
-            _write_durably(scratch / (self._part + COMMON), pickle.dumps(content))
-        _write_durably(scratch / self._own_name(), self._trained.take_own().pickled)
+            self._write_common(scratch, step, skeleton, tensors)
+        _write_durably(scratch / own_name(self._rank), self._trained.take_own().pickled)
+
+    def _write_common(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
+        slots = [slot_of(tensor) for tensor in tensors]
+        content = self._kinds(), skeleton, slots, {"step": step, **self._of_modules()}
+        _write_durably(scratch / (self._part + COMMON), pickle.dumps(content))
+
+    def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Mapping[int, bytes]) -> None:
+        """Writes a checkpoint with the ranks of a meeting, because others are gone. It is read as any other.
+
+        Args:
+            whole: ranks of the meeting that have the state after the step.
+            own: state of this rank that only it has, and that of ranks that are gone, if this one keeps it; by rank.
+
+        Raises:
+            CheckpointNotWritten: on all ranks, if one cannot write its part. No part of the checkpoint is left.
+            MeetingOver: the ranks have to do something else.
+        """
+        scratch = self._folder / f".{name_of(step)}"
+        try:
+            self._write_last_into(scratch, step, meeting, whole, own)
+        except (MeetingFailed, MeetingOver) as error:
+            if meeting.leads:
+                shutil.rmtree(scratch, ignore_errors=True)
+            if isinstance(error, MeetingOver):
+                raise
+            raise CheckpointNotWritten(f"checkpoint {self._folder / name_of(step)}: {error}") from None
+
+    def _write_last_into(
+        self, scratch: Path, step: int, meeting: Meeting, whole: Collection[int], own: Mapping[int, bytes]
+    ) -> None:
+        is_whole = self._rank in whole
+        meeting.hold(lambda: self._make(scratch) if meeting.leads else None, nothing)
+        skeleton, tensors = taken_apart(self._trained.collect() if is_whole else {})
+        save_tensors(self._named(skeleton, tensors), _Writer(scratch), meeting)
+
+        def write_pickled() -> None:
+            if is_whole and self._rank == min(self._replicas & frozenset(whole)):
+                self._write_common(scratch, step, skeleton, tensors)
+            for rank, content in own.items():
+                _write_durably(scratch / own_name(rank), content)
+
+        def publish(done: Sequence[None]) -> list[None]:
+            refuse_incomplete(scratch, self._world_size)
+            self._publish(scratch, step)
+            return nothing(done)
+
+        meeting.hold(write_pickled, publish)
 
     def read(self, step: int) -> None:
         """Reads a checkpoint. Matching tensors are filled in place.
@@ -188,7 +241,7 @@ class Checkpoints:
         if kinds != (here := self._kinds()):
             theirs, ours = (", ".join(f"{name}: {kind}" for name, kind in one.items()) for one in (kinds, here))
             raise ValueError(f"written of other objects ({theirs}) than the session was given ({ours})")
-        mine: Own = pickle.loads((folder / self._own_name()).read_bytes())
+        mine: Own = pickle.loads((folder / own_name(self._rank)).read_bytes())
         return skeleton, destinations(skeleton, slots, self._trained.collect()), mine
 
     def _kinds(self) -> dict[str, str]:
@@ -249,9 +302,6 @@ class Checkpoints:
         for leftover in self._folder.glob(".step-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _own_name(self) -> str:
-        return f"rank-{self._rank:05d}.own"
-
 
 class _Writer(dcp.FileSystemWriter):
     """Writer that reports why it cannot write. Torch reports the position in a file, and drops the cause for other ranks."""
@@ -274,6 +324,47 @@ def _by_torch(work: Callable[[], object]) -> None:
 def _said_by_torch(error: CheckpointException) -> str:
     rank, (failure, _) = min(error.failures.items())
     return f"rank {rank}: {failure if type(failure) is RuntimeError else in_words(failure)}"
+
+
+def save_tensors(tensors: Mapping[str, Any], writer: dcp.FileSystemWriter, meeting: Meeting) -> None:
+    """Does what `dcp.save` does, with the ranks of a meeting and without a process group."""
+    planner, found = DefaultSavePlanner(), list[Metadata]()
+
+    def plan() -> SavePlan:
+        planner.set_up_planner(dict(tensors), storage_meta=writer.storage_meta(), is_coordinator=meeting.leads)
+        writer.set_up_storage_writer(meeting.leads)
+        return writer.prepare_local_plan(planner.create_local_plan())
+
+    def combine(plans: list[SavePlan]) -> list[SavePlan]:
+        together, metadata = planner.create_global_plan(plans)
+        found.append(metadata)
+        return writer.prepare_global_plan(together)
+
+    def finish(results: list[Any]) -> list[None]:
+        writer.finish(found[0], results)
+        return nothing(results)
+
+    mine = meeting.hold(plan, combine)
+    meeting.hold(lambda: writer.write_data(planner.finish_plan(mine), planner).wait(), finish)
+
+
+def refuse_incomplete(folder: Path, world_size: int) -> None:
+    """Raises ValueError where a checkpoint lacks a part: state of a rank, a shard of a tensor, or bytes of a file."""
+    if absent := [rank for rank in range(world_size) if not (folder / own_name(rank)).is_file()]:
+        raise ValueError(f"the state that only rank {absent[0]} has is missing")
+    metadata = dcp.FileSystemReader(folder).read_metadata()
+    for name, about in metadata.state_dict_metadata.items():
+        if isinstance(about, TensorStorageMetadata):
+            held = sum(chunk.sizes.numel() for chunk in about.chunks)
+            if held != about.size.numel():
+                raise ValueError(f"{name} has {about.size.numel()} elements, of which {held} are written")
+    for index, where in (metadata.storage_data or {}).items():
+        if (folder / where.relative_path).stat().st_size < where.offset + where.length:
+            raise ValueError(f"the file {where.relative_path} ends before {index.fqn}")
+
+
+def own_name(rank: int) -> str:
+    return f"rank-{rank:05d}.own"
 
 
 def name_of(step: int) -> str:

@@ -94,6 +94,12 @@ def _backend() -> str:
     return {None: "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}[accelerator_module()]
 
 
+def connected_store(host: str, port: int) -> dist.TCPStore:
+    """Connects to a store. The port is tried first, because torch would retry endlessly if the manager has just ended."""
+    socket.create_connection((host, port), CONNECT_SECONDS).close()
+    return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS))
+
+
 @dataclass
 class _OwnGroup:
     """Process group that the script has made."""
@@ -408,10 +414,7 @@ class Communicator:
         return self._store
 
     def _connected_to(self, port: int) -> dist.TCPStore:
-        """Connects to the store. The port is tried first, because torch would retry endlessly if the manager has just ended."""
-        host, connects = self._environment.master_addr, timedelta(seconds=CONNECT_SECONDS)
-        socket.create_connection((host, port), CONNECT_SECONDS).close()
-        return self._unless_given_up(lambda: dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects))
+        return self._unless_given_up(lambda: connected_store(self._environment.master_addr, port))
 
     def _unless_given_up(self, connect: Callable[[], Connected]) -> Connected:
         """Runs `connect` in a thread, because a thread that connects cannot be woken.

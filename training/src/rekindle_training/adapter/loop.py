@@ -18,6 +18,7 @@ from rekindle_training.adapter import communicator, given, injected, own, unregi
 from rekindle_training.adapter.checkpoint import CheckpointStore
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.failure_text import FAILURES
+from rekindle_training.adapter.last_checkpoint import LastCheckpoint
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
@@ -29,7 +30,7 @@ from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trace import Trace
 from rekindle_training.adapter.unregistered_loaders import Loaders
 from rekindle_training.adapter.untouched import Untouched
-from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
+from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish, WriteLast
 from rekindle_training.stress.checks import Checks
 from rekindle_wire.training_pb2 import Leave, Standing
 
@@ -52,6 +53,7 @@ class Training:
         self._step_log = StepLog(rank.environment)
         self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
+        self._last_checkpoint = LastCheckpoint(rank, self._attempts, checkpoints)
         self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
         self._trace = Trace.of(rank, self._attempts)
         self._on_pause: list[Callable[[], None]] = []
@@ -378,19 +380,24 @@ class Training:
                 self._say_paused()
             case Stand():
                 self._attempts.say(Standing.LOST if self._membership.lost else self._attempts.place)
+            case WriteLast():
+                self._last_checkpoint.write(wish.order)
             case Switch():
                 self._processor.link_switched(*self._communicator.links.switch(backup=wish.backup))
             case Join():
-                joined = self._membership.join(wish)
-                self._periodic.join(self.step)
-                self._checkpoint_due = joined and self._periodic.is_due(self.step)
-                self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
-                self._proof_due = True
-                self._has_recovered = self._has_recovered or bool(wish.rebuild.transfers)
-                self._attempts.joined(wish.rebuild.step, begins=wish.rebuild.begins)
-                if joined and wish.rebuild.stands:
-                    self._gate.hold()
-                    self._say_paused()
+                self._join(wish)
+
+    def _join(self, wish: Join) -> None:
+        joined = self._membership.join(wish)
+        self._periodic.join(self.step)
+        self._checkpoint_due = joined and self._periodic.is_due(self.step)
+        self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
+        self._proof_due = True
+        self._has_recovered = self._has_recovered or bool(wish.rebuild.transfers)
+        self._attempts.joined(wish.rebuild.step, begins=wish.rebuild.begins)
+        if joined and wish.rebuild.stands:
+            self._gate.hold()
+            self._say_paused()
 
     def _say_paused(self) -> None:
         self._processor.paused(self.step, self._trained.take_own().pickled, self._rank.replicas)

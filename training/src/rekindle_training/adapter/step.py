@@ -32,7 +32,7 @@ from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import Stateful, StateMismatch
 from rekindle_training.adapter.vote import Disagreement
-from rekindle_training.processor.gate import Join, Stand
+from rekindle_training.processor.gate import Join, Stand, WriteLast
 from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
@@ -556,6 +556,9 @@ class Attempts:
                 case Join() as join:
                     self._rank.gate.join(join)  # at the boundary: this step is finished or given up first
                     return join.rebuild.step >= self._now.number
+                case WriteLast() as last:
+                    self._rank.gate.write_last(last)
+                    return last.order.step >= self._now.number
 
     def _tell_update(self) -> None:
         """Sends the update to other ranks.

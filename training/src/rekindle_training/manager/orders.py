@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from rekindle_training.manager.coordinator import Coordinator
 from rekindle_training.manager.recovery import Kind, Order
-from rekindle_training.manager.reports import CONTINUE, EXIT, MIGRATION, RECOVER, RETRY
+from rekindle_training.manager.reports import CONTINUE, DUMP, EXIT, MIGRATION, RECOVER, RETRY
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 
 log = logging.getLogger(__name__)
@@ -160,6 +160,8 @@ def _kind(signal: ProcessManageSignal) -> Kind | None:
             return Kind.ANNOUNCE
         case ("changeStrategy", *_) if signal.changeStrategy == RETRY:
             return Kind.RETRY
+        case ("changeStrategy", *_) if signal.changeStrategy == DUMP:
+            return Kind.DUMP
         case ("changeStrategy", *actions) if signal.changeStrategy == RECOVER:
             return Kind.IN_PLACE if "fault_nodes_restart" in actions else Kind.ELSEWHERE
     return None

@@ -86,7 +86,7 @@ async def stand(membership: Membership) -> dict[int, Standing]:
     living = {rank: member for rank, member in membership.members.items() if rank not in membership.vacant}
     membership.stopped = membership.generation
     message = ManagerMessage(generation=membership.generation, stand=Stand())
-    answers = await _answers({rank: member.ask(message, "standing") for rank, member in living.items()}, PAUSE_SECONDS)
+    answers = await all_answers({rank: member.ask(message, "standing") for rank, member in living.items()}, PAUSE_SECONDS)
     return {rank: answer.standing for rank, answer in answers.items()}
 
 
@@ -146,7 +146,7 @@ async def rebuild(membership: Membership, store: Store, members: Members, plan: 
     answer = "paused" if plan.stands else "stepped"
     asked = {rank: members[rank].ask(_invitation(membership, store, plan, rank, limit), answer) for rank in sorted(members)}
     log.info("rebuild started", extra={"generation": membership.generation, "step": plan.step})
-    return await _answers(asked, None)
+    return await all_answers(asked, None)
 
 
 def sources(
@@ -193,10 +193,10 @@ def _invitation(membership: Membership, store: Store, plan: Plan, rank: int, lim
 
 
 async def _ask_all(membership: Membership, message: ManagerMessage, answer: str, limit: float | None) -> dict[int, RankMessage]:
-    return await _answers(_ask(membership, message, answer), limit)
+    return await all_answers(_ask(membership, message, answer), limit)
 
 
-async def _answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: float | None) -> dict[int, RankMessage]:
+async def all_answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: float | None) -> dict[int, RankMessage]:
     """Waits for all answers and returns them by rank. The first error is raised.
 
     `asyncio.gather` is not used: it forgets that it was cancelled when one of them fails at the same moment.

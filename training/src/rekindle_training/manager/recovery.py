@@ -15,10 +15,12 @@ from typing import Any
 
 from rekindle_training.manager.faults import NAMED_SECONDS, Faults
 from rekindle_training.manager.hot_switch import Means
+from rekindle_training.manager.last_checkpoint import Written, plan_of_save, save
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.repair import Repair, plan, stand
 from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody
 from rekindle_training.manager.reports import (
+    DUMP,
     EXIT,
     FAILED,
     RECOVER,
@@ -49,6 +51,7 @@ class Kind(Enum):
     RETRY = "repeat the step"
     IN_PLACE = "replace ranks inside their pods"
     ELSEWHERE = "replace pods by backups"
+    DUMP = "write a last checkpoint"
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Recovery:
         self._is_well = False
         """True if training itself is well: nothing failed, or only the storage of its checkpoints."""
         self._patience = means.order_timeout
+        self._written: Written | None = None
+        """Last checkpoint that was written for a restart of the job. None: none was, or training went on."""
 
     def order(self, order: Order) -> None:
         self._orders.append(order)
@@ -106,6 +111,8 @@ class Recovery:
                 reports.strategies(EXIT, faults=self.faults.known)
             case Kind.RETRY:
                 reports.status(RETRY_FAILED, failure, RETRY, order.attempt)
+            case Kind.DUMP:
+                reports.status(FAILED, failure, DUMP, order.attempt)
             case _:
                 reports.status(FAILED, failure, RECOVER, order.attempt)
 
@@ -205,6 +212,8 @@ class Recovery:
         if not self._means.decides_without_orders:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(self._patience)
+        if self._written is not None:
+            raise CannotRepair(f"the state after step {self._written.step} is saved, and no order has followed")
         log.warning("order not received, manager repairs training by itself", extra={"waited": self._patience})
         behind = await self._repaired(InPlace(self._means.membership, self._means.pods))
         self.by_itself = True
@@ -248,6 +257,9 @@ class Recovery:
                 reports.stop_complete(STOPPED, "training stands still", self.faults.known)
             case Kind.ANNOUNCE:
                 reports.strategies(*self._offers(standing), EXIT, faults=self.faults.known)
+            case Kind.DUMP:
+                written = self._written = await save(self._means.membership, await self._means.store)
+                reports.status(RECOVERED, f"{written}", DUMP, order.attempt)
             case _:
                 behind = await self._repaired(self._successors(order))
                 self._dismiss_others(order.ranks)
@@ -260,10 +272,12 @@ class Recovery:
 
     def _offers(self, standing: Standings) -> list[str]:
         """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""
-        vacant = self._means.membership.vacant
-        if not _succeeds({**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}):
+        membership, vacant = self._means.membership, self._means.membership.vacant
+        lost = {rank: Standing(place=Standing.LOST) for rank in vacant}
+        if not _succeeds(lambda: plan({**standing, **lost})):
             return []
-        return [RECOVER] if vacant else [RETRY, RECOVER]
+        repairs = [RECOVER] if vacant else [RETRY, RECOVER]
+        return [*repairs, DUMP] if _succeeds(lambda: plan_of_save(membership, standing)) else repairs
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
         """Dismisses processes of a rank that a backup has taken: those started in its pod, or in a further backup pod."""
@@ -304,9 +318,9 @@ class Recovery:
         return any(member.finished for member in self._means.membership.members.values())
 
 
-def _succeeds(standing: Standings) -> bool:
+def _succeeds(planning: Callable[[], object]) -> bool:
     try:
-        plan(standing)
+        planning()
     except CannotRepair:
         return False
     return True

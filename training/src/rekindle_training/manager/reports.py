@@ -25,7 +25,7 @@ from rekindle_wire.training_pb2 import ProgressReport
 
 log = logging.getLogger(__name__)
 
-MIGRATION, CONTINUE, EXIT, RETRY, RECOVER = "migration", "continue", "exit", "retry", "recover"
+MIGRATION, CONTINUE, EXIT, RETRY, RECOVER, DUMP = "migration", "continue", "exit", "retry", "recover", "dump"
 STOPPED = RECOVERED = 0
 RETRY_FAILED, FAILED = 405, 406
 MEMORY_FAULT, NORMAL_FAULT, NETWORK_FAULT = "0", "1", "2"

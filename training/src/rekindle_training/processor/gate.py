@@ -8,7 +8,7 @@ step has failed, the gate is broken: no step begins before the next generation.
 import threading
 from dataclasses import dataclass
 
-from rekindle_wire.training_pb2 import Leave, Rebuild, StressTest
+from rekindle_wire.training_pb2 import Leave, Rebuild, Save, StressTest
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,14 @@ class Check:
     order: StressTest
 
 
-Wish = Go | Pause | Stand | Join | Switch | Check | Leave
+@dataclass(frozen=True)
+class WriteLast:
+    """Request to write the last checkpoint together with other ranks that stand."""
+
+    order: Save
+
+
+Wish = Go | Pause | Stand | Join | Switch | Check | WriteLast | Leave
 
 
 class Gate:
@@ -68,6 +75,7 @@ class Gate:
         self._switch: Switch | None = None
         self._leave: Leave | None = None
         self._check: Check | None = None
+        self._last: WriteLast | None = None
 
     # The training loop's side.
 
@@ -121,6 +129,11 @@ class Gate:
         return self._join is not None
 
     @property
+    def is_asked_by_manager(self) -> bool:
+        """True if the manager asks for something else than the request that a standing loop carries out now."""
+        return any((self._leave, self._join, self._stand, self._last))
+
+    @property
     def broken(self) -> bool:
         return self._broken_in >= self._generation
 
@@ -155,12 +168,17 @@ class Gate:
         """Ends the generation about which the manager asks, as `break_off` does. An earlier generation is ignored."""
         with self._changed:
             if generation >= self._generation:
-                self._broken_in, self._stand = generation, True
+                self._broken_in, self._stand, self._last = generation, True, None
                 self._changed.notify_all()
 
     def join(self, join: Join) -> None:
         with self._changed:
-            self._join = join
+            self._join, self._last = join, None
+            self._changed.notify_all()
+
+    def write_last(self, last: WriteLast) -> None:
+        with self._changed:
+            self._last = last
             self._changed.notify_all()
 
     def switch(self, switch: Switch) -> None:
@@ -187,12 +205,18 @@ class Gate:
             join, self._join = self._join, None
             return join
         if self.broken:
-            stand, self._stand = self._stand, False
-            return Stand() if stand else None
+            return self._wish_of_who_waits()
         if self._limit is None or self._completed < self._limit:
             self._begun = self._completed + 1
             return Go()
         return self._wish_of_who_stands()
+
+    def _wish_of_who_waits(self) -> Wish | None:
+        if self._stand:
+            self._stand = False
+            return Stand()
+        last, self._last = self._last, None
+        return last
 
     def _wish_of_who_stands(self) -> Wish | None:
         if self._pause_at == self._completed:

@@ -16,7 +16,7 @@ import grpc
 
 from rekindle_training import logs, wire
 from rekindle_training.environment import RankEnvironment
-from rekindle_training.processor.gate import Check, Gate, Join, Switch
+from rekindle_training.processor.gate import Check, Gate, Join, Switch, WriteLast
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
     Failed,
@@ -30,6 +30,7 @@ from rekindle_wire.training_pb2 import (
     ManagerMessage,
     Paused,
     RankMessage,
+    Saved,
     Standing,
     Stepped,
     StressTested,
@@ -149,6 +150,10 @@ class Processor:
         """Sends the result of a check. The latest statement stays valid: a manager that missed this result asks again."""
         self._outbox.put(RankMessage(generation=self.generation, stress_tested=tested))
 
+    def saved(self, saved: Saved) -> None:
+        """Sends the result of a last checkpoint. A manager that missed it asks again."""
+        self._outbox.put(RankMessage(generation=self.generation, saved=saved))
+
     def _state(self, message: RankMessage) -> None:
         """Sends a statement. It holds until the next one and is repeated at the start of each new stream."""
         with self._lock:
@@ -263,6 +268,8 @@ class Processor:
                 self._gate.switch(Switch(message.switch_link.backup))
             case "resume":
                 self._resume()
+            case "save":
+                self._gate.write_last(WriteLast(message.save))
             case "stress_test":
                 self._gate.check(Check(message.stress_test))
 

@@ -1,0 +1,91 @@
+"""Has the ranks that are left write a checkpoint of the step at which training stands. Ordered before the job is restarted.
+
+Ranks that are gone are not replaced. Their state is written by replicas, and what only they had by the ranks that keep it.
+"""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rekindle_training.manager import procedures
+from rekindle_training.manager.membership import Membership
+from rekindle_training.manager.procedures import Plan
+from rekindle_training.manager.rank_process import RankLost, StepFailed
+from rekindle_training.manager.rendezvous_store import Store
+from rekindle_training.manager.repair import lost, plan, stand
+from rekindle_training.manager.replacements import CannotRepair
+from rekindle_wire.training_pb2 import ManagerMessage, Save, Standing
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""Number of tries in which further ranks may be lost."""
+SAVE_SECONDS = 900.0
+"""Maximum number of seconds of one try. The control plane waits no longer either."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Checkpoint that was written."""
+
+    step: int
+    ranks: int
+    """Number of ranks that wrote it."""
+    world_size: int
+
+    def __str__(self) -> str:
+        return f"the state after step {self.step} is saved by {self.ranks} of {self.world_size} ranks"
+
+
+def plan_of_save(membership: Membership, standing: Mapping[int, Standing]) -> Plan:
+    """Returns the step that ranks which stand so can save, and the ranks that lack its state, as targets of transfers.
+
+    Raises:
+        CannotRepair: no rank that is left has, or keeps, the state of one that is gone. The message names it.
+    """
+    gone = membership.vacant
+    found = plan({**standing, **lost(standing, gone)})
+    if not found.step:
+        raise CannotRepair("no step is completed, so there is nothing to save")
+    if unkept := sorted(gone - found.own_states.keys()):
+        raise CannotRepair(f"no rank that is left keeps the random numbers and the data position of rank {unkept[0]}")
+    return found
+
+
+async def save(membership: Membership, store: Store) -> Written:
+    """Writes the checkpoint. Ranks that are lost meanwhile are left out of the next try.
+
+    Raises:
+        CannotRepair: it was not written.
+    """
+    for _ in range(TRIES):
+        try:
+            return await _tried(membership, store, await stand(membership))
+        except (RankLost, StepFailed) as error:
+            log.warning("last checkpoint tried again", extra={"reason": error})
+        except TimeoutError:
+            raise CannotRepair(f"it was not written within {SAVE_SECONDS:g} s") from None
+    raise CannotRepair("ranks are lost again and again while they write it")
+
+
+async def _tried(membership: Membership, store: Store, standing: Mapping[int, Standing]) -> Written:
+    found = plan_of_save(membership, standing)
+    broken = {target for _, target in found.transfers}
+    members = sorted(standing.keys() - membership.vacant)
+    order = Save(
+        id=uuid.uuid4().hex,
+        step=found.step,
+        store_port=store.port,
+        timeout_seconds=SAVE_SECONDS,
+        members=members,
+        whole=[rank for rank in members if rank not in broken],
+        gone=sorted(membership.vacant),
+    )
+    log.info("last checkpoint ordered", extra={"step": found.step, "ranks": members, "gone": list(order.gone)})
+    message = ManagerMessage(generation=membership.generation, save=order)
+    asked = {rank: membership.members[rank].ask(message, "saved") for rank in members}
+    answers = await procedures.all_answers(asked, SAVE_SECONDS)
+    if problem := next((answer.saved.problem for answer in answers.values() if answer.saved.problem), ""):
+        raise CannotRepair(problem)
+    return Written(found.step, len(members), membership.world_size)
