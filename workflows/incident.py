@@ -41,6 +41,9 @@ GIVEN = 64
 UNANSWERED = timedelta(seconds=10)
 """Pause before a look that the cluster did not answer is repeated."""
 
+BETWEEN = timedelta(seconds=10)
+"""Time for a look between two incidents. A process fault that came meanwhile must not wait for a cluster that is away."""
+
 LOOKED_AT = 100
 """Maximum number of nodes that one look of our own reads, as many as a sighting has."""
 
@@ -140,7 +143,7 @@ class IncidentRun:
         verdicts: list[Verdict] = []
         while mode := self._next_mode(verdicts):
             verdict = await self._run_mode(mode)
-            if not verdicts and self.case.plan.passed_over and verdict.outcome is Outcome.RECOVERED:
+            if mode is LAST.mode and self.case.plan.passed_over and verdict.outcome is Outcome.RECOVERED:
                 verdict = verdict.with_(reason=bounds.reason(f"{verdict.reason}; {self.case.plan.passed_over}"))
             verdicts.append(drain_verdicts.decided(self.case, self._known.state, workflow.now(), verdict))
             await self._apply(verdicts[-1])
@@ -281,7 +284,7 @@ class IncidentRun:
             known.state = faults.rejudged(known.state)  # a missing stream, or an outage of ours, may have been the reason
         touched = any(verdict.switched or verdict.restarted_at for verdict in verdicts) or LAST.mode in self._situation.tried
         if touched and not known.state.ended:
-            await look(known, self._journal)
+            await look(known, self._journal, BETWEEN)
         if self.case.request:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
@@ -329,16 +332,19 @@ async def pause_for_the_cluster(known: JobContext) -> None:
         pass
 
 
-async def look(known: JobContext, journal: Journal) -> bool:
+async def look(known: JobContext, journal: Journal, within: timedelta = steps.LOOK_WITHIN) -> bool:
     """Reads the job's pods and the nodes of its faults from the cluster; False: the cluster did not answer.
 
     If a sighting arrived meanwhile, the result is not used.
+
+    Args:
+        within: time in which a look that the cluster does not answer is repeated.
     """
     state, before = known.state, known.sightings
     of_standbys = {one.node for one in state.standbys if one.wrong}
     named = sorted(({one.fault.node for one in state.faults} | of_standbys) - {""})[:LOOKED_AT]
     try:
-        survey = await steps.survey(state.job.id, tuple(named))
+        survey = await steps.survey(state.job.id, tuple(named), within)
     except ActivityError as error:
         workflow.logger.warning("job not observed before its next mode", extra={"error": str(error.cause)})
         return False

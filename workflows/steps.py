@@ -71,9 +71,10 @@ READ = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=5)),
 )
+LOOK_WITHIN = timedelta(minutes=3)
 LOOK = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=1),  # the pods of a job of 5,000, page by page
-    schedule_to_close_timeout=timedelta(minutes=3),
+    schedule_to_close_timeout=LOOK_WITHIN,
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=5)),
 )
@@ -338,9 +339,13 @@ async def await_answer(job_id: str) -> None:
     )
 
 
-async def survey(job_id: str, nodes: tuple[str, ...]) -> Survey:
+async def survey(job_id: str, nodes: tuple[str, ...], within: timedelta = LOOK_WITHIN) -> Survey:
+    """Args:
+    within: time in which a look that the cluster does not answer is repeated.
+    """
     request = SurveyRequest(job_id=job_id, nodes=nodes)
-    return await workflow.execute_activity_method(PodActivities.survey, request, **named(LOOK, "look at the job's pods"))
+    options: ActivityConfig = {**LOOK, "schedule_to_close_timeout": within}
+    return await workflow.execute_activity_method(PodActivities.survey, request, **named(options, "look at the job's pods"))
 
 
 async def publish_policy(request: PolicyRequest) -> None:

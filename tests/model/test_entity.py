@@ -357,6 +357,15 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "the cluster is away after a recovery, and a step fails meanwhile",
+        "forgotten",
+        Disturbance("pod vanishes", "first step", 40.0, 1),
+        Disturbance("memory fault", "elsewhere ended", 0.0, 1),
+        Disturbance("cluster away", "elsewhere ended", 0.0, 2),
+        knobs=Knobs(allows="", pods=3, spares=1),
+        gentle=True,
+    ),
+    example(
         "a new pod dies when it has just taken over",
         "left behind",
         DIES,
