@@ -102,6 +102,7 @@ class Workflows:
     ONLINE_RETRY = "OnlineRetry"
     IN_PLACE = "InPlaceRecovery"
     PROCESS_RESCHEDULING = "ProcessRescheduling"
+    DYING_GASP = "DyingGasp"
     JOB_RESCHEDULING = "JobRescheduling"
     LINK_SWITCH = "LinkSwitch"
     STRESS_TEST = "StressTest"

@@ -73,6 +73,7 @@ class ProcessMode(StrEnum):
     ONLINE_RETRY = "online-retry"
     IN_PLACE = "in-place"
     PROCESS_RESCHEDULING = "process-rescheduling"
+    DYING_GASP = "dying-gasp"
 
 
 async def recover(

@@ -88,6 +88,10 @@ class Limits(Written):
     """Recovery of processes: time from `recover` until the report that training continues. A process may have to load first.
     Source: ClusterD, 15 minutes."""
 
+    dump: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Dying gasp: time from `dump` until the report that the ranks that are left have saved their state. When exceeded, the job
+    is restarted from its last checkpoint. Source: ClusterD, 15 minutes."""
+
     replacement_scheduled: timedelta = Field(default=timedelta(seconds=270), gt=timedelta(0))
     """Process rescheduling: time from the creation of a new pod until it has a node, while training stands. When exceeded, there
     is no spare. Source: ClusterD, 30 to 270 s."""

@@ -10,6 +10,7 @@ class Mode(StrEnum):
     ONLINE_RETRY = "online retry"
     IN_PLACE = "in-place recovery"
     PROCESS_RESCHEDULING = "process rescheduling"
+    DYING_GASP = "dying gasp"
     JOB_RESCHEDULING = "job rescheduling"
     LINK_SWITCH = "link switch"
     STRESS_TEST = "stress test"

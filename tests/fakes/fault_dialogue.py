@@ -91,7 +91,7 @@ class FaultDialogue:
         self.broken.update({int(fault.rankId): fault.faultType for fault in signal.faultRanks})
         self.broken.update(dict.fromkeys(self.script.finds, "1"))
         retries = all(kind in RETRYABLE for kind in self.broken.values())
-        self._offered = ("exit", "dump", *(("retry",) if retries else ()), *self.script.repairs)
+        self._offered = ("exit", *(("dump",) if self.script.offers_dump else ()), *(("retry",) if retries else ()), *self.script.repairs)
         self.state = ANNOUNCED
 
     async def _repair(self, strategy: str, signal: wire.ProcessManageSignal) -> None:
@@ -105,13 +105,15 @@ class FaultDialogue:
             return
         await self.ranks_come(signal)
         await self.script.before_status(strategy)
-        if not self.script.resumes:
+        if not (self.script.saves if strategy == "dump" else self.script.resumes):
             return
         code = self.script.statuses.pop(0) if self.script.statuses else self.script.status
         if code == 405:
             self.state = STOPPED
         elif code:
             self._fails()
+        elif strategy == "dump":
+            self._wait("the state was saved")
         else:
             self._goes_on()
         await self.report_repair(strategy, code, signal.uuid)

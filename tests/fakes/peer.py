@@ -69,6 +69,9 @@ class Script:
     """True to report its offers when all faults are announced."""
     repairs: tuple[str, ...] = ("recover",)
     """Strategies that it offers for faults, in addition to `exit`, `dump`, and `retry` if that may help."""
+    offers_dump: bool = True
+    saves: bool = True
+    """True to report a status after `dump`."""
     finds: tuple[int, ...] = ()
     """Ranks that it finds faulty between the stop and the announcement."""
     holds: bool = True

@@ -24,7 +24,8 @@ from tests.workflows.support.openings import fields, heard, told_again
 
 ALL = {RECOVER_STRATEGY: "retry,recover-in-place,recover"}
 QUICK = Limits(settle=timedelta(0), release=timedelta(0))
-RETRY, IN_PLACE, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
+RETRY, IN_PLACE, ELSEWHERE = Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING
+SAVE, RESTART = Mode.DYING_GASP, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
 DONE = ["stop_train", "on_global_rank"]
 LOST = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown", message="its kubelet is silent")
@@ -115,7 +116,7 @@ async def test_ours_is_told_of_the_ranks_that_are_faulty_alone(temporal: Workflo
 
 async def test_what_the_owner_does_not_allow_is_not_tried(temporal: WorkflowEnvironment) -> None:
     """A memory fault of a job that allows no retry restarts its process, that of one that allows nothing the whole job."""
-    for allowed, first in (("recover-in-place", IN_PLACE), ("dump,exit", RESTART)):
+    for allowed, first in (("recover-in-place", IN_PLACE), ("exit", RESTART)):
         job = a_job(annotations={RECOVER_STRATEGY: allowed})
         async with training(temporal, job) as (world, peer):
             await peer.report_fault(3, kind="0")
@@ -255,13 +256,14 @@ async def test_a_new_pod_that_dies_in_the_repair_is_followed_by_another_one(temp
 
 async def test_ours_is_asked_before_new_pods_start_for_nothing(temporal: WorkflowEnvironment) -> None:
     """No replica holds the state. The training side reports that for the first order, and offers no recovery after it. Only a
-    restart is left."""
-    async with training(temporal, ours(), Script(repairs=())) as (world, peer):
+    restart is left, and nothing can be saved for it."""
+    async with training(temporal, ours(), Script(repairs=(), offers_dump=False)) as (world, peer):
         await peer.report_fault(3)
         incident = await world.restarted()
-        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, ESCALATE), (SAVE, ESCALATE), (RESTART, RECOVERED)]
         assert "the training side reports 406" in incident.ladder[0].reason
-        assert "does not offer recover, it offers dump" in incident.ladder[1].reason
+        assert "does not offer recover, it offers nothing" in incident.ladder[1].reason
+        assert "does not offer dump, it offers nothing" in incident.ladder[2].reason
         assert peer.carried_out == ["recover", "on_global_rank"]
 
 

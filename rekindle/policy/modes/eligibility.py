@@ -191,6 +191,17 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
     return (*_process_level(state, Strategy.RECOVER), *(reason for reason, holds in reasons.items() if holds))
 
 
+def dying_gasp(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Returns why ranks that are left cannot save their state before the job is restarted. Empty: they can."""
+    side = side_of(state.job)
+    restart = job_rescheduling(state, pod_rank)
+    reasons = {
+        f"{side.label} saves no state by order of Rekindle": not side.saves_state,
+        "its training side is not attached to a gateway": state.attachment is None,
+    }
+    return (*_reached(state, Strategy.DUMP), *(reason for reason, holds in reasons.items() if holds), *restart)
+
+
 def too_many(pods: int) -> str:
     return f"{pods} pods are faulty, accepted are at most {MOST_REPLACED}"
 
@@ -210,18 +221,25 @@ def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> t
     Args:
         stands: True if training was paused, so that a recovery needs no fault.
     """
+    checks = {
+        "nothing of it is known to be faulty": not (stands or _faulty(state) or _is_to_be_asked(state, strategy)),
+        f"its processes were recovered {MOST_REPAIRS} times within an hour, and their faults come back": (
+            _lately(state, state.repairs) >= MOST_REPAIRS
+        ),
+    }
+    return (*_reached(state, strategy), *(reason for reason, holds in checks.items() if holds))
+
+
+def _reached(state: JobState, strategy: str) -> tuple[str, ...]:
+    """Returns why no rank of the job can be given this strategy. Empty: some can."""
     job, ready = state.job, readiness(state)
     checks = {
         RECOVERY_OFF: not recovery_is_on(job),
         f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": not faulty_ranks.allows(job, strategy),
-        "nothing of it is known to be faulty": not (stands or _faulty(state) or _is_to_be_asked(state, strategy)),
         "every pod is lost": faulty_ranks.is_nobody_left(job, real_faults(state)),
         "its training side has never attached to a gateway": not state.introduced,
         "no training step was completed yet": not ready.completed_a_step,
         f"its manager was lost: {ready.lost_manager}": bool(ready.lost_manager),
-        f"its processes were recovered {MOST_REPAIRS} times within an hour, and their faults come back": (
-            _lately(state, state.repairs) >= MOST_REPAIRS
-        ),
     }
     return tuple(reason for reason, holds in checks.items() if holds)
 

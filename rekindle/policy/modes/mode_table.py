@@ -132,6 +132,16 @@ LADDER: tuple[ModeRow, ...] = (
             *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
     ),
+    ModeRow(  # saves the step at which training stands, for the restart that follows
+        mode=Mode.DYING_GASP,
+        workflow="DyingGasp",
+        procedure="workflows.dying_gasp",
+        begins="training stops",
+        about=About.RANKS,
+        serves=REAL,
+        reasons_against=eligibility.dying_gasp,
+        limits=(*OPENING, "absence", "dump"),
+    ),
     ModeRow(  # restarts all pods on healthy nodes, from the last checkpoint, and cleans up after all other modes
         mode=Mode.JOB_RESCHEDULING,
         workflow="JobRescheduling",

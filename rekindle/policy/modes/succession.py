@@ -7,7 +7,7 @@ from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import cases, eligibility, ladder
-from rekindle.policy.modes.mode_table import LAST
+from rekindle.policy.modes.mode_table import LAST, About, row_of
 
 SUCCESSORS = {Training.LOST: LAST.mode, Training.WHOLE: Mode.ONLINE_RETRY, Training.SUSPECT: Mode.PROCESS_RESCHEDULING}
 """Mode that follows one that left training so. After a mode that a fault interrupted comes the cheapest that repairs the
@@ -36,7 +36,20 @@ def next_after(
     named = SUCCESSORS.get(last.training) if last.training else None
     if named is Mode.ONLINE_RETRY and named not in tried and not eligibility.repeated_step(state):
         return named  # in no plan, since it was not requested
-    return named if named in left else next(iter(left), None)
+    following = named if named in left else next(iter(left), None)
+    return Mode.DYING_GASP if following is LAST.mode and _may_save(state, verdicts, tried) else following
+
+
+def _may_save(state: JobState, verdicts: Sequence[Verdict], tried: Collection[Mode]) -> bool:
+    """Returns whether the ranks that are left are to save their state before the restart.
+
+    They are not asked after a repair that they did not answer, nor if one of them may have a wrong state. A hot switch that
+    failed says nothing about the ranks that it did not move.
+    """
+    last = verdicts[-1]
+    is_reached = last.training is not Training.LOST or row_of(last.mode).about is About.POD
+    is_sound = all(verdict.training is not Training.SUSPECT for verdict in verdicts)
+    return is_reached and is_sound and Mode.DYING_GASP not in tried and not eligibility.dying_gasp(state, None)
 
 
 def _mending(state: JobState, now: datetime) -> tuple[Mode, ...]:

@@ -53,6 +53,7 @@ MINDIO = TrainingSideRow(
     registers=_registers,
     accepts_another=lambda code: code == TRY_AGAIN,
     checks=(_single_operator, _megatron, _kind),
+    saves_state=False,
     fences_old_processes=False,
     takes_backups=True,
     hears_of_backups=False,

@@ -16,6 +16,7 @@ REKINDLE = TrainingSideRow(
     usually_allows=lambda _job, _strategy: True,
     registers=lambda _: True,
     accepts_another=lambda _: True,
+    saves_state=True,
     fences_old_processes=True,
     takes_backups=False,
     hears_of_backups=True,

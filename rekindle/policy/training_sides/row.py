@@ -81,6 +81,9 @@ class TrainingSideRow:
     accepts_another: Callable[[int], bool]
     """Returns whether it accepts another announcement after this code of a failed strategy."""
 
+    saves_state: bool
+    """True: the ranks that are left write a checkpoint by order, although others are gone."""
+
     # ---- hot switch
 
     checks: tuple[Check, ...] = ()

@@ -33,6 +33,7 @@ from tests.model.world.driver_runs import PAYLOADS, Answer, Run
 from tests.model.world.messages import Message
 from tests.model.world.training import RANKS
 from workflows.device_check import StressTest
+from workflows.dying_gasp import DyingGasp
 from workflows.hot_switch import HotSwitch
 from workflows.in_place import InPlaceRecovery
 from workflows.job_rescheduling import JobRescheduling
@@ -44,13 +45,14 @@ from workflows.training_job import TrainingJob
 
 JOB = "job-1"
 ENTITY = job_workflow(JOB)
-RECOVERING = (HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, JobRescheduling)
+RECOVERING = (HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, DyingGasp, JobRescheduling)
 WORKFLOWS = (TrainingJob, *RECOVERING, LinkSwitch, StressTest, LinkFailover)
 MODES = {
     Workflows.HOT_SWITCH: "hot switch",
     Workflows.ONLINE_RETRY: "retry",
     Workflows.IN_PLACE: "in place",
     Workflows.PROCESS_RESCHEDULING: "elsewhere",
+    Workflows.DYING_GASP: "saving",
     Workflows.JOB_RESCHEDULING: "restart",
     Workflows.LINK_SWITCH: "link switch",
     Workflows.STRESS_TEST: "stress test",

@@ -13,8 +13,8 @@ from tests.model.world.messages import TICK, Message, Teller
 if TYPE_CHECKING:
     from tests.model.world.training import Training
 
-STOP, ANNOUNCE, RETRY, RECOVER = "stop_train", "on_global_rank", "retry", "recover"
-ORDERS = (STOP, ANNOUNCE, RETRY, RECOVER)
+STOP, ANNOUNCE, RETRY, RECOVER, DUMP = "stop_train", "on_global_rank", "retry", "recover", "dump"
+ORDERS = (STOP, ANNOUNCE, RETRY, RECOVER, DUMP)
 MEMORY, GONE, NETWORK = "0", "1", "2"
 RETRY_FAILED, FAILED = 405, 406
 
@@ -57,6 +57,8 @@ class Recovery:
         self.work = object()
         """Token of the current work; it is replaced when other work begins."""
         self.repairs = False
+        self.saved = False
+        """True if the state was saved for a restart: it does not recover by itself any more."""
 
 
 class Manager:
@@ -143,7 +145,9 @@ class Manager:
         work = recovery.work = object()
 
         def alone() -> None:
-            if self.goes_on(recovery, work):
+            if self.goes_on(recovery, work) and recovery.saved:
+                self.training.end("the state is saved, and no order has followed")
+            elif self.goes_on(recovery, work):
                 recovery.repairs = True
                 everyone = frozenset(range(self.training.ranks))
                 self._repair(recovery, Command("", "", ranks=everyone, in_place=True), work)
@@ -164,12 +168,12 @@ class Manager:
 
     def _judge(self, command: Command) -> None:
         """Records a wrong order, which a control plane must not give."""
-        if command.name in (RETRY, RECOVER):
+        if command.name in (RETRY, RECOVER, DUMP):
             before = [one.name for one in self._seen if one.uuid == command.uuid]
-            asks_first = command.name == RECOVER and not command.in_place
+            asks_first = command.name == DUMP or (command.name == RECOVER and not command.in_place)
             if asks_first and ANNOUNCE not in before and not self.follows:  # a successor may receive the end of an attempt first
                 self.world.moment(f"wrong order: {command.name} before its faults were announced")
-            if {RETRY, RECOVER} & set(before):
+            if {RETRY, RECOVER, DUMP} & set(before):
                 self.world.moment(f"wrong order: {command.name} as a second strategy of one attempt")
 
     def _take(self, command: Command) -> None:
@@ -207,6 +211,8 @@ class Manager:
             self._answer(recovery, self._report_of(command, "stopped"))
         elif command.name == ANNOUNCE:
             self._answer(recovery, self._report_of(command, "offers", offers=self._offers(command)))
+        elif command.name == DUMP:
+            self.clock.after(self.clock.random.choice((0.3, 5.0)), lambda: self._save(recovery, command, work))
         else:
             recovery.repairs = True
             self._repair(recovery, command, work)
@@ -237,7 +243,19 @@ class Manager:
         vacant = self.training.vacant()
         retry = (RETRY,) if not vacant and self.training.has_replica(frozenset()) else ()
         recover = (RECOVER,) if self.training.has_replica(vacant | command.ranks) else ()
-        return (*retry, *recover, "exit")
+        dump = (DUMP,) if self.training.has_replica(vacant) else ()
+        return (*retry, *recover, *dump, "exit")
+
+    def _save(self, recovery: Recovery, command: Command, work: object) -> None:
+        """Saves the state of the ranks that are left."""
+        if not self.goes_on(recovery, work):
+            return
+        if not self.training.has_replica(self.training.vacant()):
+            self.fail(recovery, command, "no rank that is left holds the state")
+            return
+        recovery.saved = True
+        self.world.moment("saved")
+        self._answer(recovery, self._report_of(command, "status", words="the state is saved"))
 
     # ---- a repair
 

@@ -830,16 +830,20 @@ class Saved(google.protobuf.message.Message):
 
     ID_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
     id: builtins.str
     problem: builtins.str
     """Why the checkpoint was not written; empty: it was."""
+    before: builtins.int
+    """From the first member: step of the newest checkpoint that was there before; 0: none was."""
     def __init__(
         self,
         *,
         id: builtins.str = ...,
         problem: builtins.str = ...,
+        before: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "problem", b"problem"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "id", b"id", "problem", b"problem"]) -> None: ...
 
 Global___Saved: typing_extensions.TypeAlias = Saved
 

@@ -160,18 +160,22 @@ class Checkpoints:
         content = self._kinds(), skeleton, slots, {"step": step, **self._of_modules()}
         _write_durably(scratch / (self._part + COMMON), pickle.dumps(content))
 
-    def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Mapping[int, bytes]) -> None:
+    def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Mapping[int, bytes]) -> int:
         """Writes a checkpoint with the ranks of a meeting, because others are gone. It is read as any other.
 
         Args:
             whole: ranks of the meeting that have the state after the step.
             own: state of this rank that only it has, and that of ranks that are gone, if this one keeps it; by rank.
 
+        Returns:
+            The step of the newest checkpoint that was there before. 0: none was, or this rank does not lead the meeting.
+
         Raises:
             CheckpointNotWritten: on all ranks, if one cannot write its part. No part of the checkpoint is left.
             MeetingOver: the ranks have to do something else.
         """
         scratch = self._folder / f".{name_of(step)}"
+        before = max(complete(self._folder) - {step}, default=0) if meeting.leads else 0
         try:
             self._write_last_into(scratch, step, meeting, whole, own)
         except (MeetingFailed, MeetingOver) as error:
@@ -180,6 +184,7 @@ class Checkpoints:
             if isinstance(error, MeetingOver):
                 raise
             raise CheckpointNotWritten(f"checkpoint {self._folder / name_of(step)}: {error}") from None
+        return before
 
     def _write_last_into(
         self, scratch: Path, step: int, meeting: Meeting, whole: Collection[int], own: Mapping[int, bytes]

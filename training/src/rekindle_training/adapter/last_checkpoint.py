@@ -36,7 +36,7 @@ class LastCheckpoint:
         """
         if order.id != self._answered.id:
             try:
-                self._write(order)
+                before = self._write(order)
             except MeetingOver as error:
                 log.info("last checkpoint given up", extra={"reason": error})
                 return
@@ -44,16 +44,17 @@ class LastCheckpoint:
                 log.error("last checkpoint not written", exc_info=error)  # noqa: TRY400  # its type is in the traceback
                 self._answered = Saved(id=order.id, problem=in_words(error))
             else:
-                self._answered = Saved(id=order.id)
+                self._answered = Saved(id=order.id, before=before)
         self._rank.processor.saved(self._answered)
 
-    def _write(self, order: Save) -> None:
+    def _write(self, order: Save) -> int:
+        """Writes the checkpoint. Returns what `Checkpoints.write_last` returns."""
         if not isinstance(self._checkpoints, Checkpoints):
             raise CheckpointNotWritten(
                 "the script keeps its own checkpoints, session(checkpoints=...), and only all ranks together write them"
             )
         own = {self._rank.environment.rank: self._own(order), **self._kept(order)}
-        self._checkpoints.write_last(order.step, self._meeting(order), tuple(order.whole), own)
+        return self._checkpoints.write_last(order.step, self._meeting(order), tuple(order.whole), own)
 
     def _own(self, order: Save) -> bytes:
         """Returns the state after the step that only this rank has. A rank that has its whole state goes back there."""

@@ -33,9 +33,12 @@ class Written:
     ranks: int
     """Number of ranks that wrote it."""
     world_size: int
+    before: int
+    """Step of the newest checkpoint that was there before. 0: none was."""
 
     def __str__(self) -> str:
-        return f"the state after step {self.step} is saved by {self.ranks} of {self.world_size} ranks"
+        more = f"{self.step - self.before} steps more than the last checkpoint has" if self.before else "there was no checkpoint"
+        return f"the state after step {self.step} is saved by {self.ranks} of {self.world_size} ranks: {more}"
 
 
 def plan_of_save(membership: Membership, standing: Mapping[int, Standing]) -> Plan:
@@ -88,4 +91,4 @@ async def _tried(membership: Membership, store: Store, standing: Mapping[int, St
     answers = await procedures.all_answers(asked, SAVE_SECONDS)
     if problem := next((answer.saved.problem for answer in answers.values() if answer.saved.problem), ""):
         raise CannotRepair(problem)
-    return Written(found.step, len(members), membership.world_size)
+    return Written(found.step, len(members), membership.world_size, answers[members[0]].saved.before)

@@ -1,0 +1,114 @@
+"""Dying gasp: before the job is restarted, the ranks that are left save the step at which training stands."""
+
+from datetime import timedelta
+
+import pytest
+from temporalio.client import WorkflowUpdateStage
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.ids import Updates
+from rekindle.model.fault import Fault
+from rekindle.model.incident import Incident, ModeRequest
+from rekindle.model.job import Job
+from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
+from tests.fakes.peer import Script
+from tests.support.harness import a_job, a_mindio_job, node_fault, sub_health, training
+
+SAVE, RESTART = (Mode.DYING_GASP, Outcome.ESCALATE), (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
+ASKED = ["stop_train", "on_global_rank", "dump"]
+
+
+def only_saved(**limits: timedelta) -> Job:
+    """Returns a job whose owner allows nothing cheaper than a restart that loses no step."""
+    return a_job(annotations={RECOVER_STRATEGY: "dump"}, limits=Limits(**limits))
+
+
+def lost_pod(pod_rank: int) -> Fault:
+    return node_fault(f"node-{pod_rank}", f"lost {pod_rank}").model_copy(update={"pod_ranks": (pod_rank,)})
+
+
+def ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
+    return [(verdict.mode, verdict.outcome) for verdict in incident.ladder]
+
+
+async def test_the_ranks_that_are_left_save_their_state_before_the_restart(temporal: WorkflowEnvironment) -> None:
+    """The training side is asked what it offers. The verdict has its report, and the restart follows."""
+    async with training(temporal, only_saved()) as (world, peer):
+        await world.fault(lost_pod(1))
+        incident = await world.restarted()
+        assert ladder(incident) == [SAVE, RESTART]
+        assert incident.ladder[0].reason == "scripted"
+        assert [phase.name for phase in incident.ladder[0].phases][-1] == "ranks save their state"
+        assert peer.carried_out == ASKED
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (Script(statuses=[406]), "no state is saved: the training side reports 406 scripted"),
+        (Script(offers_dump=False), "the training side does not offer dump, it offers recover"),
+        (Script(stop_code=499), "the recovery cannot be opened: training cannot be stopped: the training side reports 499 stop ok"),
+    ],
+    ids=["it fails", "it is not offered", "training does not stop"],
+)
+async def test_a_dump_that_fails_is_followed_by_the_restart(temporal: WorkflowEnvironment, script: Script, reason: str) -> None:
+    """The verdict says why nothing is saved."""
+    async with training(temporal, only_saved(), script) as (world, _peer):
+        await world.fault(lost_pod(1))
+        incident = await world.restarted()
+        assert ladder(incident) == [SAVE, RESTART]
+        assert incident.ladder[0].reason == reason
+
+
+async def test_a_dump_that_takes_too_long_is_given_up(temporal: WorkflowEnvironment) -> None:
+    """The job is restarted at the limit `dump`."""
+    async with training(temporal, only_saved(dump=timedelta(minutes=2)), Script(saves=False)) as (world, peer):
+        await world.fault(lost_pod(1))
+        await peer.until(lambda: peer.carried_out == ASKED)
+        await world.skip(timedelta(minutes=2, seconds=1))
+        incident = await world.restarted()
+        assert ladder(incident) == [SAVE, RESTART]
+        assert incident.ladder[0].reason == "no report of dump within 120 s"
+
+
+async def test_nothing_is_awaited_when_the_last_pod_is_lost(temporal: WorkflowEnvironment) -> None:
+    """No rank is left that could report, and the job is restarted at once."""
+    async with training(temporal, only_saved(), Script(saves=False)) as (world, peer):
+        await world.fault(lost_pod(1))
+        await peer.until(lambda: peer.carried_out == ASKED)
+        await world.fault(lost_pod(0))
+        incident = await world.restarted()
+        assert ladder(incident) == [SAVE, RESTART]
+        assert incident.ladder[0].reason == "every pod is lost"
+
+
+async def test_a_hot_switch_that_fails_is_followed_by_a_dump(temporal: WorkflowEnvironment) -> None:
+    """A failed switch says nothing against the ranks: they save their state before the job is restarted."""
+    async with training(temporal, a_job(annotations={}), Script(offers=())) as (world, peer):
+        await world.fault(sub_health())
+        incident = await world.restarted()
+        assert ladder(incident) == [(Mode.HOT_SWITCH, Outcome.ESCALATE), SAVE, RESTART]
+        assert peer.carried_out[-3:] == ASKED
+
+
+async def test_a_job_that_is_well_is_restarted_without_a_loss_on_request(temporal: WorkflowEnvironment) -> None:
+    """Training is stopped and saved, and its pods start again."""
+    async with training(temporal, a_job(annotations={})) as (world, peer):
+        request = ModeRequest(mode=Mode.DYING_GASP, requested_by="an operator")
+        handle = await world.entity.start_update(
+            Updates.RECOVER, request, result_type=Verdict, wait_for_stage=WorkflowUpdateStage.ACCEPTED
+        )
+        assert ladder(await world.restarted()) == [SAVE, RESTART]
+        assert (await handle.result()).outcome is Outcome.RECOVERED
+        assert peer.carried_out == ASKED
+
+
+async def test_mindio_is_not_asked_to_save(temporal: WorkflowEnvironment) -> None:
+    """Its dump is another dialogue: the job is restarted."""
+    job = a_mindio_job(annotations={RECOVER_STRATEGY: "dump"}, limits=Limits(settle=timedelta(0), release=timedelta(0)))
+    async with training(temporal, job) as (world, _peer):
+        await world.fault(lost_pod(1))
+        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
