@@ -91,7 +91,8 @@ class FaultDialogue:
         self.broken.update({int(fault.rankId): fault.faultType for fault in signal.faultRanks})
         self.broken.update(dict.fromkeys(self.script.finds, "1"))
         retries = all(kind in RETRYABLE for kind in self.broken.values())
-        self._offered = ("exit", *(("dump",) if self.script.offers_dump else ()), *(("retry",) if retries else ()), *self.script.repairs)
+        saves = ("dump",) if self.script.offers_dump else ()
+        self._offered = ("exit", *saves, *(("retry",) if retries else ()), *self.script.repairs)
         self.state = ANNOUNCED
 
     async def _repair(self, strategy: str, signal: wire.ProcessManageSignal) -> None:

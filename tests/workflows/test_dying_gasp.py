@@ -50,7 +50,10 @@ async def test_the_ranks_that_are_left_save_their_state_before_the_restart(tempo
     [
         (Script(statuses=[406]), "no state is saved: the training side reports 406 scripted"),
         (Script(offers_dump=False), "the training side does not offer dump, it offers recover"),
-        (Script(stop_code=499), "the recovery cannot be opened: training cannot be stopped: the training side reports 499 stop ok"),
+        (
+            Script(stop_code=499),
+            "the recovery cannot be opened: training cannot be stopped: the training side reports 499 stop ok",
+        ),
     ],
     ids=["it fails", "it is not offered", "training does not stop"],
 )
