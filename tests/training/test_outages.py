@@ -3,19 +3,35 @@
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
 
 from rekindle.model.limits import Limits
 from rekindle.policy.dialogue.orders import NO_ORDER
-from rekindle_training.manager import liveness_monitor, procedures
+from rekindle_training.injection import Injection
+from rekindle_training.manager import coordinator, liveness_monitor, procedures
+from rekindle_training.manager.coordinator import Coordinator
 from rekindle_training.manager.gateway import REPORT_SECONDS
 from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.reports import Reports
 from rekindle_wire import REPORT
-from rekindle_wire.training_pb2 import Failed, Held, Hello, ManagerMessage, Paused, PodState, ProcessState, RankMessage, Standing
+from rekindle_wire.recover_pb2 import ProcessFaultRequest
+from rekindle_wire.training_pb2 import (
+    Failed,
+    Held,
+    Hello,
+    ManagerMessage,
+    Paused,
+    PodState,
+    ProcessState,
+    RankMessage,
+    Standing,
+    Stepped,
+)
 from tests.training.dialogue import opened, status
 from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.job import WORLD, Job
@@ -158,6 +174,19 @@ async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_migrati
         await asyncio.gather(*(rank.finish(4) for rank in (*ranks[:2], *backups)))
 
 
+async def test_a_manager_that_follows_in_the_pause_goes_on_without_backups_that_died_meanwhile(
+    job: Job, gateway: GatewayPeer
+) -> None:
+    """The orders of the switch are there before the ranks, which wait for nothing that does not come."""
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        await whole_switch(gateway)
+        answer = stands_behind(5)
+        ranks = [ScriptedRank(channel, rank, "worker", answer, generation=3, step=5, paused=True) for rank in range(WORLD)]
+        assert await gateway.status("continue") == 0
+        await asyncio.gather(*(rank.finish(4) for rank in ranks))
+
+
 async def whole_switch(gateway: GatewayPeer) -> None:
     """Sends all orders of a switch, as a new stream repeats them when the migration was ordered."""
     await gateway.hot_switch(2, 3)
@@ -214,11 +243,11 @@ async def test_a_rank_that_stands_after_another_was_stopped_has_no_fault(stopped
     stopping.cancel()
 
 
-@pytest.mark.parametrize("end", ["it is met", "it has ended", "time is over"])
+@pytest.mark.parametrize("end", ["it is met", "it has ended", "its launcher is gone too", "time is over"])
 async def test_a_manager_waits_for_a_rank_whose_launcher_says_that_it_lives(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rank may be slow to reconnect on an overloaded machine, and is not lost."""
     monkeypatch.setattr(liveness_monitor, "MEET_SECONDS", 0)
-    monkeypatch.setattr(liveness_monitor, "LATE_SECONDS", 0.1 if end == "time is over" else 60)
+    monkeypatch.setattr(liveness_monitor, "LATE_SECONDS", 0.1 if end == "time is over" else 600)
     membership, pods = Membership(2), Pods()
     membership.enroll(Hello(rank=0, process="a/0"), 3)
     states = [ProcessState(rank=rank, process=f"a/{rank}") for rank in range(2)]
@@ -231,8 +260,45 @@ async def test_a_manager_waits_for_a_rank_whose_launcher_says_that_it_lives(end:
     elif end == "it has ended":
         pods.hear(pod, PodState(pod="a", processes=[states[0], ProcessState(rank=1, process="a/1", ended=1)]))
         membership.ended("a/1")
+    elif end == "its launcher is gone too":
+        pods.detach(pod)
     async with asyncio.timeout(60):
         await meeting
+
+
+@pytest.mark.parametrize("end", ["is lost", "stands"])
+async def test_a_rank_that_fails_while_a_new_manager_meets_the_others_is_the_fault_that_ends_a_hot_switch(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is loaded already. A switch that fails in its pause would make the control plane restart the whole job."""
+    met = asyncio.Event()
+    monkeypatch.setattr(coordinator, "meet", lambda *_: met.wait())
+    membership, pods, reports = Membership(2), Pods(), Reports()
+    means: Any = SimpleNamespace(membership=membership, pods=pods, reports=reports, store=asyncio.Event().wait(), alone=False)
+    means.stall_seconds, means.order_timeout, means.injection = 0, 60, Injection()
+    running = asyncio.create_task((following := Coordinator(means)).run())
+    following.prepare(frozenset({1}))
+    ranks = [membership.enroll(Hello(rank=rank, process=f"{rank}/0"), 3)[0] for rank in range(2)]
+    for rank in ranks:
+        membership.hear(rank, RankMessage(generation=3, stepped=Stepped(step=5)))
+    backup, _ = membership.enroll(Hello(rank=1, role="backup", process="2/0"), 0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if end == "is lost":
+        membership.ended("0/0")
+    else:
+        membership.hear(ranks[0], RankMessage(generation=3, standing=Standing(step=5, reason="no memory")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waits = not backup.dismissed
+    met.set()
+    async with asyncio.timeout(60):
+        first, _ = await reports.waiting.get()
+    assert isinstance(first, ProcessFaultRequest)
+    assert [one.rankId for one in first.faultRanks] == ["0"]
+    assert (waits, backup.dismissed) == (True, True)
+    running.cancel()
+    await asyncio.wait({running})
 
 
 async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:

@@ -103,7 +103,7 @@ class Coordinator:
             dropped.stop("a hot switch was ordered")
         self._gave_way = False
         self._means.pods.forget_standbys()
-        self._begin(HotSwitch(ranks, self._means))
+        self._begin(HotSwitch(ranks, self._means, self._acquainted))
 
     def refuse_switch(self) -> None:
         """Refuses a hot switch of ranks that do not exist."""
@@ -260,8 +260,7 @@ class Coordinator:
             return
         for rank in membership.vacant:
             if (member := membership.members.get(rank)) is None or not member.dismissed:
-                if isinstance(self._active(), Maintenance):
-                    self._give_way(f"rank {rank} died")
+                self._give_way(f"rank {rank} died")
                 self._recovery_now().faults.gone(rank)
         for member in list(membership.members.values()):
             if member.stands and not member.dismissed:
@@ -406,7 +405,8 @@ class Coordinator:
             except TrainingEnds:
                 procedures.release(membership)
                 return
-            self._begin(HotSwitch(switch.ranks if switch is not None else frozenset(membership.backups), self._means))
+            ranks = switch.ranks if switch is not None else frozenset(membership.backups)
+            self._begin(HotSwitch(ranks, self._means, self._acquainted))
         elif (stranded := next((member for member in membership.members.values() if member.stranded), None)) is not None:
             self._recovery_now().faults.tell(suspected=stranded.rank)
         elif switch is None:
@@ -427,7 +427,7 @@ class Coordinator:
         elif isinstance(switch := self._active(), Maintenance):
             self._means.reports.status(FAILED, MAINTENANCE_FIRST)
         elif membership.paused:
-            switch = switch or self._begin(HotSwitch(frozenset(membership.backups), self._means))
+            switch = switch or self._begin(HotSwitch(frozenset(membership.backups), self._means, self._acquainted))
             switch.migrate()
         elif membership.complete:
             self._drop()  # there is nothing left of it to switch

@@ -6,6 +6,7 @@ The old processes are kept until a step is completed with the backups, because t
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from rekindle_training.injection import Injection
@@ -49,9 +50,12 @@ class Means:
 class HotSwitch:
     """Hot switch of all ranks of one pod. `run` is the procedure; `migrate` and `stop` are the orders that it waits for."""
 
-    def __init__(self, ranks: frozenset[int], means: Means) -> None:
+    def __init__(self, ranks: frozenset[int], means: Means, acquainted: Callable[[], Awaitable[object]]) -> None:
+        """Args:
+        acquainted: returns when this manager has met all live ranks. Losses before that are judged then.
+        """
         self.ranks = ranks
-        self._means = means
+        self._means, self._acquainted = means, acquainted
         self._membership = means.membership
         self._migrate = asyncio.Event()
         self._transfers: tuple[tuple[int, int], ...] = ()
@@ -81,6 +85,8 @@ class HotSwitch:
     async def run(self) -> str:
         """Runs the hot switch. Returns why training stands and has to be recovered. Empty: training goes on."""
         await self._membership.until(self._loaded)
+        await self._acquainted()
+        await self._membership.until(self._loaded)  # a backup may be gone again
         if self._means.injection.pause_hangs:
             log.warning("injected: the pause hangs")
             return ""
@@ -125,7 +131,9 @@ class HotSwitch:
     # Until the pause.
 
     def _loaded(self) -> bool:
-        return self._membership.training and self.ranks <= self._membership.backups.keys()
+        """Returns whether all backups are loaded. They were if an earlier manager has paused training, and may be gone since."""
+        membership = self._membership
+        return membership.paused or (membership.training and self.ranks <= membership.backups.keys())
 
     async def _pause(self) -> Standstill:
         if not self._survivors():

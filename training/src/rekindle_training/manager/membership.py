@@ -261,7 +261,6 @@ class Membership:
         """Marks a process as lost: it has ended, or is as good as ended."""
         if (process := self._known.get(identity)) is not None and not process.lost:
             process.lose()
-        self._change()
 
     def give_up(self, ranks: Iterable[int]) -> None:
         """Gives up silent processes of these ranks, which others report as lost."""
