@@ -20,7 +20,7 @@ from rekindle.model import bounds
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.job import Job
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.verdict import Verdict
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes
@@ -39,9 +39,6 @@ class Child:
         """Verdict that a cancelled mode sent as a signal. A cancelled workflow has no result."""
         self.was_terminated = False
         """True if the mode was terminated from outside."""
-        self.was_cut_off = False
-        """True if the mode ended without a verdict, so that it may have left pods behind."""
-        """True if the recovery was terminated by another party."""
         self._case, self._incident, self._job = case, incident, job
         self._row = row_of(mode)
         self._handle: ChildWorkflowHandle[object, Verdict] | None = None
@@ -157,7 +154,7 @@ class Child:
         """Returns the verdict of a child workflow without result.
 
         A recovery that gave up is a failed workflow with its verdict in the error; a cancelled one has sent its verdict as a
-        signal.
+        signal. Any other one was cut off. If it hands ranks over, it is unknown which pods train, and a restart follows.
         """
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == ErrorTypes.GIVEN_UP:
@@ -165,5 +162,6 @@ class Child:
         if isinstance(cause, CancelledError):
             why = self._why_cancelled or "cancelled"
             return self._judged(self.told or Verdict(mode=self.mode, outcome=Outcome.CANCELLED, reason=why))
-        self.was_terminated, self.was_cut_off = isinstance(cause, TerminatedError) and not self._late, True
-        return Verdict(mode=self.mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {cause or error}")
+        self.was_terminated = isinstance(cause, TerminatedError) and not self._late
+        left = Training.LOST if self._row.hands_over else None
+        return Verdict(mode=self.mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {cause or error}", training=left)

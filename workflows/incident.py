@@ -81,8 +81,6 @@ class IncidentRun:
         self.taken_over: tuple[OnBackup, ...] = ()
         """Ranks whose links were moved by another client than their maintenance, which is waiting for them."""
         self._ending = False
-        self.leaves_backups = False
-        """True if a mode was cut off, and no restart has deleted its backup pods since."""
         self._was_terminated = False
         """True if the last mode was terminated from outside. That says nothing about the faults, so they are judged again."""
 
@@ -201,9 +199,7 @@ class IncidentRun:
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
         finally:
-            self.leaves_backups |= self._child.was_cut_off
             self._was_terminated, self._child = self._child.was_terminated, None
-        self.leaves_backups &= not verdict.restarted_at
         self._known.state = job_reducers.with_refusing(self._known.state, verdict.failed_on, workflow.now())
         tried = (*self._situation.tried, mode)
         learnt = verdict.situation or self._situation

@@ -53,7 +53,7 @@ class LeftoverPods:
 
 
 async def delete_backups(known: JobContext) -> None:
-    """Deletes all backup pods of the job, after a mode that was ended before it could delete or name its own.
+    """Deletes all backup pods of the job, after a mode that was cancelled and names none. No rank was handed over to them.
 
     They are not known by name, so a later sweep could not delete them. A restart would delete them, and does not wait for this.
     """

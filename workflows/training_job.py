@@ -38,7 +38,7 @@ from workflows.admission import Admission
 from workflows.attachments import Standing
 from workflows.incident import IncidentRun, JobContext, look, pause_for_the_cluster
 from workflows.journal import Journal
-from workflows.leftover_pods import LeftoverPods, delete_backups
+from workflows.leftover_pods import LeftoverPods
 from workflows.shown import Shown
 from workflows.skipped_decisions import SkippedDecisions
 from workflows.standbys import Standbys
@@ -295,8 +295,6 @@ class TrainingJob:
             telling.cancel()
             self.incident = None
             self._tell_reset_links(before)
-        if incident.leaves_backups:
-            await delete_backups(self.known)
         self._tell_maintenances(incident.taken_over, "moved by another request")
         self._admission.tell()
         self._show()

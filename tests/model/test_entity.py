@@ -6,6 +6,7 @@ what happens there. A script that found something is kept below, in its smallest
 
 import os
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pytest
 
@@ -389,7 +390,23 @@ def test_a_stream_that_becomes_known_after_its_end_is_no_new_life() -> None:
     assert not Walk(Script((Disturbance("process dies", "first step", 0.0, 1),), knobs, loss=0.05, seed=6660)).run()
 
 
-def test_a_hot_switch_that_is_terminated_leaves_no_backup_when_processes_are_recovered_next() -> None:
+@pytest.mark.parametrize("delay", [0.02, 0.05], ids=["as the old pod is deleted", "as the backup is promoted"])
+def test_a_hot_switch_that_is_terminated_after_its_hand_over_leads_to_a_restart(delay: float) -> None:
+    """The backup pod has the rank, so that no mode of processes can repair another rank, and nothing may delete the pod."""
+    disturbances = (
+        Disturbance("sub-health", delay=40.0),
+        Disturbance("rank dies", "resumed", 0.0, 0),
+        Disturbance("recovery terminated", "resumed", delay),
+    )
+    walk = Walk(Script(disturbances, Knobs(spares=2, allows=""), seed=1))
+    assert not walk.run()
+    terminated, trains = walk.world.last("hot switch ended"), walk.world.last("restart ended")
+    assert terminated
+    assert trains
+    assert trains - terminated < timedelta(minutes=1)
+
+
+def test_a_hot_switch_that_is_terminated_leaves_no_backup_when_a_process_dies_meanwhile() -> None:
     """The backup pod is created as a person terminates the hot switch, so that no verdict names the pod."""
     disturbances = (
         Disturbance("process dies", "first step", 0.0, 0),

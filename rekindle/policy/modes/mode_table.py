@@ -55,6 +55,9 @@ class ModeRow:
     begins_unasked: str = ""
     """First phase if the training side gets its order at once, without an opening. Empty: the same as `begins`."""
 
+    hands_over: bool = False
+    """True if pods take over ranks from other pods. If the mode is cut off, only a restart finds out which pods to keep."""
+
     def __post_init__(self) -> None:
         if unknown := [name for name in self.limits or () if name not in Limits.model_fields]:
             raise ValueError(f"limits of mode {self.mode}: {', '.join(unknown)} is no limit of `rekindle.model.limits.Limits`")
@@ -96,6 +99,7 @@ LADDER: tuple[ModeRow, ...] = (
             "resume",
             "old_pod_deleted",
         ),
+        hands_over=True,
     ),
     ModeRow(  # repeats the step; no process ends
         mode=Mode.ONLINE_RETRY,
@@ -131,6 +135,7 @@ LADDER: tuple[ModeRow, ...] = (
             *(*OPENING, "replacement_scheduled", "backup_start", "absence", "repair") * RESCHEDULING_TRIES,
             *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
+        hands_over=True,
     ),
     ModeRow(  # saves the step at which training stands, for the restart that follows
         mode=Mode.DYING_GASP,
