@@ -24,7 +24,8 @@ NEEDED = {
     "workflow_id",
     "cluster",
 }
-
+SAVED = [("dying gasp", "escalate"), ("job rescheduling", "recovered")]
+"""Ladder of a restart that loses no step."""
 
 ELSEWHERE = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true"}
 """Another Temporal, which the environment names and which is not asked."""
@@ -71,8 +72,17 @@ def test_the_demo_of_a_drain_says_which_nodes_were_left(tmp_path: Path, argument
         (["in-place", "--fault", "exception", "--no-spare"], [("in-place recovery", "recovered")]),
         (["process-rescheduling", "--no-spare"], [("process rescheduling", "escalate"), ("job rescheduling", "recovered")]),
         (["process-rescheduling", "--cluster", "kubernetes"], [("process rescheduling", "recovered")]),
+        (["dying-gasp", "--pods", "4"], SAVED),
+        (["dying-gasp", "--cluster", "kubernetes"], SAVED),
     ],
-    ids=["online-retry", "in-place", "process-rescheduling", "process-rescheduling-kubernetes"],
+    ids=[
+        "online-retry",
+        "in-place",
+        "process-rescheduling",
+        "process-rescheduling-kubernetes",
+        "dying-gasp",
+        "dying-gasp-kubernetes",
+    ],
 )
 @pytest.mark.same_path("a demo, as a machine reads it")
 def test_the_demo_of_a_process_fault_is_one_object_too(
@@ -82,4 +92,5 @@ def test_the_demo_of_a_process_fault_is_one_object_too(
     result = demonstrated(tmp_path, arguments)
     assert [(step["mode"], step["verdict"]) for step in result["ladder"]] == ladder
     assert result["parameters_equal"]
+    assert ladder != SAVED or result["steps_lost"] == 0
     assert 0 < result["detection_seconds"] < result["fault_to_step_seconds"]

@@ -154,9 +154,21 @@ async def process_rescheduling(
 
     Example: rekindle demo process-rescheduling --pods 4 --ranks-at-once 2
     """
-    if struck.ranks_at_once == 2 and common.pods == 2:
-        raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
+    _check_left(struck, common)
     return await _strike(Mode.PROCESS_RESCHEDULING, fault, struck, common, no_spare=no_spare, standby=standby)
+
+
+@demo_app.command(name="dying-gasp")
+async def dying_gasp(*, common: Common = Common(), struck: Struck = Struck()) -> int:
+    """Train a small GPT on 4 ranks, end a pod, restart the job without a loss, and compare with an undisturbed run.
+
+    The job's owner allows no cheaper mode. The ranks of the other pods save the step at which training stands, and the
+    restarted job goes on from it.
+
+    Example: rekindle demo dying-gasp --pods 4
+    """
+    _check_left(struck, common)
+    return await _strike(Mode.DYING_GASP, Strike.KILL, struck, common)
 
 
 @demo_app.command(name="link-failover")
@@ -178,6 +190,12 @@ async def link_failover(*, common: Common = Common(), struck: Struck = Struck())
         accepted = f"use 1 to {latest}" if latest > 0 else f"which needs --steps {NEEDED + options.at_step} or more"
         raise BadInput(f"--at-step: {options.at_step} is not accepted with --steps {options.steps}, {accepted}")
     return await run_demo(options, LinkFailoverScenario, "link failover", common)
+
+
+def _check_left(struck: Struck, common: Common) -> None:
+    """Raises BadInput if no pod would be left."""
+    if struck.ranks_at_once == 2 and common.pods == 2:
+        raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
 
 
 async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, **nodes: bool) -> int:

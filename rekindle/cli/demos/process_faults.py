@@ -1,4 +1,4 @@
-"""Run of `rekindle demo in-place`, `online-retry` and `process-rescheduling`: injects faults into ranks of a job."""
+"""Run of `rekindle demo in-place`, `online-retry`, `process-rescheduling` and `dying-gasp`: injects faults into ranks."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from rekindle.model.mode import Mode, Outcome
 ALLOWED = {
     Mode.IN_PLACE: "recover-in-place,recover",
     Mode.PROCESS_RESCHEDULING: "recover",
+    Mode.DYING_GASP: "dump",
     Mode.JOB_RESCHEDULING: "exit",
 }
 """Recovery strategies that the job's owner allows, by the mode that the demo shows: none that is cheaper.
@@ -60,12 +61,17 @@ class ProcessFaults(Options):
 
     @property
     def kills_pods(self) -> bool:
-        return self.mode is Mode.PROCESS_RESCHEDULING and self.fault is Strike.KILL
+        return self.mode in (Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP) and self.fault is Strike.KILL
 
     @property
     def finds_no_node(self) -> bool:
         """True if there is no node for another pod."""
         return self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare
+
+    @property
+    def saves(self) -> bool:
+        """True if the job is restarted from the step at which training stood."""
+        return self.mode is Mode.DYING_GASP
 
     @property
     def spare_nodes(self) -> int:
@@ -104,15 +110,16 @@ class ProcessFaults(Options):
         """Modes that are expected to be tried, each with its outcome."""
         if self.mode is Mode.JOB_RESCHEDULING:
             return (RESTART,)
-        if self.finds_no_node:
+        if self.finds_no_node or self.saves:
             return (self.mode, Outcome.ESCALATE), RESTART
         if self.mode is Mode.ONLINE_RETRY and self.fault is not Strike.MEMORY:
             return ((Mode.IN_PLACE, Outcome.RECOVERED),)
         return ((self.mode, Outcome.RECOVERED),)
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
-        """Returns whether no step was lost, unless the job was restarted from its last checkpoint."""
-        return super().is_met_by(result) and (RESTART in self.expected or result["steps_lost"] == 0)
+        """Returns whether no step was lost, unless the job was restarted from its last periodic checkpoint."""
+        may_lose = RESTART in self.expected and not self.saves
+        return super().is_met_by(result) and (may_lose or result["steps_lost"] == 0)
 
 
 class ProcessFaultScenario(Scenario[ProcessFaults]):
