@@ -33,11 +33,14 @@ API = "kueue.x-k8s.io/v1beta2"
 USED, ONE_POD_MORE = 4, 6
 """Accelerators: of the job, and with a backup pod of it."""
 
-WORDS = "Kueue, queue 'gpus'"
 NAMED = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
 SOON = {"annotations": {"rekindle.io/limits": '{"backupScheduled": 8}'}}
 
 in_each_kind = pytest.mark.parametrize("kind", ["Job", "JobSet"])
+in_each_queue = pytest.mark.parametrize(
+    ("name", "quota", "words"), [("gpus", USED, NAMED), ("default", ONE_POD_MORE, NO_WORDS)], ids=["named", "default"]
+)
+"""Queue that the job names, which counts no backup, and the queue `default`, which counts one as a pod of its own."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -109,22 +112,20 @@ async def test_a_pod_of_the_default_queue_stays_where_the_quota_has_no_room(kind
 
 
 @in_each_kind
-async def test_a_job_of_a_queue_is_told_that_it_is_not_restarted(kind: str, stack: Stack, tmp_path: Path) -> None:
+@in_each_queue
+async def test_a_job_of_a_queue_is_told_that_it_is_not_restarted(
+    kind: str, name: str, quota: int, words: Object, stack: Stack, tmp_path: Path
+) -> None:
     """An event reports that at its registration, and a requested restart is refused with the same reason."""
+    reason = f"Kueue, queue '{name}'"
 
     async def restart(underway: Underway) -> None:
-        assert WORDS in (await underway.namespace.until_event("RestartsRefused"))["message"]
-        with pytest.raises(Refused, match=WORDS):
+        assert reason in (await underway.namespace.until_event("RestartsRefused"))["message"]
+        with pytest.raises(Refused, match=reason):
             await underway.rekindle.reschedule(underway.uid)
 
-    trained = await trained_through(restart, kind, stack, tmp_path, queue("gpus", USED), NAMED)
+    trained = await trained_through(restart, kind, stack, tmp_path, queue(name, quota), words)
     assert (measure.steps_lost(trained.records), trained.pods) == (0, [1, 1, 1, 1])
-
-
-in_each_queue = pytest.mark.parametrize(
-    ("name", "quota", "words"), [("gpus", USED, NAMED), ("default", ONE_POD_MORE, NO_WORDS)], ids=["named", "default"]
-)
-"""Queue that the job names, which counts no backup, and the queue `default`, which counts one as a pod of its own."""
 
 
 @in_each_kind
