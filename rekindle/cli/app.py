@@ -10,22 +10,77 @@ from cyclopts.completion.detect import ShellDetectionError
 
 from rekindle import __version__
 from rekindle.cli import exits
-from rekindle.cli.demos import device_check, node_drain
-from rekindle.cli.demos.commands import demo_app
-from rekindle.cli.dev import dev
-from rekindle.cli.drain import drain
 from rekindle.cli.exits import Exit
-from rekindle.cli.explain import check, explain
-from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
-from rekindle.cli.links import failover, maintenances, switchback
-from rekindle.cli.logs import logs
-from rekindle.cli.output import complain, console, problems
-from rekindle.cli.plans import plan_app
-from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
-from rekindle.cli.stress import stress_test
-from rekindle.cli.versions import versions_app
+from rekindle.cli.terminal import complain, console, problems
 from rekindle.errors import BadInput, RekindleError
 from rekindle.interpreter import run_and_end
+
+COMMANDS = {
+    "rekindle.cli.dev:dev": "Start Temporal, control worker, gateway, watcher and a cluster, until Ctrl-C.",
+    "rekindle.cli.jobs:submit": "Start the jobs that FILE describes, one in each document.",
+    "rekindle.cli.jobs:jobs": (
+        "List the registered jobs. STEP is one that training has told of, when it began or came back; it is further by now."
+    ),
+    "rekindle.cli.jobs:show": "Show JOB (name or id): its policy, and its incidents as post-mortems.",
+    "rekindle.cli.explain:explain": (
+        "Explain JOB or NODE: what is seen, which rule decides about it, since when, and when it counts."
+    ),
+    "rekindle.cli.explain:check": (
+        "Check FILE with rules (or a ready-made set: plain, nvidia, ascend) by itself: what it says, and whether "
+        "rules hide others."
+    ),
+    "rekindle.cli.jobs:history": (
+        "Show the incidents of JOB (name or id) as post-mortems, also when it has ended: the newest job of its name."
+    ),
+    "rekindle.cli.logs:logs": "Print what the pods of JOB (name or id) wrote, first those that are gone, the oldest first.",
+    "rekindle.cli.jobs:delete": "Delete JOB (name or id) and its pods.",
+    "rekindle.cli.recover:hot_switch": "Move a pod of JOB (name or id) to a spare node while training pauses for a moment.",
+    "rekindle.cli.recover:recover": (
+        "Recover what is faulty of JOB by the cheapest mode that is possible now; refused where nothing is faulty."
+    ),
+    "rekindle.cli.recover:reschedule": (
+        "Stop all pods of JOB and start them again on healthy nodes; training resumes from its last checkpoint."
+    ),
+    "rekindle.cli.stress:stress_test": (
+        "Test devices of JOB (name or id) while training pauses. Nodes with faults are isolated, and training goes "
+        "on without them."
+    ),
+    "rekindle.cli.drain:drain": (
+        "Drain NODE: it is cordoned, and the ranks on it move to other nodes while training pauses for a moment."
+    ),
+    "rekindle.cli.recover:cancel": (
+        "Cancel what was asked for on JOB (name or id). A recovery that must not stop half-way goes on to its end."
+    ),
+    "rekindle.cli.links:failover": (
+        "Move devices of JOB (name or id) to their backup links for a maintenance; training pauses for a moment."
+    ),
+    "rekindle.cli.links:switchback": (
+        "Move devices that were failed over back to their first links: those of a job, or of one MAINTENANCE."
+    ),
+    "rekindle.cli.links:maintenances": (
+        "List maintenances of links: which devices of which job are on their backup links, and since when."
+    ),
+}
+"""Functions that are loaded when they are called, each with the first line of its text. `rekindle --help` loads none of them."""
+
+GROUPS = {
+    "demo": ("rekindle.cli.demos.group:demo_app", "Watch a recovery of a real training job on this machine."),
+    "fault": ("rekindle.cli.jobs:fault_app", "Make a node sub-healthy or lose it, and make it well again."),
+    "nodes": (
+        "rekindle.cli.jobs:nodes_app",
+        "List nodes, say of one that it is sick or well, and release one that a stress test has isolated.",
+    ),
+    "plan": (
+        "rekindle.cli.plans:plan_app",
+        "Upgrade a switch leaf by leaf, while the jobs on it train on their backup links.",
+    ),
+    "policy": ("rekindle.cli.recover:policy_app", "Show a job's sub-health policy, and lift its downgrade."),
+    "versions": (
+        "rekindle.cli.versions:versions_app",
+        "Show the versions of the control worker, and make another one current.",
+    ),
+}
+"""Commands with commands of their own, each with its text."""
 
 app = App(
     name="rekindle",
@@ -36,31 +91,18 @@ Start everything on this machine with `rekindle dev`, or watch it work with `rek
 
 {exits.WORDS}""",
 )
-for command in (
-    dev,
-    submit,
-    jobs,
-    show,
-    explain,
-    check,
-    history,
-    logs,
-    delete,
-    hot_switch,
-    recover,
-    reschedule,
-    stress_test,
-    drain,
-    cancel,
-    failover,
-    switchback,
-    maintenances,
-):
-    app.command(command)
-for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app):
-    app.command(group)
-demo_app.command(device_check.stress_test, name="stress-test")
-demo_app.command(node_drain.drain, name="drain")
+for function, summary in COMMANDS.items():
+    app.command(function, help=summary)
+for name, (group, text) in GROUPS.items():
+    app.command(group, name=name, help=text)
+
+
+def load(words: Sequence[str]) -> None:
+    """Loads the modules of the command that these words call. The page of a function then has its whole text."""
+    _, called, _ = app.parse_commands([word for word in words if word not in app.help_flags])
+    for command in called[1:2]:
+        if command.name[0] not in GROUPS:
+            command.help = None
 
 
 class Shell(StrEnum):
@@ -96,6 +138,7 @@ def show_help(*command: str) -> None:
     _, _, unknown = app.parse_commands(command)
     if unknown:
         raise BadInput(f"help: {' '.join(command)!r} is no command; all commands are shown by: rekindle help")
+    load(command)
     app.help_print(command)
 
 
@@ -118,6 +161,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        load(arguments)
         result = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         complain(error)

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from rekindle.cli.disk import watched
 from rekindle.cli.interrupts import interruptible, on_interrupt
-from rekindle.cli.output import console
 from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
+from rekindle.cli.terminal import console
 from rekindle.cli.views import NOW, link
 from rekindle.errors import Unavailable
 

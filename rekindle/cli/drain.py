@@ -12,7 +12,8 @@ from rich.text import Text
 from rekindle.cli.context import control_plane
 from rekindle.cli.exits import Exit
 from rekindle.cli.follow import phases
-from rekindle.cli.output import Format, Output, console, print_columns, print_json, problems
+from rekindle.cli.output import Format, Output, print_columns, print_json
+from rekindle.cli.terminal import console, problems
 from rekindle.client import Rekindle
 from rekindle.drains import Drains
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable

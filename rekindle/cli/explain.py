@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, Output, console, print_columns, print_json, when
+from rekindle.cli.output import Format, Output, print_columns, print_json, when
+from rekindle.cli.terminal import console
 from rekindle.errors import BadInput, NotFound, RekindleError
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow
 from rekindle.model.rule_file import rules_of

@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 from temporalio.client import WorkflowHandle
 
-from rekindle.cli.output import console, problems
+from rekindle.cli.terminal import console, problems
 from rekindle.client import Rekindle
 from rekindle.errors import RekindleError
 from rekindle.model.job import Job

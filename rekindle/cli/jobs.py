@@ -12,8 +12,9 @@ from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane, local_cluster
 from rekindle.cli.explain import mark, say_doubts, show_all
-from rekindle.cli.output import Format, Output, age, console, print_columns, print_json, show_incident, show_status, when
+from rekindle.cli.output import Format, Output, age, print_columns, print_json, show_incident, show_status, when
 from rekindle.cli.pods import running, waiting
+from rekindle.cli.terminal import console
 from rekindle.cli.views import link, of_job
 from rekindle.cli.watching import Watch, repeated
 from rekindle.client import JobRow, Rekindle
@@ -27,10 +28,8 @@ from rekindle.policy.detection.rule_breaker import among
 from rekindle.policy.modes.job_phase import RECOVERING
 from rekindle.settings import read_settings
 
-nodes_app = App(
-    name="nodes", help="List nodes, say of one that it is sick or well, and release one that a stress test has isolated."
-)
-fault_app = App(name="fault", help="Make a node sub-healthy or lose it, and make it well again.")
+nodes_app = App(name="nodes")
+fault_app = App(name="fault")
 
 
 MOST_ASKED = 50

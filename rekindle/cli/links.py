@@ -15,9 +15,10 @@ from temporalio.client import WorkflowExecutionStatus
 from rekindle.cli import exits
 from rekindle.cli.context import control_plane
 from rekindle.cli.exits import Exit
-from rekindle.cli.output import Format, Output, console, print_columns, print_json, when
-from rekindle.cli.output import problems as said
+from rekindle.cli.output import Format, Output, print_columns, print_json, when
 from rekindle.cli.recover import DryRun, user
+from rekindle.cli.terminal import console
+from rekindle.cli.terminal import problems as said
 from rekindle.client import JobRow, Rekindle
 from rekindle.errors import BadInput, NotMoved, Refused, RekindleError
 from rekindle.ids import LINK_FAILOVER

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rekindle.cli.context import local_cluster
-from rekindle.cli.output import console
+from rekindle.cli.terminal import console
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, NotFound
 from rekindle.model.cluster import Pod

@@ -1,21 +1,19 @@
 """Output for people and machines: tables and colours on a terminal, one JSON object per command for machines."""
 
 import json
-import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
-from rich.segment import Segment
 from rich.text import Text
 
 from rekindle.cli.pods import pod_words, waiting
+from rekindle.cli.terminal import console
 from rekindle.client import RecoveryRow
 from rekindle.model.bounds import numbered
 from rekindle.model.cluster import Pod
@@ -36,26 +34,6 @@ NOT_REBUILT = (
     "usually the script speaks to other ranks between session() and its loop, where a replacement is alone, or keeps a process "
     "group of its own for which it does not ask again in a function that it gives to training.on_rebuild"
 )
-
-ORDERS = dict.fromkeys((0x1B, *range(0x80, 0xA0)), "?")
-"""Control characters, which are replaced so that a text cannot control the terminal."""
-
-
-class Terminal(Console):
-    """Console that replaces control characters. Much of its text was written by tenants, such as the last words of a pod."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=segment.text.translate(ORDERS))
-
-    def on_broken_pipe(self) -> None:
-        """Continues silently if standard error has no reader any more. A closed standard output raises an error by itself."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-console = Terminal()
-problems = Terminal(stderr=True)
 
 COLOURS = {
     Outcome.RECOVERED: "green",
@@ -105,11 +83,6 @@ def print_columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> N
     for number, row in enumerate(table):
         line = "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
         console.print(Text(line.rstrip(), style="" if number else "bold"), soft_wrap=True)
-
-
-def complain(error: BaseException) -> None:
-    """Prints an error for people, without interpreting markup in it."""
-    problems.print(Text("error: ", style="red").append(str(error), style="default"), soft_wrap=True)
 
 
 def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Sequence[Pod] = ()) -> None:

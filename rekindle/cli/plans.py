@@ -14,8 +14,9 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.exits import Exit
-from rekindle.cli.output import Format, Output, console, print_columns, print_json, problems, when
+from rekindle.cli.output import Format, Output, print_columns, print_json, when
 from rekindle.cli.recover import DryRun, user
+from rekindle.cli.terminal import console, problems
 from rekindle.errors import BadInput, Refused
 from rekindle.model.plan import ENDS, Forecast, Stage, SwitchPlan, Upgrade, Where, Word
 from rekindle.model.plan_file import parse
@@ -23,7 +24,7 @@ from rekindle.plans import ENDED_BY_FORCE, Plans
 from rekindle.policy.operations import switch_upgrade as policy
 from rekindle.temporal import Attributes
 
-plan_app = App(name="plan", help="Upgrade a switch leaf by leaf, while the jobs on it train on their backup links.")
+plan_app = App(name="plan")
 
 LOOK = 0.5
 """Seconds between two looks at an upgrade that is being followed."""

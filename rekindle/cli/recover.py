@@ -11,17 +11,8 @@ from cyclopts import App, Parameter
 from rekindle.cli.context import control_plane
 from rekindle.cli.exits import Exit
 from rekindle.cli.follow import follow
-from rekindle.cli.output import (
-    Format,
-    Output,
-    console,
-    print_json,
-    problems,
-    show_downgrade,
-    show_incident,
-    show_tested,
-    show_verdict,
-)
+from rekindle.cli.output import Format, Output, print_json, show_downgrade, show_incident, show_tested, show_verdict
+from rekindle.cli.terminal import console, problems
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.fault import FaultKind
@@ -33,7 +24,7 @@ from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import requests
 from rekindle.policy.modes.ladder import for_request
 
-policy_app = App(name="policy", help="Show a job's sub-health policy, and lift its downgrade.")
+policy_app = App(name="policy")
 
 DryRun = Annotated[bool, Parameter(negative="", help="Only say what would be answered; nothing is asked for.")]
 

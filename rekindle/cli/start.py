@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from typing import NoReturn
 
 NARROWEST = 20
@@ -17,6 +18,7 @@ def main() -> NoReturn:
     _let_texts_fit()
     from rekindle.cli import app
 
+    app.load(sys.argv[1:])
     if is_heard:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     app.main()

@@ -8,12 +8,13 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, Output, console, print_columns, print_json
+from rekindle.cli.output import Format, Output, print_columns, print_json
+from rekindle.cli.terminal import console
 from rekindle.deployment import Version, count_open, make_current, read_deployment
 from rekindle.errors import BadInput, Refused
 from rekindle.ids import Workflows
 
-versions_app = App(name="versions", help="Show the versions of the control worker, and make another one current.")
+versions_app = App(name="versions")
 
 
 @versions_app.default

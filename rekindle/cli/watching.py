@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rekindle.cli.output import console
+from rekindle.cli.terminal import console
 
 EVERY = 2.0
 """Seconds between two looks."""

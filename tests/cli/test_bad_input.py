@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from rekindle.cli import app, exits
-from rekindle.cli.output import problems
+from rekindle.cli.terminal import problems
 from rekindle.errors import Conflict, Invalid, NotMoved, Refused, RekindleError
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}

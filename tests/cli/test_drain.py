@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.cli import drain as command
-from rekindle.cli.output import problems
+from rekindle.cli.terminal import problems
 from rekindle.client import Rekindle
 from rekindle.drains import Drains
 from rekindle.errors import Unavailable

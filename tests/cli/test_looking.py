@@ -1,24 +1,27 @@
 """Small commands that people use first: lists with ages and steps, repeated output, help, and messages about jobs by their
 names."""
 
-import asyncio
+import inspect
 import json
+import os
 import signal
 import subprocess
 import sys
 import tomllib
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.cli import watching
+from rekindle.cli import app, watching
 from rekindle.cli.output import age
 from rekindle.ids import Updates
 from rekindle.model.attachment import Progress
 from tests.cli.test_recover import FORCED, ended, typed
 from tests.fakes.peer import Script
+from tests.support.commands import begun
 from tests.support.harness import a_job, training
 
 
@@ -84,21 +87,20 @@ def test_an_age_is_a_number_and_a_unit(time: float, words: str) -> None:
     assert age(timedelta(seconds=time)) == words
 
 
-def command(*arguments: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    body = "import sys; from rekindle.cli import start; sys.argv = ['rekindle', *sys.argv[1:]]; start.main()"
-    environment = {"HOME": str(home), "SHELL": "/bin/bash", "PATH": "/usr/bin:/bin", **variables}
-    return subprocess.run(
-        [sys.executable, "-c", body, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+async def typed_at(home: Path, *arguments: str, shell: str = "/bin/bash") -> tuple[int | None, str, str]:
+    """Returns exit code, output and errors of a command of a user with this home."""
+    process = await begun(arguments, {"HOME": str(home), "SHELL": shell, "PATH": "/usr/bin:/bin"})
+    output, errors = await process.communicate()
+    return process.returncode, output.decode(), errors.decode()
 
 
 async def test_completions_are_installed_without_a_word_in_the_shells_own_files(tmp_path: Path) -> None:
     """The command says what to add, and adds it nowhere by itself."""
     (tmp_path / ".bashrc").write_text("# mine\n")
-    process = await asyncio.to_thread(command, "--install-completion", home=tmp_path)
-    assert process.returncode == 0, process.stderr
+    code, output, errors = await typed_at(tmp_path, "--install-completion")
+    assert code == 0, errors
     assert (tmp_path / ".bashrc").read_text() == "# mine\n"
-    assert "source " in process.stdout
+    assert "source " in output
 
 
 @pytest.mark.parametrize(
@@ -110,18 +112,22 @@ async def test_completions_are_installed_without_a_word_in_the_shells_own_files(
     ],
     ids=["another shell", "a home that takes nothing", "a shell that is named"],
 )
-def test_completions_for_a_shell_that_is_not_known_are_no_bug_of_ours(
+async def test_completions_for_a_shell_that_is_not_known_are_no_bug_of_ours(
     tmp_path: Path, words: tuple[str, ...], shell: str, home: str, problem: str
 ) -> None:
     """Containers have no `SHELL`; the shell may be named."""
-    process = command("--install-completion", *words, home=Path(home) if home else tmp_path, SHELL=shell)
-    assert (process.returncode, problem in process.stderr, "Traceback" in process.stderr) == (2 if problem else 0, True, False)
+    code, _, errors = await typed_at(Path(home) if home else tmp_path, "--install-completion", *words, shell=shell)
+    assert (code, problem in errors, "Traceback" in errors) == (2 if problem else 0, True, False)
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "abc"])
 def test_a_terminal_without_a_width_is_printed_to(tmp_path: Path, columns: str) -> None:
     """Terminals that do not know theirs say 0."""
-    process = command("jobs", "--help", home=tmp_path, COLUMNS=columns)
+    body = "import sys; from rekindle.cli import start; sys.argv = ['rekindle', 'jobs', '--help']; start.main()"
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": columns}
+    process = subprocess.run(
+        [sys.executable, "-c", body], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (process.returncode, "Usage" in process.stdout) == (0, True)
 
 
@@ -154,8 +160,45 @@ def test_the_command_is_the_entry_point_that_bears_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize(("words", "code"), [(("help",), 0), (("help", "nodes", "mark"), 0), (("help", "nodes", "marc"), 2)])
-def test_help_is_a_command_too(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+async def test_help_is_a_command_too(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
     """`rekindle help COMMAND` is `rekindle COMMAND --help`."""
-    process = command(*words, home=tmp_path)
-    assert process.returncode == code
-    assert ("Usage" if code == 0 else "'nodes marc' is no command") in process.stdout + process.stderr
+    found, output, errors = await typed_at(tmp_path, *words)
+    assert found == code
+    assert ("Usage" if code == 0 else "'nodes marc' is no command") in output + errors
+
+
+OVERVIEW = """
+import contextlib, sys
+from rekindle.cli import app
+with contextlib.suppress(SystemExit):
+    app.run(["--help"])
+print(sorted({"temporalio", "aiohttp", "pydantic", "rekindle.client", "rekindle.cli.demos"} & sys.modules.keys()))
+"""
+
+
+def test_the_list_of_commands_is_printed_without_loading_them() -> None:
+    """Each command and group is in it with its text, and neither Temporal's client nor the demos are loaded."""
+    environment = {**os.environ, "COLUMNS": "200"}
+    process = subprocess.run(
+        [sys.executable, "-c", OVERVIEW], capture_output=True, text=True, check=True, env=environment, timeout=60
+    )
+    *page, loaded = process.stdout.splitlines()
+    listed = {line.strip("│ ").partition("  ")[0]: line for line in page if line.startswith("│")}
+    assert loaded == "[]"
+    for path, line in app.COMMANDS.items():
+        assert line in listed[path.partition(":")[2].replace("_", "-")]
+    assert all(line in listed[name] for name, (_, line) in app.GROUPS.items())
+
+
+@pytest.mark.parametrize("path", app.COMMANDS)
+def test_the_line_of_a_command_is_the_first_of_its_text(path: str) -> None:
+    """`rekindle --help` and the command's own page say the same."""
+    module, _, function = path.partition(":")
+    assert app.COMMANDS[path] == (inspect.getdoc(getattr(import_module(module), function)) or "").splitlines()[0]
+
+
+async def test_the_page_of_a_command_has_its_whole_text(tmp_path: Path) -> None:
+    """Its examples are below the line of the list, wherever `--help` stands."""
+    for words in (("jobs", "--help"), ("--help", "jobs"), ("help", "jobs")):
+        code, said, _ = await typed_at(tmp_path, *words)
+        assert (code, "Example: rekindle jobs -o json" in said) == (0, True)

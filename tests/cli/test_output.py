@@ -6,7 +6,8 @@ import pytest
 
 from rekindle.cli import versions
 from rekindle.cli.jobs import health
-from rekindle.cli.output import complain, console, hint, print_columns, problems, show_status, show_verdict
+from rekindle.cli.output import hint, print_columns, show_status, show_verdict
+from rekindle.cli.terminal import complain, console, problems
 from rekindle.deployment import Deployment, Version
 from rekindle.model.cluster import Condition, Node, NodeSpec, NodeStatus, ObjectMeta
 from rekindle.model.job import Job, JobId

@@ -10,7 +10,7 @@ import yaml
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.cli import app
-from rekindle.cli.output import console, problems
+from rekindle.cli.terminal import console, problems
 from rekindle.model.plan import Stage, Word
 from tests.cli.test_recover import ended, typed
 from tests.workflows.support.fleet import FIRST, Two, two_jobs

@@ -12,11 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from rekindle.cli import app
-from rekindle.cli.output import console, problems
+from rekindle.cli.terminal import console, problems
 from tests.support.measuring import only_own_lines
 
 _servers = get_context("forkserver")
-_servers.set_forkserver_preload(["rekindle.cli.app"])
+_loaded = [*app.COMMANDS, *(path for path, _ in app.GROUPS.values())]
+_servers.set_forkserver_preload(["rekindle.cli.app", *dict.fromkeys(path.partition(":")[0] for path in _loaded)])
 
 
 class Command:

@@ -10,7 +10,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
-from rekindle.cli.output import console, show_status
+from rekindle.cli.output import show_status
+from rekindle.cli.terminal import console
 from rekindle.model.job import Capability, SubHealthStrategy
 from rekindle.model.keys import LAST_VERDICT, MEMORY, RECOVERING
 from rekindle.model.limits import Limits

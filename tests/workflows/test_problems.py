@@ -7,7 +7,8 @@ from temporalio.client import WorkflowExecutionDescription
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
-from rekindle.cli.output import console, show_status
+from rekindle.cli.output import show_status
+from rekindle.cli.terminal import console
 from rekindle.model.fault import Sighting
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus, Registration

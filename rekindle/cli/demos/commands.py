@@ -21,8 +21,9 @@ from rekindle.cli.demos.scenario import RANKS, Asked, Options, Scenario, Step
 from rekindle.cli.demos.sub_health import HotSwitchScenario, SubHealth
 from rekindle.cli.exits import Exit
 from rekindle.cli.interrupts import interruptible
-from rekindle.cli.output import Format, console, print_json, problems
+from rekindle.cli.output import Format, print_json
 from rekindle.cli.stack import ClusterKind, Machine, running
+from rekindle.cli.terminal import console, problems
 from rekindle.errors import BadInput, RekindleError
 from rekindle.model.mode import Mode
 
@@ -31,7 +32,7 @@ LOCAL = ClusterKind.LOCAL
 LEFT = 5
 """Minimum number of steps after the one at which the fault happens. Training must not end before the incident."""
 
-demo_app = App(name="demo", help="Watch a recovery of a real training job on this machine.")
+demo_app = App(name="demo")
 
 
 def flag(text: str) -> Parameter:
