@@ -49,6 +49,10 @@ class DyingGasp(ProcessLevel):
     def no_answer(self, order: str, within: timedelta) -> Exception:
         return self.ends_all("every pod is lost") if self._is_nobody_left else super().no_answer(order, within)
 
+    def may_be_lost(self) -> bool:
+        """Returns False: a training side whose report was lost is not asked whether it trains, as it stands or has left."""
+        return False
+
     @property
     def _is_nobody_left(self) -> bool:
         return faulty_ranks.is_nobody_left(self.context.job, self.faults)

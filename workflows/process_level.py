@@ -197,7 +197,8 @@ class ProcessLevel(NonInterruptible):
         """
         accepts_another = self.side.accepts_another(code)
         if not accepts_another and any(order.change_strategy for order in self.attempt):
-            return self.ends_all(reason)
+            saves = code and self.side.still_saves(code)
+            return Ends(Outcome.ESCALATE, reason, training=Training.SAVES) if saves else self.ends_all(reason)
         if accepts_another:
             self.again()
         return Ends(Outcome.ESCALATE, reason)

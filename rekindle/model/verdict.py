@@ -26,6 +26,9 @@ class Training(StrEnum):
     WHOLE = "whole"
     """Training stands with all that it has, and may repeat its step."""
 
+    SAVES = "saves"
+    """Training stands, and accepts no other strategy than to save its state."""
+
     SUSPECT = "suspect"
     """Ranks stand on nodes that they must leave."""
 

@@ -14,8 +14,8 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
-from tests.fakes.peer import Script
-from tests.support.harness import a_job, a_mindio_job, node_fault, sub_health, training
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, sub_health, training
 
 SAVE, RESTART = (Mode.DYING_GASP, Outcome.ESCALATE), (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
 ASKED = ["stop_train", "on_global_rank", "dump"]
@@ -109,9 +109,37 @@ async def test_a_job_that_is_well_is_restarted_without_a_loss_on_request(tempora
         assert peer.carried_out == ASKED
 
 
-async def test_mindio_is_not_asked_to_save(temporal: WorkflowEnvironment) -> None:
-    """Its dump is another dialogue: the job is restarted."""
-    job = a_mindio_job(annotations={RECOVER_STRATEGY: "dump"}, limits=Limits(settle=timedelta(0), release=timedelta(0)))
-    async with training(temporal, job) as (world, _peer):
-        await world.fault(lost_pod(1))
-        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
+def mindio(allowed: str) -> Job:
+    return a_mindio_job(annotations={RECOVER_STRATEGY: allowed}, limits=Limits(settle=timedelta(0), release=timedelta(0)))
+
+
+async def attached_again(world: Harness, peer: ScriptedPeer) -> Incident:
+    """Lets the restarted MindIO attach, which reports no step, and returns the incident."""
+    await world.phase(RESUMES)
+    await peer.cut()
+    await peer.attach()
+    await world.phase(RESUMES)
+    await world.skip(timedelta(seconds=6))
+    return await world.incident()
+
+
+@pytest.mark.parametrize(("code", "saved"), [(406, [SAVE]), (499, [])])
+async def test_mindio_saves_after_a_strategy_that_failed_with_406_only(
+    temporal: WorkflowEnvironment, code: int, saved: list[tuple[Mode, Outcome]]
+) -> None:
+    """The order `dump` has the uuid of the failed one. After 499 it would end MindIO."""
+    async with training(temporal, mindio("retry,dump"), Script(statuses=[code])) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        incident = await attached_again(world, peer)
+        assert ladder(incident) == [(Mode.ONLINE_RETRY, Outcome.ESCALATE), *saved, RESTART]
+        assert [order.uuid for order in peer.received if order.changeStrategy == "dump"] == [peer.received[0].uuid] * len(saved)
+        assert not peer.exited
+
+
+async def test_mindio_saves_where_nothing_else_is_allowed(temporal: WorkflowEnvironment) -> None:
+    """It offers `dump` after the announcement of its faults."""
+    async with training(temporal, mindio("dump")) as (world, peer):
+        await peer.report_fault(3)
+        assert ladder(await attached_again(world, peer)) == [SAVE, RESTART]
+        assert peer.carried_out[:3] == ASKED
+        assert not peer.exited

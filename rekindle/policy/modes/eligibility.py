@@ -193,13 +193,8 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
 
 def dying_gasp(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Returns why ranks that are left cannot save their state before the job is restarted. Empty: they can."""
-    side = side_of(state.job)
-    restart = job_rescheduling(state, pod_rank)
-    reasons = {
-        f"{side.label} saves no state by order of Rekindle": not side.saves_state,
-        "its training side is not attached to a gateway": state.attachment is None,
-    }
-    return (*_reached(state, Strategy.DUMP), *(reason for reason, holds in reasons.items() if holds), *restart)
+    away = ("its training side is not attached to a gateway",) if state.attachment is None else ()
+    return (*_reached(state, Strategy.DUMP), *away, *job_rescheduling(state, pod_rank))
 
 
 def too_many(pods: int) -> str:

@@ -8,8 +8,14 @@ from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes import cases, eligibility, ladder
 from rekindle.policy.modes.mode_table import LAST, About, row_of
+from rekindle.policy.training_sides.table import side_of
 
-SUCCESSORS = {Training.LOST: LAST.mode, Training.WHOLE: Mode.ONLINE_RETRY, Training.SUSPECT: Mode.PROCESS_RESCHEDULING}
+SUCCESSORS = {
+    Training.LOST: LAST.mode,
+    Training.SAVES: LAST.mode,
+    Training.WHOLE: Mode.ONLINE_RETRY,
+    Training.SUSPECT: Mode.PROCESS_RESCHEDULING,
+}
 """Mode that follows one that left training so. After a mode that a fault interrupted comes the cheapest that repairs the
 fault."""
 
@@ -44,10 +50,11 @@ def _may_save(state: JobState, verdicts: Sequence[Verdict], tried: Collection[Mo
     """Returns whether the ranks that are left are to save their state before the restart.
 
     They are not asked after a repair that they did not answer, nor if one of them may have a wrong state. A hot switch that
-    failed says nothing about the ranks that it did not move.
+    failed says nothing about ranks that report their own faults.
     """
     last = verdicts[-1]
-    is_reached = last.training is not Training.LOST or row_of(last.mode).about is About.POD
+    was_switched = row_of(last.mode).about is About.POD and side_of(state.job).reports_its_fault
+    is_reached = last.training is not Training.LOST or was_switched
     is_sound = all(verdict.training is not Training.SUSPECT for verdict in verdicts)
     return is_reached and is_sound and Mode.DYING_GASP not in tried and not eligibility.dying_gasp(state, None)
 

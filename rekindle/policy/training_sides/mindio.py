@@ -11,6 +11,9 @@ from rekindle.policy.training_sides.row import Readiness, TrainingSideRow
 TRY_AGAIN = 405
 """Code with which it accepts another strategy, after the faults are announced again. Source: tried with the real one."""
 
+SAVE_AND_END = 406
+"""Code with which it accepts only `dump`, under the same uuid. Source: tried with the real one."""
+
 
 def _single_operator(job: Job, pod_rank: int, ready: Readiness) -> str:
     return "" if job.can(Capability.SINGLE_OPERATOR) else "MindIO needs single-operator mode (capability single_operator)"
@@ -53,7 +56,7 @@ MINDIO = TrainingSideRow(
     registers=_registers,
     accepts_another=lambda code: code == TRY_AGAIN,
     checks=(_single_operator, _megatron, _kind),
-    saves_state=False,
+    still_saves=lambda code: code == SAVE_AND_END,
     fences_old_processes=False,
     takes_backups=True,
     hears_of_backups=False,

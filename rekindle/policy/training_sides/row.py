@@ -81,8 +81,8 @@ class TrainingSideRow:
     accepts_another: Callable[[int], bool]
     """Returns whether it accepts another announcement after this code of a failed strategy."""
 
-    saves_state: bool
-    """True: the ranks that are left write a checkpoint by order, although others are gone."""
+    still_saves: Callable[[int], bool]
+    """Returns whether it accepts `dump` after this code of a failed strategy, if it accepts no other announcement."""
 
     # ---- hot switch
 
