@@ -200,6 +200,7 @@ def _a_pod_never_ends(cluster: ScriptedCluster) -> None:
 HOT, LAST, JOB = ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING, ids.Workflows.TRAINING_JOB
 FELL = (HOT, LAST)
 RETRY, IN_PLACE, ELSEWHERE = ids.Workflows.ONLINE_RETRY, ids.Workflows.IN_PLACE, ids.Workflows.PROCESS_RESCHEDULING
+SAVE = ids.Workflows.DYING_GASP
 ALL_ALLOWED: dict[str, Any] = {"annotations": {}}
 OTHER_PODS: dict[str, Any] = {"annotations": {RECOVER_STRATEGY: "recover"}}
 
@@ -229,8 +230,9 @@ SCENES: dict[str, Scene] = {
     "in-place-hit-again": Scene(_hit_again, (IN_PLACE,), ALL_ALLOWED, Script(statuses=[406])),
     "in-other-pods": Scene(_faulty("1"), (JOB, ELSEWHERE), OTHER_PODS),
     "from-mode-to-mode": Scene(
-        _falls_from_mode_to_mode, (JOB, RETRY, IN_PLACE, ELSEWHERE, LAST), ALL_ALLOWED, Script(status=406)
+        _falls_from_mode_to_mode, (JOB, RETRY, IN_PLACE, ELSEWHERE, SAVE, LAST), ALL_ALLOWED, Script(status=406)
     ),
+    "saved": Scene(_restarts, (SAVE, LAST), {"annotations": {RECOVER_STRATEGY: "dump"}}),
     "restarted": Scene(_restarts, (LAST,)),
     "lifted": Scene(_lifted, (JOB, HOT, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
     "continued-as-new": Scene(_long_run, (JOB, RETRY, JOB), ALL_ALLOWED),
