@@ -38,6 +38,7 @@ from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
 
 NODES = PODS + 1
+SAVED = ALLOWED[Mode.DYING_GASP]
 
 GOES_ON, DETECTED, BEYOND, PAUSE, TOTAL, SWITCHING, BEYOND_IT = (
     "fault to the first new step of all ranks",
@@ -81,6 +82,9 @@ def rows() -> Iterator[Row]:
         allowed=only_elsewhere,
     )
     yield Row("a pod is lost, a new pod", elsewhere, strikes.kill_a_pod, {GOES_ON: "-"}, allowed=only_elsewhere)
+    restart = Mode.JOB_RESCHEDULING
+    yield Row("a pod is lost, a restart after a dying gasp", restart, strikes.kill_a_pod, {GOES_ON: "-"}, allowed=SAVED)
+    yield Row("a pod is lost, a restart", restart, strikes.kill_a_pod, {GOES_ON: "-"}, allowed=ALLOWED[restart])
     paused, swapped = {PAUSE: "0.12, p95 0.25", TOTAL: "1"}, {PAUSE: "0.12, p95 0.25", TOTAL: "-"}
     yield Row("hot switch to a standby", Mode.HOT_SWITCH, strikes.degrade_a_node, paused, standbys=1)
     yield Row("hot switch to a new pod", Mode.HOT_SWITCH, strikes.degrade_a_node, swapped)
@@ -140,7 +144,9 @@ def _sample(struck: float, incident: Incident, records: Sequence[StepRecord]) ->
 
 
 def _is_as_wanted(row: Row, incident: Incident) -> bool:
-    return [(verdict.mode, verdict.outcome) for verdict in incident.ladder] == [(row.mode, Outcome.RECOVERED)]
+    saved = [(Mode.DYING_GASP, Outcome.ESCALATE)] if row.allowed == SAVED else []
+    wanted = [*saved, (row.mode, Outcome.RECOVERED)]
+    return [(verdict.mode, verdict.outcome) for verdict in incident.ladder] == wanted
 
 
 async def measure_all(chosen: Sequence[Row], options: argparse.Namespace) -> list[Found]:

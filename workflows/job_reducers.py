@@ -35,6 +35,7 @@ from rekindle.model.verdict import Verdict
 from rekindle.policy.detection import refusals
 from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts
+from rekindle.policy.modes import retries
 from rekindle.policy.modes.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.modes.eligibility import MOST_REPAIRS, is_behind_an_operation, recovery_is_on
 from rekindle.policy.modes.mode_table import LAST, MODES, About, row_of
@@ -95,6 +96,7 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     state = state.with_(
         incidents=known.incidents,
         restarts=restarts,
+        retried=known.retried,
         lost_recovery=recovery,
         left_behind=known.left_behind[-KEPT_PODS:],
         links=known.links,
@@ -124,6 +126,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         downgrade=down.reason if down else "",
         policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
         restarts=state.restarts,
+        retried=state.retried,
         left_behind=state.left_behind,
         links=state.links,
         moved=tuple(one for incident in state.history[-1:] for verdict in incident.ladder for one in verdict.switched),
@@ -438,6 +441,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     state = state.with_(
         history=_kept((*(one for one in state.history if one != repeated), incident)),
         restarts=(*state.restarts, *begun)[-RESTARTS:],
+        retried=retries.counted(state, incident),
         repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
         holders=_held(state, incident.ladder),
         left_behind=_left_behind(state, incident.ladder),

@@ -23,6 +23,7 @@ from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.model.stress import Code, Tested
 from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue.client_identity import doubts
+from rekindle.policy.modes import retries
 from rekindle.policy.modes.cases import describe
 from rekindle.policy.modes.job_phase import phase
 from rekindle.policy.placement import standbys
@@ -107,13 +108,19 @@ def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Se
         _line(f"  [yellow]{escape(doubt)}[/yellow]")
     for link in state.links:
         _line(f"  on the backup link: {escape(numbered('rank', link.ranks))}, moved by {escape(link.maintenance or 'a client')}")
-    _line(f"  sub-health policy: {state.policy}")
-    show_downgrade(state)
+    _show_policy(state)
     for one in state.faults:
         _line(f"  {escape(_fault(one))}")
     for incident in state.history:
         console.print()
         show_incident(incident)
+
+
+def _show_policy(state: JobState) -> None:
+    _line(f"  sub-health policy: {state.policy}")
+    show_downgrade(state)
+    if (left := retries.left(state)) is not None:
+        _line(f"  restarts without a known cause: {left} of {state.job.retries} left")
 
 
 def _show_pods(state: JobState, pods: Sequence[Pod]) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
+from rekindle.model.keys import FAULT_RETRY_TIMES
 from rekindle.model.layout import Layout
 from rekindle.model.limits import Limits
 from rekindle.model.sizes import size_problem
@@ -14,6 +15,10 @@ from rekindle.model.training_side import CONTROLLER_RECREATES, TrainingSide
 
 JobId = NewType("JobId", str)
 """UID of the job object; `MINDX_TASK_ID` in its pods and `jobId` on the wire."""
+
+
+MOST_RETRY_TIMES = 100
+"""Largest value of the label `fault-retry-times`. Source: the Kubernetes contract."""
 
 
 class Framework(StrEnum):
@@ -148,6 +153,12 @@ class Job(Value):
         return self.layout.ranks
 
     @property
+    def retries(self) -> int | None:
+        """Number of restarts of the job for which no cause is known (label `fault-retry-times`). None: the owner sets none."""
+        said = self.labels.get(FAULT_RETRY_TIMES)
+        return None if said is None else retry_times(said)
+
+    @property
     def no_restart(self) -> str:
         """Reason why the job cannot be restarted as a whole, and what can be done instead. Empty: it can be."""
         return no_restart(self.queue) if self.queue else ""
@@ -157,6 +168,11 @@ class Job(Value):
         if problem := size_problem(self.pods, self.ranks_per_pod):
             raise ValueError(problem)
         return self
+
+
+def retry_times(said: str) -> int | None:
+    """Returns the value of the label `fault-retry-times`. None: it is not accepted."""
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 4 and int(said) <= MOST_RETRY_TIMES else None
 
 
 def no_restart(queue: str) -> str:

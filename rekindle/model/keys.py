@@ -6,8 +6,9 @@ RECOVER_STRATEGY = "recover-strategy"
 """Annotation of a job: the strategies that its owner allows, separated by commas."""
 PROCESS_RECOVER_ENABLE = "process-recover-enable"
 FAULT_RETRY_TIMES = "fault-retry-times"
-"""Label of an AscendJob: number of pods that may fail. Without it the Ascend Operator fails the job for good
-with the first one."""
+"""Label of a job: number of restarts, 0 to 100, after a pod or process failed although no fault of a node or device is known.
+Without it only their frequency is limited. Without it the Ascend Operator fails an AscendJob for good with the first failed
+pod."""
 WAIT_RESCHEDULE = "wait-reschedule-timeout"
 """Annotation of a job: the limit `replacementScheduled` in seconds, 30 to 270."""
 FRAMEWORK = "framework"

@@ -18,7 +18,18 @@ from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written, WrittenTime
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import Capability, Drain, Framework, Job, JobId, ManagerLost, NoSpare, SubHealthStrategy
+from rekindle.model.job import (
+    MOST_RETRY_TIMES,
+    Capability,
+    Drain,
+    Framework,
+    Job,
+    JobId,
+    ManagerLost,
+    NoSpare,
+    SubHealthStrategy,
+    retry_times,
+)
 from rekindle.model.keys import (
     ANNOTATIONS,
     CAPABILITIES,
@@ -84,6 +95,7 @@ class Metadata(Written):
         wrong = _slips(labels, LABELS)
         _framework(labels, "", wrong)
         _sub_health(labels, "", wrong)
+        _retries(labels, "", wrong)
         return _unless(wrong, labels)
 
     @field_validator("annotations")
@@ -289,6 +301,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     side = _one_of(TrainingSide, spec.training_side, "spec.trainingSide", wrong)
     framework = _framework(labels, "metadata.labels.", wrong)
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
+    _retries(labels, "metadata.labels.", wrong)
     capabilities = _capabilities(annotations, "metadata.annotations.", wrong)
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     drain = _drain(annotations, "metadata.annotations.", wrong)
@@ -353,6 +366,12 @@ def _framework(labels: dict[str, str], prefix: str, wrong: list[str]) -> Framewo
 def _sub_health(labels: dict[str, str], prefix: str, wrong: list[str]) -> SubHealthStrategy | None:
     word = labels.get(SUB_HEALTHY_STRATEGY, SubHealthStrategy.IGNORE)
     return _one_of(SubHealthStrategy, word, f"{prefix}{SUB_HEALTHY_STRATEGY}", wrong)
+
+
+def _retries(labels: dict[str, str], prefix: str, wrong: list[str]) -> None:
+    said = labels.get(FAULT_RETRY_TIMES)
+    if said is not None and retry_times(said) is None:
+        wrong.append(f"{prefix}{FAULT_RETRY_TIMES}: {cut(said, QUOTED)!r} is not accepted (accepted: 0 to {MOST_RETRY_TIMES})")
 
 
 def _capabilities(annotations: dict[str, str], prefix: str, wrong: list[str]) -> set[Capability]:

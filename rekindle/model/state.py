@@ -98,6 +98,7 @@ class Remembered(Value):
 
     policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
     restarts: tuple[AwareDatetime, ...] = ()
+    retried: Annotated[int, Field(ge=0, le=MOST_INCIDENTS)] = 0
     left_behind: tuple[PodRef, ...] = ()
     moved: tuple[Switched, ...] = ()
     """Pods that took over in the last incident. The watcher may not have reported them yet."""
@@ -136,6 +137,7 @@ class JobStateChanges(TypedDict, total=False):
     """Fields of `JobState`, for `with_`. A test compares the two."""
 
     job: Job
+    retried: int
     registered: bool
     introduced: bool
     misses_stream: bool
@@ -233,6 +235,9 @@ class JobState(Value):
     history: tuple[Incident, ...] = ()
     restarts: tuple[datetime, ...] = ()
     """Times of recent restarts of the job's pods. Too many need a person."""
+
+    retried: int = 0
+    """Number of restarts for which no cause was known (label `fault-retry-times`)."""
 
     repairs: tuple[datetime, ...] = ()
     """Start times of recent successful recoveries of the job's processes. Too many lead to a restart."""

@@ -111,6 +111,13 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
             ["metadata.labels.subHealthyStrategy: 'hotswitch' is not accepted", "ignore, graceExit, forceExit, hotSwitch"],
         ),
         (written(metadata={"name": "gpt", "labels": {"framework": "jax"}}), ["metadata.labels.framework", "pytorch"]),
+        *(
+            (
+                written(metadata={"name": "gpt", "labels": {"fault-retry-times": times}}),
+                [f"metadata.labels.fault-retry-times: '{times}' is not accepted (accepted: 0 to 100)"],
+            )
+            for times in ("101", "-1", "many", "")
+        ),
         (written(kind="Job"), ["kind", "TrainingJob"]),
         (written(status={}), ["status: unknown field", "apiVersion, kind, metadata, spec"]),
         ("- a\n", ["not a mapping"]),

@@ -1,0 +1,41 @@
+"""Unconditional retries: restarts after a pod or process failed, although nobody saw a fault of a node or device.
+
+The label `fault-retry-times` limits them, over the whole life of the job. Source: the Kubernetes contract.
+"""
+
+from collections.abc import Iterable
+
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import Incident
+from rekindle.model.keys import FAULT_RETRY_TIMES
+from rekindle.model.mode import Outcome
+from rekindle.model.state import JobState
+from rekindle.policy.modes.mode_table import LAST
+
+SOFTWARE = (FaultKind.POD, FaultKind.PROCESS)
+"""Kinds of faults of which the cause is unknown."""
+
+
+def left(state: JobState) -> int | None:
+    """Returns the number of unconditional retries that are left. None: they are not limited."""
+    total = state.job.retries
+    return None if total is None else max(total - state.retried, 0)
+
+
+def used_up(state: JobState, faults: Iterable[Fault]) -> str:
+    """Returns why a restart for these faults would exceed the budget. Empty: it would not."""
+    if left(state) != 0 or not _is_unconditional(faults):
+        return ""
+    return f"a pod failed, no fault of a node or device is known, and {FAULT_RETRY_TIMES}={state.job.retries} is used up"
+
+
+def counted(state: JobState, incident: Incident) -> int:
+    """Returns the number of unconditional retries of the job after this incident. Only a restart that succeeded counts."""
+    last = incident.ladder[-1]
+    was_retried = last.mode is LAST.mode and last.outcome is Outcome.RECOVERED and _is_unconditional(incident.faults)
+    return state.retried + was_retried
+
+
+def _is_unconditional(faults: Iterable[Fault]) -> bool:
+    known = [fault for fault in faults if not fault.backup]
+    return bool(known) and all(fault.kind in SOFTWARE for fault in known)
