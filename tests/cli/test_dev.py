@@ -159,7 +159,7 @@ async def test_a_key_ends_the_demo_that_shows_its_result(key: bytes, code: int) 
     own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
     waits = "asyncio.run(commands._wait_for_a_key({}, commands.Format.TEXT))"
     imports = "import asyncio; from rekindle.cli import app; from rekindle.cli.demos import commands"
-    shows = f"{own}; {imports}; app.app = lambda *_, **__: {waits} or 0; app.main()"
+    shows = f"{own}; {imports}; app.load = lambda *_: None; app.app = lambda *_, **__: {waits} or 0; app.main()"
     terminal, inside = os.openpty()
     shown = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", shows), stdin=inside, stdout=inside, stderr=inside, start_new_session=True

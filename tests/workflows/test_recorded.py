@@ -21,7 +21,8 @@ from tests.fakes.scripted_cluster import TheirCluster
 from tests.support.harness import RESUMES, Harness, a_mindio_job, harness
 from tests.workflows.support.openings import fields
 
-RETRY, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
+RETRY, ELSEWHERE = Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING
+SAVE, RESTART = Mode.DYING_GASP, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
 
 OPENED = """
@@ -87,13 +88,13 @@ RETRIES = {
     "09j, a fault of the network": retried("1:2", "timeout=33"),
 }
 
-# After 406 all pods start again from the last checkpoint: a dump is a mode of its own, which does not exist yet. Pods that are
-# deleted need no order to exit.
+# After 406 MindIO saves its state, and all pods start again. Pods that are deleted need no order to exit.
 FAILS = f"""{OPENED}
     - changeStrategy change_strategy 1:1 strategy=recover pods=1
     + changeStrategy change_strategy 1:1 strategy=recover
     > status recover 406 1
-    - changeStrategy change_strategy 1:1 strategy=dump pods=1
+    < changeStrategy change_strategy 1:1 strategy=dump pods=1
+    > status dump 0 1
     - changeStrategy change_strategy strategy=exit pods=1 extra=dump_exit
     - changeStrategy change_strategy strategy=exit pods=1 extra=dump_exit
 """
@@ -170,14 +171,14 @@ async def test_the_step_is_repeated_as_recorded(temporal: WorkflowEnvironment, r
 
 @pytest.mark.parametrize("recorded", FAILURES)
 async def test_behind_a_repair_that_fails_as_recorded_the_job_is_restarted(temporal: WorkflowEnvironment, recorded: str) -> None:
-    """Dialogues 07a and 08c."""
+    """Dialogues 07a and 08c. MindIO saves its state before."""
     async with replayed(temporal, FAILURES[recorded]) as (world, peer):
         await world.phase(RESUMES)
         await peer.cut()
         await peer.attach()
         await world.phase(RESUMES)
         await world.skip(timedelta(seconds=6))
-        assert ladder(await world.incident()) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+        assert ladder(await world.incident()) == [(ELSEWHERE, ESCALATE), (SAVE, ESCALATE), (RESTART, RECOVERED)]
 
 
 async def test_a_second_subscriber_costs_no_recovery(temporal: WorkflowEnvironment) -> None:
