@@ -13,12 +13,14 @@ from rekindle.cli.context import control_plane
 from rekindle.cli.output import Format, Output, print_columns, print_json, when
 from rekindle.cli.terminal import console
 from rekindle.errors import BadInput, NotFound, RekindleError
+from rekindle.model.bounds import numbered
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow
 from rekindle.model.rule_file import rules_of
 from rekindle.model.rules import Named, Rule, Rules, Then, Unbelieved
 from rekindle.model.state import JobStatus, Standing
 from rekindle.nodes import Nodes
 from rekindle.policy.detection.node_report import UNUSED, is_used
+from rekindle.policy.modes.chances import Chance, chances
 
 DOUBTS = 10.0
 """Seconds to wait for the rules that are not believed, after a job was shown."""
@@ -28,6 +30,8 @@ Word = Literal["sick", "broken", "well", "none"]
 
 async def explain(name: str, *, output: Output = Format.TEXT) -> None:
     """Explain JOB or NODE: what is seen, which rule decides about it, since when, and when it counts.
+
+    Of a job, each mode is listed with the reasons against it.
 
     Example: rekindle explain node-1
     """
@@ -172,14 +176,23 @@ def _fact(fact: FactNow) -> str:
 
 
 def _show_job(status: JobStatus, output: Format) -> None:
-    state = status.state
+    state, of_modes = status.state, chances(status.state)
     if output is Format.JSON:
-        print_json([one.model_dump(mode="json") for one in state.faults])
+        shown = {"faults": state.faults, "modes": of_modes}
+        print_json({name: [one.model_dump(mode="json") for one in found] for name, found in shown.items()})
         return
     _say(f"job {state.job.name}: faults: {len(state.faults)}")
     for one in state.faults:
         for line in _standing(one):
             _say(f"  {line}")
+    _say("modes, in the order in which they are tried:")
+    for chance in of_modes:
+        _say(f"  {_chance(chance)}")
+
+
+def _chance(chance: Chance) -> str:
+    pods = f" of {numbered('pod rank', chance.pod_ranks)}" if chance.pod_ranks else ""
+    return f"{chance.mode}{pods}: {'; '.join(chance.against) or 'possible'}"
 
 
 def _standing(one: Standing) -> list[str]:

@@ -9,7 +9,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Decided, Sighting
-from rekindle.model.keys import HEALTH
+from rekindle.model.keys import HEALTH, RECOVER_STRATEGY
 from tests.cli.test_recover import ended, environment, typed
 from tests.support.commands import begun
 from tests.support.harness import NOW, Harness, a_job, sub_health, training
@@ -80,7 +80,7 @@ async def test_a_rule_that_is_not_believed_is_shown_with_its_numbers(temporal: W
         assert "sub-health (not believed): condition SubHealthy=True" in words
         assert doubted in words.splitlines()
         _, words = await said(world, "explain", world.job.id)
-        assert words.splitlines()[1:] == [doubted]
+        assert words.splitlines()[-1:] == [doubted]
 
 
 async def test_a_job_hides_no_node_of_its_name(temporal: WorkflowEnvironment) -> None:
@@ -139,3 +139,19 @@ async def test_a_file_of_rules_is_checked_by_itself(tmp_path: Path) -> None:
     code, words = await checked(str(bad))
     assert (code, "spec.rules.0.condition.kind: unknown field" in words) == (2, True)
     assert (await checked(str(tmp_path / "none.yaml")))[0] == 2
+
+
+async def test_each_mode_of_a_job_is_explained_with_what_speaks_against_it(temporal: WorkflowEnvironment) -> None:
+    """A mode is possible, or the reasons against it are listed. JSON has the same."""
+    async with training(temporal, a_job(annotations={RECOVER_STRATEGY: "recover"})) as (world, _peer):
+        _, words = await said(world, "explain", world.job.id)
+        at = words.splitlines().index("modes, in the order in which they are tried:")
+        lines = [line.strip() for line in words.splitlines()[at + 1 :]]
+        refused = "its owner does not allow recover-in-place (annotation recover-strategy)"
+        assert lines[0] == "hot switch: possible"
+        assert f"in-place recovery: {refused}" in lines
+        assert "process rescheduling: possible" in lines
+        assert lines[-1] == "job rescheduling: possible"
+        _, words = await said(world, "explain", world.job.id, "--output", "json")
+        found = {one["mode"]: one["against"] for one in json.loads(words)["modes"]}
+        assert (found["in-place recovery"], found["process rescheduling"]) == ([refused], [])

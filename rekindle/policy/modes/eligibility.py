@@ -87,6 +87,7 @@ observed, since its training side is connected to another system."""
 
 ALWAYS_READY = Readiness(attached=True, completed_a_step=True, lost_manager="")
 
+NOT_FAULTY = "nothing of it is known to be faulty"
 RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job"
 
 
@@ -217,7 +218,7 @@ def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> t
         stands: True if training was paused, so that a recovery needs no fault.
     """
     checks = {
-        "nothing of it is known to be faulty": not (stands or _faulty(state) or _is_to_be_asked(state, strategy)),
+        NOT_FAULTY: not (stands or _faulty(state) or _is_to_be_asked(state, strategy)),
         f"its processes were recovered {MOST_REPAIRS} times within an hour, and their faults come back": (
             _lately(state, state.repairs) >= MOST_REPAIRS
         ),
