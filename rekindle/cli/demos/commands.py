@@ -172,6 +172,18 @@ async def dying_gasp(*, common: Common = Common(), struck: Struck = Struck()) ->
     return await _strike(Mode.DYING_GASP, Strike.KILL, struck, common)
 
 
+@demo_app.command(name="ladder")
+async def ladder(*, common: Common = Common(), struck: Struck = Struck()) -> int:
+    """Train a small GPT on 4 ranks, let a fault come back in each mode until the job is restarted, and compare.
+
+    A rank raises MemoryError each time that it does one step. Repeating the step fails, and so does its process in its pod. No
+    node takes another pod. So the ranks save their state, and all pods start again from it: no step is lost.
+
+    Example: rekindle demo ladder --rank 1
+    """
+    return await _strike(Mode.ONLINE_RETRY, Strike.MEMORY, struck, common, falls=True)
+
+
 @demo_app.command(name="link-failover")
 async def link_failover(*, common: Common = Common(), struck: Struck = Struck()) -> int:
     """Train a small GPT on 4 ranks, maintain the switch of its nodes' first links, and compare with an undisturbed run.
@@ -199,13 +211,13 @@ def _check_left(struck: Struck, common: Common) -> None:
         raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
 
 
-async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, **nodes: bool) -> int:
+async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, **more: bool) -> int:
     options = ProcessFaults(
-        **common.options, mode=mode, fault=fault, rank=struck.rank, ranks_at_once=struck.ranks_at_once, **nodes
+        **common.options, mode=mode, fault=fault, rank=struck.rank, ranks_at_once=struck.ranks_at_once, **more
     )
     check(options)
     _check_struck(struck)
-    return await run_demo(options, ProcessFaultScenario, mode.value, common)
+    return await run_demo(options, ProcessFaultScenario, "ladder" if options.falls else mode.value, common)
 
 
 async def run_demo(options: Asked, scenario: type[Scenario[Asked]], title: str, common: Common) -> int:

@@ -1,4 +1,4 @@
-"""Run of `rekindle demo in-place`, `online-retry`, `process-rescheduling` and `dying-gasp`: injects faults into ranks."""
+"""Run of `rekindle demo in-place`, `online-retry`, `process-rescheduling`, `dying-gasp` and `ladder`: injects faults."""
 
 import json
 import os
@@ -28,6 +28,9 @@ All are allowed for online retry, as it is the cheapest mode.
 """
 
 
+FALLS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP)
+"""Modes that a fault which comes back leads to, before the job is restarted."""
+
 OUTLASTED = 3.0
 """Minimum seconds for which training lasts after the fault."""
 
@@ -48,6 +51,8 @@ class ProcessFaults(Options):
     fault: Strike
     rank: int = 2
     ranks_at_once: int = 1
+    falls: bool = False
+    """True if the fault comes back in each mode, until the job is restarted."""
 
     @property
     def struck(self) -> tuple[int, ...]:
@@ -66,12 +71,12 @@ class ProcessFaults(Options):
     @property
     def finds_no_node(self) -> bool:
         """True if there is no node for another pod."""
-        return self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare
+        return self.falls or (self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare)
 
     @property
     def saves(self) -> bool:
         """True if the job is restarted from the step at which training stood."""
-        return self.mode is Mode.DYING_GASP
+        return self.falls or self.mode is Mode.DYING_GASP
 
     @property
     def spare_nodes(self) -> int:
@@ -97,7 +102,8 @@ class ProcessFaults(Options):
         """Environment variables of the job's pods."""
         if not self.raises:
             return {}
-        faults = [{"fault": self.fault.value, "rank": rank, "step": self.at_step + 1} for rank in self.struck]
+        fault = {"fault": self.fault.value, "step": self.at_step + 1, **({"always": True} if self.falls else {})}
+        faults = [{**fault, "rank": rank} for rank in self.struck]
         return {"REKINDLE_INJECT": json.dumps(faults)}
 
     @property
@@ -110,6 +116,8 @@ class ProcessFaults(Options):
         """Modes that are expected to be tried, each with its outcome."""
         if self.mode is Mode.JOB_RESCHEDULING:
             return (RESTART,)
+        if self.falls:
+            return (*((mode, Outcome.ESCALATE) for mode in FALLS), RESTART)
         if self.finds_no_node or self.saves:
             return (self.mode, Outcome.ESCALATE), RESTART
         if self.mode is Mode.ONLINE_RETRY and self.fault is not Strike.MEMORY:

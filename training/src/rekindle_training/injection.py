@@ -1,7 +1,7 @@
 """Injected faults, for demonstrations and tests. The manager, ranks and backup ranks read them from the job's environment.
 
 They act in the first life of a job only: a job that was restarted because of them is not disturbed again. A fault in a step acts
-once.
+once, unless it acts always.
 """
 
 import json
@@ -23,7 +23,7 @@ ACCEPTED = (
 ON_A_NODE = '{"fault": "wrong-product", "wrong-message", "wrong-memory" or "check-hangs", "node": "node-1"}'
 IN_A_STEP = (
     '{"fault": "exception", "memory", "kill", "stop" or "pause", "rank": 0, "step": 1, "place": "forward" (or left out), '
-    '"backward", "evaluation" or, for a signal, "updated"}'
+    '"backward", "evaluation" or, for a signal, "updated", "always": true (or left out)}'
 )
 IN_STEPS = ("exception", "memory", "kill", "stop", "pause")
 FORWARD, BACKWARD, EVALUATION, UPDATED = "forward", "backward", "evaluation", "updated"
@@ -38,7 +38,7 @@ class InjectionInvalid(ValueError):
 
 @dataclass(frozen=True)
 class StepFault:
-    """Fault of a rank, which occurs once, at a place in a turn of its loop."""
+    """Fault of a rank at a place in a turn of its loop."""
 
     rank: int
     step: int
@@ -49,6 +49,8 @@ class StepFault:
     the step.
     """
     place: str = FORWARD
+    always: bool = False
+    """True if it occurs each time that the step is repeated. Otherwise it occurs once."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,12 @@ def _on_nodes(entries: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
 
 
 def _step_fault(entry: dict[str, Any]) -> StepFault:
-    rank, step, place = entry.get("rank"), entry.get("step"), entry.get("place", FORWARD)
-    known = entry.keys() - {"place"} == {"fault", "rank", "step"} and place in (FORWARD, BACKWARD, EVALUATION, UPDATED)
+    rank, step, place, always = entry.get("rank"), entry.get("step"), entry.get("place", FORWARD), entry.get("always", False)
+    known = entry.keys() - {"place", "always"} == {"fault", "rank", "step"} and type(always) is bool
+    known &= place in (FORWARD, BACKWARD, EVALUATION, UPDATED)
     if not known or (place == UPDATED and entry["fault"] not in SIGNALS) or type(rank) is not int or type(step) is not int:
         raise _unknown(entry)
-    return StepFault(rank, step, entry["fault"], place)
+    return StepFault(rank, step, entry["fault"], place, always)
 
 
 def _field(entry: object) -> str:

@@ -1,7 +1,7 @@
 """Faults in the steps that `REKINDLE_INJECT` names: an error, a signal to this process, a pause after the step.
 
-Each fault acts once in a job, whichever process has its rank then: the step is repeated, and a process that takes the rank over
-comes to it again.
+A fault acts once in a job, whichever process has its rank then: the step is repeated, and a process that takes the rank over
+comes to it again. A fault may also act always.
 """
 
 import os
@@ -38,9 +38,9 @@ def _armed(fault: StepFault, job_dir: Path | None, gate: Gate, turn: Callable[[]
 
     def reached(place: str, _: object) -> None:
         nonlocal struck
-        if place == fault.place and turn() == fault.step and not struck:
+        if place == fault.place and turn() == fault.step and (fault.always or not struck):
             struck = True
-            if _is_first(fault, job_dir):
+            if _is_first(fault, job_dir) or fault.always:
                 _strike(fault, gate)
 
     return reached
