@@ -111,7 +111,7 @@ class MakingAnew:
     def _why(self, rank: int, pods: Sequence[Pod]) -> str:
         own = [pod for pod in pods if rank_of(pod) == rank]
         if not own:
-            return f"nobody has made the pod of pod rank {rank} anew"
+            return f"nobody has recreated the pod of pod rank {rank}"
         waiting = next((pod for pod in own if not self._goes(pod)), None)
         return f"pod {waiting.metadata.name} has no node" if waiting else f"pod {own[0].metadata.name} has not gone"
 

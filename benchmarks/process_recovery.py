@@ -58,7 +58,7 @@ NOTES = """\
 - *Goes on* is the first step behind the fault that all which take part in it have completed, be it one that was done before;
   *struck step done* the first one by which nothing is missing any more, *four ranks again* the first one of four. *Steps redone*
   had been completed. *Lines* are of code, added to the plain script or in place of one of its; indentation does not count.
-- A restart from a checkpoint ends with other bits since DDP, made anew, sums one step in its first order of buckets; with
+- A restart from a checkpoint ends with other bits since DDP, recreated, sums one step in its first order of buckets; with
   `find_unused_parameters=True`, which keeps that order, torchrun's are equal.
 """
 
@@ -405,9 +405,7 @@ def floors(rounds: int) -> Iterator[str]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.floor", str(rounds)], check=True, capture_output=True, text=True, timeout=300
     )
-    yield _floor(
-        "floor: gloo group built anew by four living processes, and state copied", json.loads(done.stdout.splitlines()[-1])
-    )
+    yield _floor("floor: gloo group rebuilt by four living processes, and state copied", json.loads(done.stdout.splitlines()[-1]))
     seconds = []
     for _ in range(rounds):
         began = time.perf_counter()

@@ -99,4 +99,4 @@ async def test_a_pod_that_nobody_makes_is_said(cluster: TheirCluster) -> None:
     """A pod that its controller does not create is reported as missing."""
     old = cluster.holder(1)
     del cluster.pods_by_name[old.metadata.name]
-    assert (await made(cluster, old, within=0.1)).missing == "nobody has made the pod of pod rank 1 anew"
+    assert (await made(cluster, old, within=0.1)).missing == "nobody has recreated the pod of pod rank 1"

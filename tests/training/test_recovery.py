@@ -196,7 +196,7 @@ async def test_a_stop_that_comes_before_training_begins_is_refused(
     report = await gateway.report("ReportStopComplete")
     assert report.status.code == 406
     assert report.status.info in (
-        "training begins anew",
+        "training begins again",
         "training has not begun",
     )  # the ranks start within ten seconds, or later
     assert await job.codes() == {0}

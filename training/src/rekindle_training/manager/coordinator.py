@@ -348,7 +348,7 @@ class Coordinator:
         while True:
             await self._membership.until(lambda: self._membership.ready_to_start)
             begins = Plan(begins=True)
-            await self._give_up_recovery("training begins anew")
+            await self._give_up_recovery("training begins again")
             try:
                 await procedures.rebuild(
                     self._membership, store, dict(self._membership.starting), begins, self._means.rebuild_timeout

@@ -33,7 +33,8 @@ POD = (
 )
 OTHER_END = (
     "The loop ended after another step. The likely cause: what decides it, such as a best loss or a count for an early stop, is "
-    "in a variable, which a new process begins anew: keep it in an object that is given to the session (state=[...])."
+    "in a variable, which a new process begins with its first value: keep it in an object that is given to the session "
+    "(state=[...])."
 )
 OURS = (
     "What differs is kept by the session and not by the script, so this is likely an error of Rekindle. Please report it with "
