@@ -22,7 +22,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import rekindle_training
 from rekindle_training.adapter import copying
+from rekindle_training.adapter.ballot import Ballot
 from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.shared_vote import SharedVote
 from rekindle_training.examples.gpt_model import at_least
 
 STEPS = 12
@@ -167,6 +169,22 @@ def sent(state: Any, target: int) -> None:
 
 
 copying.send = sent
+say, decide = SharedVote.say, SharedVote.decide
+
+
+def voted(vote: SharedVote, number: int, word: int) -> None:
+    """Strikes a rank that has all gradients, and for which the others wait in the vote."""
+    fault("voting", current)
+    say(vote, number, word)
+
+
+def decided(vote: SharedVote, number: int, found: Ballot) -> None:
+    """Strikes the first rank of a pod, when other pods know the result of the vote and the other ranks of its own do not."""
+    fault("deciding", current)
+    decide(vote, number, found)
+
+
+SharedVote.say, SharedVote.decide = voted, decided  # type: ignore[method-assign]
 current = 0
 told: list[str] = []
 with rekindle_training.session(

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -24,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from rekindle_training.adapter.failure_text import FAILURES, cause_in_words, in_words
 from rekindle_training.adapter.launcher_memory import LauncherMemory
-from rekindle_training.adapter.meeting import Meeting, MeetingFailed, MeetingOver, nothing
+from rekindle_training.adapter.meeting import Meeting, MeetingFailed, nothing
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
@@ -160,44 +161,59 @@ class Checkpoints:
         content = self._kinds(), skeleton, slots, {"step": step, **self._of_modules()}
         _write_durably(scratch / (self._part + COMMON), pickle.dumps(content))
 
-    def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Mapping[int, bytes]) -> int:
+    def write_last(self, step: int, meeting: Meeting, whole: Collection[int], own: Callable[[], Mapping[int, bytes]]) -> int:
         """Writes a checkpoint with the ranks of a meeting, because others are gone. It is read as any other.
+
+        A checkpoint of this step that is there already is left as it is.
 
         Args:
             whole: ranks of the meeting that have the state after the step.
-            own: state of this rank that only it has, and that of ranks that are gone, if this one keeps it; by rank.
+            own: returns state of this rank that only it has, and that of ranks that are gone, if this one keeps it; by rank.
 
         Returns:
-            The step of the newest checkpoint that was there before. 0: none was, or this rank does not lead the meeting.
+            The step of the newest checkpoint that was there before. 0: none was.
 
         Raises:
             CheckpointNotWritten: on all ranks, if one cannot write its part. No part of the checkpoint is left.
             MeetingOver: the ranks have to do something else.
         """
-        scratch = self._folder / f".{name_of(step)}"
-        before = max(complete(self._folder) - {step}, default=0) if meeting.leads else 0
+        scratch = self._folder / f".{name_of(step)}.{uuid.uuid4().hex[:8]}"
         try:
-            self._write_last_into(scratch, step, meeting, whole, own)
-        except (MeetingFailed, MeetingOver) as error:
+            return self._write_last_into(scratch, step, meeting, whole, own)
+        except FAILURES as error:
             if meeting.leads:
                 shutil.rmtree(scratch, ignore_errors=True)
-            if isinstance(error, MeetingOver):
-                raise
-            raise CheckpointNotWritten(f"checkpoint {self._folder / name_of(step)}: {error}") from None
-        return before
+            if isinstance(error, MeetingFailed):
+                raise CheckpointNotWritten(f"checkpoint {self._folder / name_of(step)}: {error}") from None
+            raise
 
     def _write_last_into(
-        self, scratch: Path, step: int, meeting: Meeting, whole: Collection[int], own: Mapping[int, bytes]
-    ) -> None:
+        self, scratch: Path, step: int, meeting: Meeting, whole: Collection[int], own: Callable[[], Mapping[int, bytes]]
+    ) -> int:
+        """Does all work in the meeting, so that no rank waits for one that has failed.
+
+        Args:
+            scratch: folder of the first rank. No other try writes there, so that a process that was given up spoils nothing.
+        """
         is_whole = self._rank in whole
-        meeting.hold(lambda: self._make(scratch) if meeting.leads else None, nothing)
-        skeleton, tensors = taken_apart(self._trained.collect() if is_whole else {})
+        taken: list[tuple[Mapping[int, bytes], Any, list[torch.Tensor]]] = []
+
+        def begin() -> tuple[int, str]:
+            taken.append((own(), *taken_apart(self._trained.collect() if is_whole else {})))
+            before = self._newest_before(step, scratch) if meeting.leads else 0
+            return before, scratch.name
+
+        before, name = meeting.hold(begin, lambda done: done[:1] * len(done))
+        if before == step:
+            return before
+        scratch = self._folder / name
+        mine, skeleton, tensors = taken[0]
         save_tensors(self._named(skeleton, tensors), _Writer(scratch), meeting)
 
         def write_pickled() -> None:
             if is_whole and self._rank == min(self._replicas & frozenset(whole)):
                 self._write_common(scratch, step, skeleton, tensors)
-            for rank, content in own.items():
+            for rank, content in mine.items():
                 _write_durably(scratch / own_name(rank), content)
 
         def publish(done: Sequence[None]) -> list[None]:
@@ -206,6 +222,22 @@ class Checkpoints:
             return nothing(done)
 
         meeting.hold(write_pickled, publish)
+        return before
+
+    def _newest_before(self, step: int, scratch: Path) -> int:
+        """Returns the step of the newest checkpoint, and makes the folder for another one unless it has `step` already."""
+        found = complete(self._folder) - self._damaged
+        if step in found and self._is_whole(step):
+            return step
+        self._make(scratch)
+        return max(found - {step}, default=0)
+
+    def _is_whole(self, step: int) -> bool:
+        try:
+            refuse_incomplete(self._folder / name_of(step), self._world_size)
+        except FAILURES:
+            return False
+        return True
 
     def read(self, step: int) -> None:
         """Reads a checkpoint. Matching tensors are filled in place.

@@ -53,8 +53,10 @@ class LastCheckpoint:
             raise CheckpointNotWritten(
                 "the script keeps its own checkpoints, session(checkpoints=...), and only all ranks together write them"
             )
-        own = {self._rank.environment.rank: self._own(order), **self._kept(order)}
-        return self._checkpoints.write_last(order.step, self._meeting(order), tuple(order.whole), own)
+        rank = self._rank.environment.rank
+        return self._checkpoints.write_last(
+            order.step, self._meeting(order), tuple(order.whole), lambda: {rank: self._own(order), **self._kept(order)}
+        )
 
     def _own(self, order: Save) -> bytes:
         """Returns the state after the step that only this rank has. A rank that has its whole state goes back there."""

@@ -3,26 +3,27 @@
 Ranks that are gone are not replaced. Their state is written by replicas, and what only they had by the ranks that keep it.
 """
 
+import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from rekindle_training.manager import procedures
 from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankLost, StepFailed
 from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.repair import lost, plan, stand
 from rekindle_training.manager.replacements import CannotRepair
-from rekindle_wire.training_pb2 import ManagerMessage, Save, Standing
+from rekindle_wire.training_pb2 import ManagerMessage, RankMessage, Save, Standing
 
 log = logging.getLogger(__name__)
 
 TRIES = 3
 """Number of tries in which further ranks may be lost."""
 SAVE_SECONDS = 900.0
-"""Maximum number of seconds of one try. The control plane waits no longer either."""
+"""Maximum number of seconds of all tries. The control plane waits no longer either."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Written:
     """Step of the newest checkpoint that was there before. 0: none was."""
 
     def __str__(self) -> str:
+        if self.before == self.step:
+            return f"the state after step {self.step} is saved already: the last checkpoint has it"
         more = f"{self.step - self.before} steps more than the last checkpoint has" if self.before else "there was no checkpoint"
         return f"the state after step {self.step} is saved by {self.ranks} of {self.world_size} ranks: {more}"
 
@@ -59,16 +62,22 @@ def plan_of_save(membership: Membership, standing: Mapping[int, Standing]) -> Pl
 async def save(membership: Membership, store: Store) -> Written:
     """Writes the checkpoint. Ranks that are lost meanwhile are left out of the next try.
 
+    A rank that gives up or finishes its step before it writes says again where it stands. That is no loss.
+
     Raises:
         CannotRepair: it was not written.
     """
-    for _ in range(TRIES):
-        try:
-            return await _tried(membership, store, await stand(membership))
-        except (RankLost, StepFailed) as error:
-            log.warning("last checkpoint tried again", extra={"reason": error})
-        except TimeoutError:
-            raise CannotRepair(f"it was not written within {SAVE_SECONDS:g} s") from None
+    losses = 0
+    try:
+        async with asyncio.timeout(SAVE_SECONDS):
+            while losses < TRIES:
+                try:
+                    return await _tried(membership, store, await stand(membership))
+                except (RankLost, StepFailed) as error:
+                    losses += isinstance(error, RankLost)
+                    log.warning("last checkpoint tried again", extra={"reason": error})
+    except TimeoutError:
+        raise CannotRepair(f"it was not written within {SAVE_SECONDS:g} s") from None
     raise CannotRepair("ranks are lost again and again while they write it")
 
 
@@ -88,7 +97,16 @@ async def _tried(membership: Membership, store: Store, standing: Mapping[int, St
     log.info("last checkpoint ordered", extra={"step": found.step, "ranks": members, "gone": list(order.gone)})
     message = ManagerMessage(generation=membership.generation, save=order)
     asked = {rank: membership.members[rank].ask(message, "saved") for rank in members}
-    answers = await procedures.all_answers(asked, SAVE_SECONDS)
-    if problem := next((answer.saved.problem for answer in answers.values() if answer.saved.problem), ""):
+    if problem := await _first_problem(list(asked.values())):
+        with contextlib.suppress(CannotRepair):
+            await stand(membership)  # others may wait for that rank; the first of them removes what was written
         raise CannotRepair(problem)
-    return Written(found.step, len(members), membership.world_size, answers[members[0]].saved.before)
+    return Written(found.step, len(members), membership.world_size, asked[members[0]].result().saved.before)
+
+
+async def _first_problem(asked: Collection[asyncio.Future[RankMessage]]) -> str:
+    """Returns why a rank has not written the checkpoint, as soon as one says so. Empty: all have written it."""
+    for answer in asyncio.as_completed(asked):
+        if problem := (await answer).saved.problem:
+            return problem
+    return ""
