@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import rekindle_training
-from rekindle_training.adapter import copying
+from rekindle_training.adapter import checkpoint, copying
 from rekindle_training.adapter.ballot import Ballot
 from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.adapter.shared_vote import SharedVote
@@ -185,6 +185,20 @@ def decided(vote: SharedVote, number: int, found: Ballot) -> None:
 
 
 SharedVote.say, SharedVote.decide = voted, decided  # type: ignore[method-assign]
+save_tensors, publish = checkpoint.save_tensors, Checkpoints._publish
+
+
+def saved(*arguments: Any) -> None:
+    fault("saving", current)
+    save_tensors(*arguments)
+
+
+def published(checkpoints: Checkpoints, *arguments: Any) -> None:
+    publish(checkpoints, *arguments)
+    fault("published", current)
+
+
+checkpoint.save_tensors, Checkpoints._publish = saved, published  # type: ignore[method-assign]
 current = 0
 told: list[str] = []
 with rekindle_training.session(
