@@ -5,6 +5,7 @@ import errno
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import rekindle_training
-from rekindle_training.adapter import checkpoint
+from rekindle_training.adapter import checkpoint, meeting
 from rekindle_training.adapter.checkpoint import CheckpointNotWritten, Checkpoints, _Writer, name_of, own_name
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.launcher_memory import LauncherMemory
@@ -31,16 +32,18 @@ class Ranks:
     def __init__(self) -> None:
         self.called_off: set[int] = set()
         self._tries = 0
-        self._store = dist.HashStore()
+        one = dist.HashStore()
+        self.connect: Callable[[], dist.Store] = lambda: one
+        """Returns a rank's connection to the store."""
 
     def begin(self, members: Sequence[int], work: Work, seconds: float = 60) -> dict[int, Future[Any]]:
         """Calls `work` on each member, with its rank and its meeting."""
         self._tries += 1
-        store = dist.PrefixStore(f"{self._tries}", self._store)
+        name = f"{self._tries}"
         threads = ThreadPoolExecutor(len(members))
 
         def met(rank: int) -> Meeting:
-            return Meeting(store, members, rank, seconds, lambda: rank in self.called_off)
+            return Meeting(dist.PrefixStore(name, self.connect()), members, rank, seconds, lambda: rank in self.called_off)
 
         return {rank: threads.submit(work, rank, met(rank)) for rank in members}
 
@@ -100,6 +103,24 @@ def test_a_meeting_ends_with_its_limit(ranks: Ranks) -> None:
     """A rank that its manager has forgotten does not wait for ever."""
     found = ranks.meet((0, 1), lambda rank, met: met.hold(lambda: None, lambda done: done) if rank else None, seconds=0)
     assert f"{found[1]}" == "not all ranks have done their part in time"
+
+
+@pytest.mark.parametrize(("members", "looks"), [(2, 100), (10_000, 5000)])
+def test_many_ranks_that_wait_leave_the_store_time_for_its_answers(
+    members: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They look at most 5,000 times in a second. The first rank, for which all wait, looks as often as in a small job."""
+    pauses: list[float] = []
+    monkeypatch.setattr("rekindle_training.adapter.meeting.time.sleep", pauses.append)
+
+    def pause_of(rank: int) -> float:
+        met, before = Meeting(dist.HashStore(), range(members), rank, 60, lambda: len(pauses) > before), len(pauses)
+        with pytest.raises(MeetingOver):
+            met.hold(lambda: None, lambda done: done)
+        return pauses[-1]
+
+    assert pause_of(0) == meeting.LOOK_SECONDS
+    assert members / pause_of(1) == pytest.approx(looks)
 
 
 # Checkpoints.
@@ -195,6 +216,26 @@ def test_a_file_in_the_place_of_the_folder_keeps_no_rank_waiting(writers: Writer
         assert isinstance(error, CheckpointNotWritten)
         assert f": rank 0: NotADirectoryError: [Errno {errno.ENOTDIR}]" in f"{error}"
     assert writers.checkpoints_folder.read_bytes() == b""
+
+
+def test_a_store_that_ends_with_its_manager_ends_the_meeting(ranks: Ranks, writers: Writers) -> None:
+    """No rank waits for ever, and the first one removes what was written. The next manager asks again."""
+    server = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
+    ranks.connect = partial(dist.TCPStore, "127.0.0.1", server[0].port, wait_for_workers=False)
+    ready = threading.Barrier(3)
+
+    def begins() -> None:
+        ready.wait()
+        if writers.here.rank == 1:
+            raise SystemExit
+
+    writers.begins = begins
+    met = writers.begin((0, 1, 2))
+    assert isinstance(met[1].exception(), SystemExit)  # the manager waits for a rank that is gone
+    server.clear()
+    for rank in (0, 2):
+        assert isinstance(met[rank].exception(), dist.DistError), rank
+    assert writers.names == []
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -184,7 +184,7 @@ def decided(vote: SharedVote, number: int, found: Ballot) -> None:
     decide(vote, number, found)
 
 
-SharedVote.say, SharedVote.decide = voted, decided  # type: ignore[method-assign]
+SharedVote.say, SharedVote.decide = voted, decided  # type: ignore[method-assign,assignment]
 save_tensors, publish = checkpoint.save_tensors, Checkpoints._publish
 
 
@@ -198,7 +198,7 @@ def published(checkpoints: Checkpoints, *arguments: Any) -> None:
     fault("published", current)
 
 
-checkpoint.save_tensors, Checkpoints._publish = saved, published  # type: ignore[method-assign]
+checkpoint.save_tensors, Checkpoints._publish = saved, published  # type: ignore[method-assign,assignment]
 current = 0
 told: list[str] = []
 with rekindle_training.session(

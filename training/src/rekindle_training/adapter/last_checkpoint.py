@@ -69,7 +69,7 @@ class LastCheckpoint:
             raise StateMismatch(f"the state after step {order.step} is to be written, here is step {self._rank.gate.completed}")
         self._attempts.go_back()
         self._rank.sharded.reshard()
-        return self._rank.trained.take_own().pickled
+        return self._attempts.own_here().pickled
 
     def _kept(self, order: Save) -> dict[int, bytes]:
         """Returns the state of the rank that this one keeps, if that rank is gone."""

@@ -234,6 +234,8 @@ class Training:
         self._cross(end)
         while self.step < end:
             yield from self._turn(end, total)
+        if end == total:
+            self._attempts.end_loop()
         if last and self.step == last == total:
             self.end()
         if end < total:

@@ -10,7 +10,9 @@ import torch.distributed as dist
 from rekindle_training.adapter.failure_text import FAILURES, cause_in_words
 
 LOOK_SECONDS = 0.02
-"""Seconds between two looks at the store."""
+"""Minimum number of seconds between two looks of a rank at the store."""
+LOOKS_PER_SECOND = 5000
+"""Maximum number of looks at the store in a second, of all ranks together. The manager answers them beside its other work."""
 
 Done = TypeVar("Done")
 Given = TypeVar("Given")
@@ -43,6 +45,7 @@ class Meeting:
         """
         self._store, self._members, self._rank = store, members, rank
         self._ends, self._is_called_off = time.monotonic() + seconds, is_called_off
+        self._pause = max(LOOK_SECONDS, 0 if self.leads else len(members) / LOOKS_PER_SECOND)
         self._round = 0
 
     @property
@@ -93,5 +96,5 @@ class Meeting:
                 raise MeetingOver("the manager asks for something else")
             if time.monotonic() > self._ends:
                 raise MeetingOver("not all ranks have done their part in time")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(self._pause)
         return pickle.loads(self._store.get(name))  # written by a rank of the same job

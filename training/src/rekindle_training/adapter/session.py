@@ -54,7 +54,8 @@ def session(  # noqa: PLR0913  # what is trained, and how
         replicas: The ranks that have the same state as this one, itself among them. Needed if tensors do not show that, as for an
             optimizer that spreads its state over ranks without DTensors. By default all, or as the model's DTensors show.
         after_update: Function in which ranks send each other the update that each has done, such as the new parameters of its
-            shard. Called at the end of each `with step:` and after each rebuild; a second call changes nothing.
+            shard. Called at the end of each `with step:`, after each rebuild, and after a checkpoint was read; a second call
+            changes nothing.
         switch_link: Function for a communication library that has its own call to move from one link to another. It is called
             with True for the backup link, with False for the first one, on the ranks that are to move, at a step boundary. It is
             also called after each rebuild, on a rank that is on its backup link. It raises if it cannot switch. A second

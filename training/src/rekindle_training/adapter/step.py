@@ -99,6 +99,8 @@ class Attempts:
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
         self._updated: tuple[int, Own] | None = None
         """Step that was updated last, and the state that only this rank had then."""
+        self._at_end: tuple[int, Own | None] = (0, None)
+        """Step with which the loop ended, and the state that only this rank had then."""
         self._begun: Mapping[str, int] = {}
         """Number of collectives begun by the latest agreement, by group."""
         self._after_recovery = 0
@@ -318,6 +320,15 @@ class Attempts:
         self.generators.remember()
         self._rank.launcher_memory.leave(self._now.number - 1, own.pickled)
         self._now.remembered = True
+
+    def end_loop(self) -> None:
+        """Notes that the loop has done its last step. The script may draw random numbers from here on."""
+        self._at_end = self._rank.gate.completed, self._rank.trained.take_own()
+
+    def own_here(self) -> Own:
+        """Returns the state that only this rank has at its boundary, also where the script has left its loop since then."""
+        step, own = self._at_end
+        return own if own is not None and step == self._rank.gate.completed else self._rank.trained.take_own()
 
     def leave_own(self, step: int) -> None:
         """Leaves the state of a rank that begins after this step, for a process that follows it before the next one."""
