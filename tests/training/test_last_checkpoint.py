@@ -241,6 +241,18 @@ async def test_a_script_that_keeps_its_own_checkpoints_writes_no_last_one(job: J
     assert "the script keeps its own checkpoints, session(checkpoints=...), and only all ranks together write them" in info
 
 
+async def test_a_last_checkpoint_for_which_a_rank_has_no_room_leaves_nothing(job: Job, gateway: GatewayPeer) -> None:
+    """The report has the rank and the error of the operating system, as where a disk is full."""
+    job.script, job.arguments = script("struck.py"), [script("protected.py")]
+    job.environment |= {"FAULTS": "2:3:kill", "QUOTA": "1", "EVERY": "0"}
+    assert "dump" in await killed(job, gateway, 2)
+    await gateway.dump()
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("dump", 406), info
+    assert info.endswith("rank 1: OSError: [Errno 27] File too large")
+    assert not [*(job.folder / "checkpoints").iterdir()]
+
+
 async def test_training_can_go_on_after_a_last_checkpoint_whether_it_was_written_or_not(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
