@@ -74,9 +74,7 @@ class Membership:
                 self._rank.communicator.complete()
             self._rank.wrappers.regroup()
             self._call_back()
-            if (
-                self._rank.gate.completed > 0 or not wish.rebuild.begins
-            ):  # also behind a last checkpoint: it had no group for that
+            if not wish.rebuild.begins or self._rank.gate.completed > 0:  # a last checkpoint had no group in which to send it
                 self._rank.tell_update()
         except FAILURES as error:
             lost = self._rank.gate.broken_by(wish.generation) or communicator.is_loss(error)
