@@ -29,6 +29,7 @@ from rekindle.model.situation import Handled
 from rekindle.model.state import JobState, Standing, Told
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes.cases import Case
+from rekindle.policy.training_sides.table import side_of
 from workflows import attachments
 
 Key = tuple[str, str, tuple[int, ...]]
@@ -131,9 +132,10 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = _by_key(known)
     lasting = (told for told in report.faults if told.session not in state.former)
+    lives_on = side_of(state.job).successor_continues  # a stream may have broken while its ranks are recovered
     for fault in (part for told in lasting for part in _split(told)):
         same = standing.pop(_key(fault), None)
-        if same and fault.kind is FaultKind.PROCESS and fault.session != same.fault.session:
+        if same and fault.kind is FaultKind.PROCESS and fault.session != same.fault.session and not (recovering and lives_on):
             same = None  # the earlier report was about other processes
         merged = _merged(same.fault, fault) if same else fault
         if recovering and _adds_up(fault):

@@ -294,6 +294,14 @@ def test_behind_a_restart_every_rank_has_to_be_held() -> None:
     assert see(state).faults == ()
 
 
+def test_a_report_on_a_renewed_stream_adds_to_what_is_being_recovered() -> None:
+    """The stream broke in the middle of a recovery. The ranks of the earlier report are still faulty."""
+    first, second = (crash(rank).model_copy(update={"session": f"s{rank}"}) for rank in (1, 2))
+    state = told(STATE, first)
+    state = job_reducers.reported(state, FaultReport(faults=(second,)), LATER, recovering=True)
+    assert [(one.fault.ranks, one.fault.session) for one in state.faults] == [((1, 2), "s2")]
+
+
 def test_what_is_reported_of_other_processes_is_another_fault() -> None:
     """A report from another session is a fault of its own: the judgement of the first report does not cover it."""
     first, second = (crash(1).model_copy(update={"session": session}) for session in ("s1", "s2"))

@@ -358,6 +358,15 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "a gateway dies between the reports of two ranks that die in one recovery",
+        "costly",
+        Disturbance("rank dies", "first step", 40.0, 0),
+        Disturbance("rank dies", "order recover", 1.0, 1),
+        Disturbance("gateway dies", "process fault", 0.1, 1),
+        knobs=Knobs(allows="", pods=3, spares=1),
+        gentle=True,
+    ),
+    example(
         "the cluster is away after a recovery, and a step fails meanwhile",
         "forgotten",
         Disturbance("pod vanishes", "first step", 40.0, 1),
