@@ -177,7 +177,7 @@ print(sorted({"temporalio", "aiohttp", "pydantic", "rekindle.client", "rekindle.
 
 
 def test_the_list_of_commands_is_printed_without_loading_them() -> None:
-    """Each command and group is in it with its text, and neither Temporal's client nor the demos are loaded."""
+    """Commands and groups are in it with their texts, and neither Temporal's client nor the demos are loaded."""
     environment = {**os.environ, "COLUMNS": "200"}
     process = subprocess.run(
         [sys.executable, "-c", OVERVIEW], capture_output=True, text=True, check=True, env=environment, timeout=60
@@ -198,7 +198,7 @@ def test_the_line_of_a_command_is_the_first_of_its_text(path: str) -> None:
 
 
 async def test_the_page_of_a_command_has_its_whole_text(tmp_path: Path) -> None:
-    """Its examples are below the line of the list, wherever `--help` stands."""
+    """Examples of a command are below the line of the list, wherever `--help` stands."""
     for words in (("jobs", "--help"), ("--help", "jobs"), ("help", "jobs")):
         code, said, _ = await typed_at(tmp_path, *words)
         assert (code, "Example: rekindle jobs -o json" in said) == (0, True)

@@ -25,5 +25,5 @@ def test_a_pod_with_reasons_of_its_own_is_listed_apart() -> None:
 
 
 def test_what_is_not_faulty_yet_speaks_against_nothing() -> None:
-    """Without a fault, the chances are those for a fault to come."""
+    """Chances without a fault are those for a fault to come."""
     assert not [chance for chance in chances(of()) if any("known to be faulty" in reason for reason in chance.against)]

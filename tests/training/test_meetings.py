@@ -23,7 +23,7 @@ from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.trained import Trained
 
 Work = Callable[[int, Meeting], Any]
-"""What a rank does with its meeting."""
+"""Work that a rank does in its meeting."""
 
 
 class Ranks:
@@ -109,7 +109,7 @@ def test_a_meeting_ends_with_its_limit(ranks: Ranks) -> None:
 def test_many_ranks_that_wait_leave_the_store_time_for_its_answers(
     members: int, looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They look at most 5,000 times in a second. The first rank, for which all wait, looks as often as in a small job."""
+    """Ranks look at most 5,000 times in a second. The first rank, for which all wait, looks as often as in a small job."""
     pauses: list[float] = []
     monkeypatch.setattr("rekindle_training.adapter.meeting.time.sleep", pauses.append)
 
@@ -193,7 +193,7 @@ def test_the_ranks_that_are_left_write_the_state_of_all(members: Sequence[int], 
 
 
 def test_a_checkpoint_without_the_state_of_a_rank_is_not_published(writers: Writers) -> None:
-    """All ranks name the rank whose state nobody keeps, and nothing is left in the folder."""
+    """Ranks name the rank whose state nobody keeps, and nothing is left in the folder."""
     for error in writers.write((0, 2), keeps=False).values():
         assert isinstance(error, CheckpointNotWritten)
         assert f"{error}".endswith("rank 0: ValueError: the state that only rank 1 has is missing")

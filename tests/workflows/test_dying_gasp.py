@@ -137,7 +137,7 @@ async def test_mindio_saves_after_a_strategy_that_failed_with_406_only(
 
 
 async def test_mindio_saves_where_nothing_else_is_allowed(temporal: WorkflowEnvironment) -> None:
-    """It offers `dump` after the announcement of its faults."""
+    """MindIO offers `dump` after the announcement of its faults."""
     async with training(temporal, mindio("dump")) as (world, peer):
         await peer.report_fault(3)
         assert ladder(await attached_again(world, peer)) == [SAVE, RESTART]

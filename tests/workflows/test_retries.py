@@ -27,7 +27,7 @@ async def _fails(world: Harness, pod_rank: int = 1) -> None:
 
 
 async def test_a_budget_that_is_used_up_gives_the_job_up(temporal: WorkflowEnvironment) -> None:
-    """Each restart that succeeds uses one retry. The next failed pod leads to nothing, and the verdict says why."""
+    """Restarts that succeed use one retry each. The next failed pod leads to nothing, and the verdict says why."""
     async with training(temporal, with_retries("1")) as (world, _peer):
         await _fails(world)
         assert (await world.restarted()).verdict is Outcome.RECOVERED
@@ -71,5 +71,5 @@ async def test_a_budget_outlives_the_workflow_of_the_job(temporal: WorkflowEnvir
 
 @pytest.mark.parametrize(("label", "left"), [({}, None), ({FAULT_RETRY_TIMES: "3"}, 2)])
 def test_retries_are_limited_where_the_owner_says_so(label: dict[str, str], left: int | None) -> None:
-    """Without the label, only the frequency of restarts is limited."""
+    """Restarts without the label are limited in their frequency only."""
     assert retries.left(JobState.of(a_job(labels=label)).with_(retried=1)) == left

@@ -1,4 +1,4 @@
-"""All commands of `rekindle demo`."""
+"""Collects the commands of `rekindle demo`."""
 
 from rekindle.cli.demos import device_check, node_drain
 from rekindle.cli.demos.commands import demo_app

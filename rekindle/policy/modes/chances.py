@@ -8,7 +8,7 @@ from rekindle.policy.modes.mode_table import LADDER, About, ModeRow
 
 
 class Chance(Value):
-    """One mode of the ladder, and what speaks against it."""
+    """Mode of the ladder, and what speaks against it."""
 
     mode: Mode
     pod_ranks: tuple[int, ...] = ()
