@@ -10,7 +10,7 @@ from activities.heartbeat import heartbeating
 from rekindle.errors import ClusterError, NotFound
 from rekindle.model.activities.jobs import EventRequest, PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.keys import DOWNGRADED, LAST_VERDICT, MEMORY, RECOVERING, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import DOWNGRADED, GIVEN_UP, LAST_VERDICT, MEMORY, RECOVERING, SUB_HEALTHY_STRATEGY
 
 EVENT_TRIES = 6
 """Tries to write an event together with a note. Later notes wait for it."""
@@ -34,7 +34,11 @@ class JournalActivities:
         """Writes onto the job's object what a later workflow of the job must find, and records an event."""
         with translating_errors(), suppress(NotFound):  # a job that is gone has no record
             async with heartbeating():
-                shown = {RECOVERING: request.recovering or None, LAST_VERDICT: request.last_verdict or None}
+                shown = {
+                    RECOVERING: request.recovering or None,
+                    LAST_VERDICT: request.last_verdict or None,
+                    GIVEN_UP: request.given_up or None,
+                }
                 await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json(), **shown})
                 if request.event:
                     await self._told(request.job_id, request.event)

@@ -31,6 +31,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
+from rekindle.model.approval import Abort, Answer
 from rekindle.model.base import Value, sent
 from rekindle.model.dialogue import Receipt
 from rekindle.model.fault import Fault, FaultReport
@@ -267,13 +268,16 @@ class Rekindle:
         request = requests.read({"job": job, "stress": stress, "requested_by": requested_by})
         return begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
 
-    async def cheapest(self, job: str) -> Mode:
+    async def cheapest(self, job: str, *, first: Mode | None = None) -> Mode:
         """Returns the mode that `recover` would request now.
+
+        Args:
+            first: mode of the ladder before which none is wanted. None: each is.
 
         Raises:
             BadInput: unknown job. Refused: nothing is faulty, or the job cannot be recovered as it is.
         """
-        plan = ladder.for_what_is_faulty((await self.status(job)).state)
+        plan = ladder.from_mode((await self.status(job)).state, first)
         if plan.refused:
             raise Refused(plan.refused)
         return plan.modes[0]
@@ -325,12 +329,40 @@ class Rekindle:
         """Lifts the downgrade: the owner's sub-health policy holds again, and sub-healthy pods are judged again."""
         return await self._update(await self.find(job), ids.Updates.LIFT)
 
+    async def answer(self, job: str, *, approved: bool, mode: str = "", by: str = "", reason: str = "") -> Receipt:
+        """Approves or denies the mode of a job that waits for approval.
+
+        Args:
+            mode: mode that is meant, such as `process-rescheduling`. By default the one that waits.
+
+        Raises:
+            BadInput: unknown job or mode. Refused: no such mode waits for approval.
+        """
+        given = Answer(approved=approved, mode=mode, by=by, reason=reason)
+        return await self._update(await self.find(job), ids.Updates.ANSWER, given)
+
+    async def abort(self, job: str, *, by: str = "", reason: str = "") -> Receipt:
+        """Ends the recovery of a job: its mode is cancelled, and none follows. A mode that must not stop half-way goes on.
+
+        Raises:
+            BadInput: unknown job. Refused: no recovery is running.
+        """
+        return await self._update(await self.find(job), ids.Updates.ABORT, Abort(by=by, reason=reason))
+
+    async def retry(self, job: str, *, by: str = "") -> Receipt:
+        """Begins the ladder again for a job that was given up.
+
+        Raises:
+            BadInput: unknown job. Refused: the job was not given up. Busy: a recovery is running.
+        """
+        return await self._update(await self.find(job), ids.Updates.RETRY, by)
+
     async def report_fault(self, job: str, fault: Fault) -> Receipt:
         """Reports a fault that no watcher sees to the job."""
         report = requests.read_as(FaultReport, {"faults": (fault,)}, '{"id": "fan-3", "kind": "node", "node": "node-1"}')
         return await self._update(await self.find(job), ids.Updates.REPORT_FAULTS, report)
 
-    async def _update(self, job_id: str, update: str, *arguments: Value) -> Receipt:
+    async def _update(self, job_id: str, update: str, *arguments: Value | str) -> Receipt:
         handle = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
         try:
             with cancellable():
@@ -338,7 +370,9 @@ class Rekindle:
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             kind = cause.type if isinstance(cause, ApplicationError) else None
-            raise (BadInput if kind in INVALID else Refused)(str(cause)) from error
+            refused = Busy if kind == ids.ErrorTypes.JOB_BUSY else Refused
+            words = cause.message if isinstance(cause, ApplicationError) else str(cause)
+            raise (BadInput if kind in INVALID else refused)(words) from error
         except RPCError as error:
             raise self.unanswered(error) from error
         return receipt

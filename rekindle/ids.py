@@ -126,6 +126,10 @@ class Updates:
     RECOVER = "recover"
     WITHDRAW = "withdraw"
     LIFT = "lift"
+    ANSWER = "answer"
+    """Update with a person's decision about the question whether a mode may run."""
+    ABORT = "abort"
+    RETRY = "retry"
 
 
 class FailoverUpdates:

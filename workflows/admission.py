@@ -6,7 +6,7 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.policy.placement import admission
 from workflows import steps
-from workflows.incident import JobContext
+from workflows.job_context import JobContext
 from workflows.journal import Journal
 
 

@@ -48,7 +48,8 @@ def concluded(state: JobState, incident: Incident) -> JobState:
 def over(state: JobState) -> JobState:
     """Returns the state when the job trains again: no retry is due."""
     left = tuple(one for one in state.faults if one.fault.id != FAULT)
-    return state.with_(again=None, faults=left) if state.again or len(left) < len(state.faults) else state
+    is_over = state.again or state.given_up or len(left) < len(state.faults)
+    return state.with_(again=None, given_up=None, faults=left) if is_over else state
 
 
 def is_due(state: JobState, now: datetime) -> bool:

@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from rekindle.ids import Signals
 from rekindle.model import bounds
+from rekindle.model.approval import Answer
 from rekindle.model.base import Value
 from rekindle.model.dialogue import Order
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
@@ -18,18 +19,18 @@ from rekindle.model.incident import Incident, RecoveryContext
 from rekindle.model.links import OnBackup
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Own, Situation
-from rekindle.model.state import JobState
-from rekindle.model.stress import Tested
 from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import cases, recovery_opening, succession
+from rekindle.policy.modes import approvals, cases, ladder, loops, recovery_opening, succession
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
 from rekindle.policy.placement import avoided_nodes, standbys
 from workflows import attachments, faults, job_reducers, steps
+from workflows.approvals import Approvals
 from workflows.child import Child
 from workflows.dialogue import Dialogue
+from workflows.job_context import JobContext
 from workflows.journal import Journal, event_of
 
 STAND = (About.RANKS, About.LINKS, About.CHECKS)
@@ -46,20 +47,6 @@ BETWEEN = timedelta(seconds=10)
 
 LOOKED_AT = 100
 """Maximum number of nodes that one look of our own reads, as many as a sighting has."""
-
-
-class JobContext:
-    """State of a job, shared by the entity and its incidents."""
-
-    def __init__(self, state: JobState) -> None:
-        self.state = state
-        self.sightings = 0
-        """Number of sightings in this run. The result of our own look is outdated if a sighting arrived meanwhile."""
-        self.tested: dict[str, Tested] = {}
-        """Result of the last stress test, by request id.
-
-        It is part of the answer to the request, as it does not fit into the state.
-        """
 
 
 class IncidentRun:
@@ -80,6 +67,11 @@ class IncidentRun:
         self._stood_by = {one.uid for one in known.state.standbys}
         self.taken_over: tuple[OnBackup, ...] = ()
         """Ranks whose links were moved by another client than their maintenance, which is waiting for them."""
+        self._approvals = Approvals(case, known, journal, shown)
+        self._denied = ladder.left_out(case.request.request if case.request else None)
+        """Modes that are not tried in this incident, since a person does not want them."""
+        self._aborted = ""
+        """Who aborted the incident, and why. Empty: it was not aborted."""
         self._ending = False
         self._was_terminated = False
         """True if the last mode was terminated from outside. That says nothing about the faults, so they are judged again."""
@@ -129,6 +121,19 @@ class IncidentRun:
         if asked and asked.id == request_id and self._child and self._child.mode is asked.request.mode:
             self._child.cancel("cancelled by request")
 
+    def answer(self, answer: Answer) -> None:
+        """Takes a person's answer to the question whether the next mode may run."""
+        self._approvals.take(answer)
+
+    def abort(self, words: str) -> None:
+        """Ends the incident on behalf of a person: the running mode is cancelled, and none follows.
+
+        A mode that must not stop half-way goes on to its end.
+        """
+        self._aborted = self._aborted or words
+        if self._child:
+            self._child.cancel(words)
+
     def verdict_told(self, verdict: Verdict) -> None:
         if self._child:
             self._child.told = verdict
@@ -140,17 +145,20 @@ class IncidentRun:
         self._number = state.incidents
         verdicts: list[Verdict] = []
         while mode := self._next_mode(verdicts):
-            verdict = await self._run_mode(mode)
+            verdict = await self._unapproved(mode, verdicts) or self._approvals.noted(await self._run_mode(mode))
             if mode is LAST.mode and self.case.plan.passed_over and verdict.outcome is Outcome.RECOVERED:
                 verdict = verdict.with_(reason=bounds.reason(f"{verdict.reason}; {self.case.plan.passed_over}"))
             verdicts.append(drain_verdicts.decided(self.case, self._known.state, workflow.now(), verdict))
             await self._apply(verdicts[-1])
             is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted
-            if verdicts[-1].was_interrupted and not is_awaited and not await self._is_broken():
+            goes_on = is_awaited or bool(self._aborted)
+            if verdicts[-1].was_interrupted and not goes_on and not await self._is_broken():
                 break
         await self._conclude(verdicts)
         over = verdicts[-1].outcome in (Outcome.RECOVERED, Outcome.CANCELLED)
-        if over and any(verdict.was_interrupted for verdict in verdicts):  # the faults of the mode remain, and are tried again
+        if self._aborted and verdicts[-1].outcome is not Outcome.RECOVERED:
+            self._known.state = job_reducers.aborted(self._known.state, verdicts[-1], self._number, workflow.now())
+        elif over and any(verdict.was_interrupted for verdict in verdicts):  # the faults of the mode remain, and are tried again
             self._known.state = faults.rejudged(self._known.state)
         if self._was_terminated:
             self._known.state = faults.rejudged(self._known.state, every=True)
@@ -177,9 +185,27 @@ class IncidentRun:
         if not verdicts:
             return self.case.plan.modes[0]
         last = verdicts[-1]
-        if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or last.was_interrupted):
+        if self._ending or self._stopped() or not (last.outcome is Outcome.ESCALATE or last.was_interrupted):
             return None
-        return succession.next_after(self._known.state, verdicts, self.case.plan.modes, self._situation.tried, workflow.now())
+        return self._following(verdicts)
+
+    def _following(self, verdicts: list[Verdict], *further: Mode) -> Mode | None:
+        tried = (*self._situation.tried, *self._denied, *further)
+        return succession.next_after(self._known.state, verdicts, self.case.plan.modes, tried, workflow.now())
+
+    async def _unapproved(self, mode: Mode, verdicts: list[Verdict]) -> Verdict | None:
+        """Returns the verdict of a mode that may not run, since a person denied it, or will not answer. None: it may."""
+        if self._known.state.job.approvals:
+            self._receipt_to = ""  # the receipt does not wait for an approval, so that it carries no order
+        follows = self._following(verdicts, mode) if verdicts else LAST.mode
+        for one in approvals.asked_before(mode, follows):
+            if verdict := await self._approvals.verdict(one, self._number, verdicts, self._stopped):
+                self._denied = (*self._denied, one)
+                return verdict
+        return None
+
+    def _stopped(self) -> str:
+        return self._aborted or (self._known.state.ended and f"{self._known.state.ended} before the mode was approved")
 
     async def _run_mode(self, mode: Mode) -> Verdict:
         """Runs a mode and returns its verdict. An internal error becomes a verdict too."""
@@ -224,6 +250,7 @@ class IncidentRun:
         standing = (*cases.counting(state, now), *sub_healths)  # a fault that a mode is not given counts as new for it
         everything = (*self.case.faults, *not_among(standing, self.case.faults))
         self._met = everything
+        suspects = (*job_reducers.refusing(state, now), *loops.suspects(state))
         return RecoveryContext(
             job=state.job,
             incident=self._number,
@@ -232,7 +259,7 @@ class IncidentRun:
             incarnation=state.progress.incarnation if state.progress else "",
             sessions=attachments.sessions(state),
             policy=state.policy,
-            avoid_nodes=avoided_nodes.to_avoid(everything, state.policy, job_reducers.refusing(state, now)),
+            avoid_nodes=avoided_nodes.to_avoid(everything, state.policy, suspects),
             lost_nodes=avoided_nodes.lost(everything),
             holders=state.holders,
             links=state.links,
@@ -310,6 +337,8 @@ class IncidentRun:
             return verdict.with_(reason=ended)
         if ended and verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.CANCELLED, training=None, reason=f"{ended}: {verdict.reason}")
+        if self._aborted and verdict.outcome is Outcome.ESCALATE:
+            return verdict.with_(outcome=Outcome.CANCELLED, training=None, reason=f"{self._aborted}: {verdict.reason}")
         if verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.GIVEN_UP, training=None)
         return verdict

@@ -25,6 +25,7 @@ from rekindle.model.state import (
     KEPT_REPORTS,
     Answered,
     Downgrade,
+    GivenUp,
     JobState,
     Pending,
     Refusing,
@@ -37,7 +38,8 @@ from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import retries
 from rekindle.policy.modes.cases import RESTARTS, Case, lost_recovery
-from rekindle.policy.modes.eligibility import MOST_REPAIRS, is_behind_an_operation, recovery_is_on
+from rekindle.policy.modes.eligibility import MOST_REPAIRS, is_behind_an_operation, real_faults, recovery_is_on
+from rekindle.policy.modes.job_phase import has_trained, phase
 from rekindle.policy.modes.mode_table import LAST, MODES, About, row_of
 from rekindle.policy.operations import links
 from rekindle.policy.training_sides.table import side_of
@@ -447,6 +449,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         left_behind=_left_behind(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         asked=state.asked and not restarts,
+        given_up=_given_up(state, incident),
         faults=tuple(faults.left(state, case, incident)),
     )
     if restarts:
@@ -463,6 +466,44 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         *(one.fault for one in state.faults if one.fault.id == again.FAULT),
     ]
     return state.with_(faults=tuple(faults.judged(state.faults, about, f"{last.outcome}: {last.reason}")))
+
+
+def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> JobState:
+    """Returns the state after a person has aborted an incident: nothing more is done about the present faults."""
+    words = f"{verdict.outcome}: {verdict.reason}"
+    given_up = GivenUp(since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason))
+    standing = tuple(faults.judged(state.faults, [one.fault for one in state.faults], words))
+    return without_given_up(state.with_(faults=standing, again=None, given_up=given_up))
+
+
+def without_given_up(state: JobState) -> JobState:
+    """Returns the state in which a recovery that was given up no longer matters, if nothing is faulty and the job trains."""
+    if state.given_up is None or real_faults(state) or not has_trained(phase(state.with_(given_up=None), None)):
+        return state
+    return state.with_(given_up=None)
+
+
+def retried(state: JobState, request: Pending, now: datetime) -> JobState:
+    """Returns the state in which a person wants another try: the ladder begins again, and may restart the job once more.
+
+    Args:
+        request: request for a restart, which is made if nothing is known to be faulty.
+    """
+    total = state.job.retries
+    spared = state.retried if total is None else min(state.retried, max(total - 1, 0))
+    state = faults.rejudged(state, every=True).with_(again=None, given_up=None, restarts=(), repairs=(), retried=spared)
+    state = state.with_(tried_again=now)
+    return state if real_faults(state) else requested(state, request)
+
+
+def _given_up(state: JobState, incident: Incident) -> GivenUp | None:
+    last = incident.ladder[-1]
+    if last.outcome is Outcome.RECOVERED:
+        return None
+    if last.outcome is not Outcome.GIVEN_UP:
+        return state.given_up
+    end = incident.started_at + timedelta(seconds=incident.seconds)
+    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=bounds.note(last.reason))
 
 
 def _made_no_pods(verdict: Verdict) -> bool:

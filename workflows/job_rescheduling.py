@@ -281,11 +281,13 @@ class JobRescheduling(ModeWorkflow):
 
     def _verdict(self, outcome: Outcome, reason: str, lost: int | None) -> Verdict:
         faulty = sorted({fault.node for fault in self.context.situation.faults if fault.node})
+        recovered = outcome is Outcome.RECOVERED
         return Verdict(
             mode=self.MODE,
             outcome=outcome,
             reason=reason,
             steps_lost=lost,
+            resumed_at=self.progress.step if recovered and self.progress else None,
             look_at=f"node {few(faulty)}" if faulty else "",
             restarted_at=self.restarted_at,
             again=self.again if outcome is Outcome.GIVEN_UP else "",

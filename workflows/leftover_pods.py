@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError
 from rekindle.policy.modes import cases
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
-from workflows.incident import JobContext
+from workflows.job_context import JobContext
 
 PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
 """Pause between two tries to delete the backup pods of a mode that was ended, and the time limit for all tries."""

@@ -12,7 +12,8 @@ from rekindle.policy.modes import cases
 from rekindle.policy.modes.mode_table import MODES, About, row_of
 from workflows import job_reducers, steps
 from workflows.dialogue import cancel_and_forget
-from workflows.incident import JobContext, look
+from workflows.incident import look
+from workflows.job_context import JobContext
 from workflows.journal import Journal
 from workflows.leftover_pods import delete_backups
 

@@ -11,7 +11,7 @@ from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import observe_only
 from rekindle.policy.modes.cases import Case
 from workflows import job_reducers
-from workflows.incident import JobContext
+from workflows.job_context import JobContext
 from workflows.journal import Journal
 
 

@@ -16,7 +16,7 @@ from rekindle.model.standby import Upkeep
 from rekindle.policy.placement import standbys
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
-from workflows.incident import JobContext
+from workflows.job_context import JobContext
 from workflows.journal import Journal
 
 

@@ -17,11 +17,13 @@ from temporalio.exceptions import ApplicationError, FailureError
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model import bounds, stored
 from rekindle.model.activities.jobs import EndSession, RememberRequest
+from rekindle.model.approval import Abort
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.bounds import few
 from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job, JobId
 from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.mode import Outcome
@@ -30,13 +32,15 @@ from rekindle.model.trace import Trace
 from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import cases, eligibility, faulty_ranks, observe_only, requests
+from rekindle.policy.modes import approvals, cases, eligibility, faulty_ranks, observe_only, requests
 from rekindle.policy.modes.cases import Case
+from rekindle.policy.modes.mode_table import LAST
 from rekindle.policy.operations import links
 from workflows import again, attachments, faults, job_reducers, orphaned_recovery, steps, ui_text
 from workflows.admission import Admission
 from workflows.attachments import Standing
-from workflows.incident import IncidentRun, JobContext, look, pause_for_the_cluster
+from workflows.incident import IncidentRun, look, pause_for_the_cluster
+from workflows.job_context import JobContext
 from workflows.journal import Journal
 from workflows.leftover_pods import LeftoverPods
 from workflows.shown import Shown
@@ -52,6 +56,8 @@ milliseconds.
 
 LOOKS_AFTER = timedelta(hours=1)
 """Time without news after which the job is looked at. This backs up the watcher, and finds a job whose end was not seen."""
+
+ABORT_EXAMPLE = '{"by": "an operator", "reason": "it is a planned stop"}'
 
 NOBODY = Job(id=JobId("unreadable"), name="unreadable", pods=1)
 """Placeholder for a job whose state cannot be read, until the workflow ends."""
@@ -147,13 +153,15 @@ class TrainingJob:
 
     def _forget_what_is_over(self) -> None:
         before = self.state
-        self.known.state = faults.without_over(before, workflow.now())
+        self.known.state = job_reducers.without_given_up(faults.without_over(before, workflow.now()))
         if drain_verdicts.is_due(self.state, workflow.now()):
             self.known.state = drain_verdicts.judged_again(self.state)
         if again.is_due(self.state, workflow.now()):
             self.known.state = again.judged_again(self.state)
         if self.state is not before:
             self._show()
+        if before.given_up and not self.state.given_up:
+            self.journal.soon(self.journal.remember())
 
     async def _is_at_rest(self) -> bool:
         """Waits until everything is written; False: there is other work to do first."""
@@ -590,6 +598,66 @@ class TrainingJob:
         if self.state.job.observe and self.state.downgrade:
             raise _rejected(ErrorTypes.REQUEST_REFUSED, observe_only.ONLY)
 
+    @workflow.update(name=Updates.ANSWER)
+    def answer(self, given: object) -> Receipt:
+        """Takes a person's decision whether the mode that waits may run.
+
+        Args:
+            given: an `Answer` as the client wrote it.
+        """
+        answer, question = approvals.read(given), self.state.question
+        assert self.incident, "the validator has seen an incident"
+        assert question, "the validator has seen a question"
+        self.incident.answer(answer)
+        self._show()
+        return Receipt(info=f"the {question.mode} is {'approved' if answer.approved else 'denied'}")
+
+    @answer.validator
+    def _answers_something(self, given: object) -> None:
+        if problem := approvals.invalid(given):
+            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
+        if problem := approvals.refused(self.state, approvals.read(given), self.known.last_decision):
+            raise _rejected(ErrorTypes.REQUEST_REFUSED, problem)
+
+    @workflow.update(name=Updates.ABORT)
+    def abort(self, given: object) -> Receipt:
+        """Ends the running incident on behalf of a person: its mode is cancelled, and none follows.
+
+        Args:
+            given: an `Abort` as the client wrote it.
+        """
+        asked = requests.read_as(Abort, given, ABORT_EXAMPLE)
+        assert self.incident, "the validator has seen an incident"
+        what = self.incident.describe()
+        self.incident.abort(f"aborted by {asked.by or 'a client'}{asked.reason and f': {asked.reason}'}")
+        return Receipt(info=f"{what}: it ends, and no other mode follows; `rekindle retry {self.state.job.name}` begins again")
+
+    @abort.validator
+    def _runs_something(self, given: object) -> None:
+        if problem := requests.problem_of(Abort, given, ABORT_EXAMPLE):
+            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
+        if self.incident is None:
+            raise _rejected(ErrorTypes.REQUEST_REFUSED, f"no recovery of job {self.state.job.name} is running")
+
+    @workflow.update(name=Updates.RETRY)
+    def retry(self, by: str) -> Receipt:
+        """Begins the ladder again for a job that was given up, on behalf of a person."""
+        request = ModeRequest(mode=LAST.mode, requested_by=by)
+        pending = Pending(id=_update_id(), request=request)
+        self.known.state = job_reducers.retried(self.state, pending, workflow.now())
+        self.journal.soon(self.journal.remember())
+        self._show()
+        return Receipt(info=f"job {self.state.job.name} is recovered again, by the cheapest mode that is possible now")
+
+    @retry.validator
+    def _was_given_up(self, by: str) -> None:
+        if self.state.ended:
+            raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
+        if self.incident or self.state.request:
+            raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.name} is busy with a recovery")
+        if problem := requests.retry_problem(self.state):
+            raise _rejected(ErrorTypes.REQUEST_REFUSED, problem)
+
     def _to_remember(self) -> RememberRequest:
         recovery = self._running()
         return RememberRequest(
@@ -597,6 +665,7 @@ class TrainingJob:
             memory=job_reducers.to_remember(self.state, recovery),
             recovering=(self.incident.mode if self.incident else None) or "",
             last_verdict=job_reducers.last_verdict(self.state),
+            given_up=self.state.given_up.reason if self.state.given_up else "",
         )
 
     @workflow.signal(name=Signals.VERDICT)

@@ -12,6 +12,7 @@ from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.dialogue.client_identity import doubts
 from rekindle.policy.modes import cases
+from rekindle.policy.modes.approvals import to_decide
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.job_phase import phase
 from rekindle.policy.placement import standbys
@@ -23,7 +24,7 @@ SHOWN_FAULTS = 20
 
 def job_phase(state: JobState, running: Mode | None) -> str:
     """Describes the state of the job in a word or two, for the list of workflows."""
-    if running or state.ended:
+    if running or state.ended or state.question or state.given_up:
         return phase(state, running)
     if state.job.observe:
         return "observed"
@@ -41,6 +42,7 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
     lines = [f"**{state.job.name}**: {job_phase(state, running)}"]
     if recovery:
         lines.append(f"- running: {running} (workflow `{recovery}`)")
+    lines.extend(f"- **{words}**" for words in to_decide(state))
     if state.job.observe:
         lines.append("- only observed: what would be done is shown, nothing is ordered")
     lines.extend(f"- cannot be recovered: {problem}" for problem in state.problems)

@@ -51,6 +51,14 @@ COMMANDS = {
     "rekindle.cli.recover:cancel": (
         "Cancel what was asked for on JOB (name or id). A recovery that must not stop half-way goes on to its end."
     ),
+    "rekindle.cli.decide:approve": "Approve the mode of JOB (name or id) that waits for it (annotation rekindle.io/approval).",
+    "rekindle.cli.decide:deny": (
+        "Deny the mode of JOB (name or id) that waits for approval: the next one is tried, and a slow node is left alone."
+    ),
+    "rekindle.cli.decide:abort": (
+        "Abort the recovery of JOB (name or id), also one that a fault began: its mode is cancelled, and no other follows."
+    ),
+    "rekindle.cli.decide:retry": ("Recover JOB (name or id) again, whose recovery was given up or aborted."),
     "rekindle.cli.links:failover": (
         "Move devices of JOB (name or id) to their backup links for a maintenance; training pauses for a moment."
     ),

@@ -24,6 +24,7 @@ from rekindle.model.stress import Code, Tested
 from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue.client_identity import doubts
 from rekindle.policy.modes import retries
+from rekindle.policy.modes.approvals import to_decide
 from rekindle.policy.modes.cases import describe
 from rekindle.policy.modes.job_phase import phase
 from rekindle.policy.placement import standbys
@@ -119,6 +120,8 @@ def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Se
 def _show_policy(state: JobState) -> None:
     _line(f"  sub-health policy: {state.policy}")
     show_downgrade(state)
+    for words in to_decide(state):
+        _line(f"  [yellow]{escape(words)}[/yellow]")
     if (left := retries.left(state)) is not None:
         _line(f"  restarts without a known cause: {left} of {state.job.retries} left")
 

@@ -71,6 +71,10 @@ async def recover(
     job: str,
     *,
     mode: Annotated[ProcessMode | None, Parameter(help="By default the cheapest that is possible now.")] = None,
+    first: Annotated[
+        ProcessMode | None,
+        Parameter(name="--from", help="The cheapest that is possible from this one on."),
+    ] = None,
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:
@@ -78,8 +82,11 @@ async def recover(
 
     Example: rekindle recover gpt --dry-run
     """
-    chosen = Mode[mode.name] if mode else await (await control_plane()).cheapest(job)
-    request = ModeRequest(mode=chosen, requested_by=user())
+    if mode and first:
+        raise BadInput("--mode, --from: use one of them; --mode is one mode, --from is it or one after it")
+    start = Mode[first.name] if first else None
+    chosen = Mode[mode.name] if mode else await (await control_plane()).cheapest(job, first=start)
+    request = ModeRequest(mode=chosen, cheaper=not first, requested_by=user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 

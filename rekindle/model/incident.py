@@ -72,6 +72,9 @@ class ModeRequest(Value):
     force: bool = False
     """Hot switch: True to move also a pod that was not reported as sub-healthy."""
 
+    cheaper: bool = True
+    """False: modes of the ladder before the requested one are not tried after it either."""
+
     requested_by: Text = ""
     front: Note = ""
     """Workflow id of the requester, for the update. The update's id is its run id. A workflow id that is cut here is found by the

@@ -5,11 +5,13 @@ from typing import NewType, Self
 
 from pydantic import Field, model_validator
 
+from rekindle.model.approval import Unanswered
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
 from rekindle.model.keys import FAULT_RETRY_TIMES
 from rekindle.model.layout import Layout
 from rekindle.model.limits import Limits
+from rekindle.model.mode import Mode
 from rekindle.model.sizes import size_problem
 from rekindle.model.training_side import CONTROLLER_RECREATES, TrainingSide
 
@@ -122,6 +124,9 @@ class Job(Value):
     manager_lost: ManagerLost = ManagerLost.LEAVE
     drain: Drain = Drain.WAIT
     no_spare: NoSpare = NoSpare.IGNORE
+    approvals: dict[Mode, Unanswered] = {}
+    """Modes that need the approval of a person, each with the action when nobody answers in time."""
+
     standbys: int = 0
     """Number of pods without a rank that stand by on spare nodes."""
 

@@ -92,6 +92,13 @@ DRAIN = "rekindle.io/drain"
 NO_SPARE = "rekindle.io/no-spare"
 """Annotation of a job: action if a sub-healthy pod finds no spare node, `ignore` or `wait`."""
 
+APPROVAL = "rekindle.io/approval"
+"""Annotation of a job: modes that need the approval of a person, separated by commas. Each may name the action if nobody answers
+in time, `deny` (the default) or `approve`: `process-rescheduling, job-rescheduling:approve`."""
+
+GIVEN_UP = "rekindle.io/given-up"
+"""Annotation of a job, for display: reason why nothing more is done, until `rekindle retry` or until the job trains."""
+
 LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
 ANNOTATIONS = (
     RECOVER_STRATEGY,
@@ -106,6 +113,7 @@ ANNOTATIONS = (
     IGNORE_RULES,
     DRAIN,
     NO_SPARE,
+    APPROVAL,
 )
 """Annotations that the owner of a job may set. A key that is similar to one of them is reported as a typing error."""
 

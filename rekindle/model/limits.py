@@ -92,6 +92,10 @@ class Limits(Written):
     """Dying gasp: time from `dump` until the report that the ranks that are left have saved their state. When exceeded, the job
     is restarted from its last checkpoint. Source: ClusterD, 15 minutes."""
 
+    approval: timedelta = Field(default=timedelta(minutes=5), gt=timedelta(0))
+    """Time in which a person may approve or deny a mode, if the job's owner wants to be asked. Then the owner's default holds. If
+    the training side exits without an order, and stands, the time is shorter than `nextOrder`. Source: ours."""
+
     replacement_scheduled: timedelta = Field(default=timedelta(seconds=270), gt=timedelta(0))
     """Process rescheduling: time from the creation of a new pod until it has a node, while training stands. When exceeded, there
     is no spare. Source: ClusterD, 30 to 270 s."""

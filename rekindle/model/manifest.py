@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from rekindle.errors import MALFORMED, BadInput
+from rekindle.model.approval import Unanswered, spelled
 from rekindle.model.base import Written, WrittenTime
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
@@ -32,6 +33,7 @@ from rekindle.model.job import (
 )
 from rekindle.model.keys import (
     ANNOTATIONS,
+    APPROVAL,
     CAPABILITIES,
     DOWNGRADED,
     DRAIN,
@@ -50,12 +52,13 @@ from rekindle.model.keys import (
     TRAINING_SIDE,
 )
 from rekindle.model.limits import Limits
+from rekindle.model.mode import FAULT_MODES, Mode
 from rekindle.model.problems import INSIDE, MOST_GUESSED, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
 from rekindle.model.training_side import TrainingSide
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
-KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, NO_SPARE, RECOVER_STRATEGY)
+KEPT_ANNOTATIONS = (APPROVAL, CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, NO_SPARE, RECOVER_STRATEGY)
 """Labels and annotations of a job object that recoveries read. All others are dropped: they may be large."""
 
 SPELLED = {
@@ -106,6 +109,7 @@ class Metadata(Written):
         _manager_lost(annotations, "", wrong)
         _drain(annotations, "", wrong)
         _no_spare(annotations, "", wrong)
+        _approvals(annotations, "", wrong)
         wrong += [f"{key}: not read of a TrainingJob, use {field}" for key, field in SPELLED.items() if key in annotations]
         return _unless(wrong, annotations)
 
@@ -306,6 +310,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     drain = _drain(annotations, "metadata.annotations.", wrong)
     no_spare = _no_spare(annotations, "metadata.annotations.", wrong)
+    approvals = _approvals(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
     if wrong or not (side and framework and sub_health and manager_lost and drain and no_spare and limits):
         raise refusal(wrong)
@@ -327,6 +332,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         manager_lost=manager_lost,
         drain=drain,
         no_spare=no_spare,
+        approvals=approvals,
         standbys=spec.standbys,
         queue=job.queue,
         unmovable=job.unmovable,
@@ -389,6 +395,24 @@ def _drain(annotations: dict[str, str], prefix: str, wrong: list[str]) -> Drain 
 
 def _no_spare(annotations: dict[str, str], prefix: str, wrong: list[str]) -> NoSpare | None:
     return _one_of(NoSpare, annotations.get(NO_SPARE, NoSpare.IGNORE), f"{prefix}{NO_SPARE}", wrong)
+
+
+def _approvals(annotations: dict[str, str], prefix: str, wrong: list[str]) -> dict[Mode, Unanswered]:
+    found: dict[Mode, Unanswered] = {}
+    for entry in annotations.get(APPROVAL, "").split(","):
+        if not entry.strip():
+            continue
+        name, _, said = (part.strip() for part in entry.partition(":"))
+        action = _one_of(Unanswered, said or Unanswered.DENY, f"{prefix}{APPROVAL}, {cut(name, QUOTED)}", wrong)
+        mode = next((mode for mode in FAULT_MODES if spelled(mode) == name), None)
+        if mode is None:
+            accepted = ", ".join(spelled(one) for one in FAULT_MODES)
+            wrong.append(f"{prefix}{APPROVAL}: {cut(name, QUOTED)!r} is not accepted (accepted: {accepted})")
+        elif mode in found:
+            wrong.append(f"{prefix}{APPROVAL}: {name} is there twice, accepted is each mode once")
+        elif action:
+            found[mode] = action
+    return found
 
 
 def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...]:

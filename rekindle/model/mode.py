@@ -16,6 +16,10 @@ class Mode(StrEnum):
     STRESS_TEST = "stress test"
 
 
+FAULT_MODES = tuple(mode for mode in Mode if mode not in (Mode.LINK_SWITCH, Mode.STRESS_TEST))
+"""Modes that are tried for a fault. The others run only on request."""
+
+
 class Outcome(StrEnum):
     """Result of a recovery."""
 

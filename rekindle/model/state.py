@@ -5,6 +5,7 @@ from typing import Annotated, Self, TypedDict, Unpack
 
 from pydantic import AwareDatetime, Field
 
+from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
@@ -33,6 +34,15 @@ class Downgrade(Value):
     reason: str
     since: datetime
     before: SubHealthStrategy
+
+
+class GivenUp(Value):
+    """Recovery that came to no good end. Nothing more is done until the job trains again, or a person wants another try."""
+
+    since: datetime
+    incident: int
+    mode: Mode
+    reason: Note
 
 
 class Refusing(Value):
@@ -155,6 +165,9 @@ class JobStateChanges(TypedDict, total=False):
     faults: tuple[Standing, ...]
     drain_again: datetime | None
     again: Again | None
+    tried_again: datetime | None
+    question: Question | None
+    given_up: GivenUp | None
     reports: tuple[str, ...]
     problems: tuple[str, ...]
     request: Pending | None
@@ -222,6 +235,15 @@ class JobState(Value):
 
     again: Again | None = None
     """Earliest time of the next restart of the job. None: at once."""
+
+    tried_again: datetime | None = None
+    """Time at which a person wanted another try. Earlier restarts say nothing about it. None: nobody did."""
+
+    question: Question | None = None
+    """Question whether the next mode may run. None: none waits for an answer."""
+
+    given_up: GivenUp | None = None
+    """Recovery that was given up or aborted. None: there is none, or the job trains again."""
 
     reports: tuple[str, ...] = ()
     """Update ids of the last fault reports, by which repetitions are recognized."""

@@ -65,6 +65,7 @@ class VerdictChanges(TypedDict, total=False):
 
 
 FEW = (
+    "resumed_at",
     "training",
     "again",
     "failed_on",
@@ -91,6 +92,9 @@ class Verdict(Value):
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
     steps_lost: int | None = None
+    resumed_at: int | None = None
+    """Restart: the first step that was completed after it. None: it is unknown."""
+
     training: Training | None = None
     """None: training stands as the situation says, or was not touched."""
 

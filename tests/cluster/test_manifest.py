@@ -8,10 +8,12 @@ import pytest
 import yaml
 
 from rekindle.errors import BadInput
+from rekindle.model.approval import Unanswered
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of, parse, parse_all
+from rekindle.model.mode import Mode
 from rekindle.model.training_side import TrainingSide
 
 
@@ -82,6 +84,16 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
     )
 
 
+def test_modes_that_need_approval_are_read_with_what_happens_without_an_answer() -> None:
+    """A mode counts as denied unless its owner says otherwise. Blanks and a comma at the end are accepted."""
+    annotations = {"rekindle.io/approval": " process-rescheduling , job-rescheduling:approve,"}
+    known = job_of(parse(written(metadata={"name": "gpt", "annotations": annotations})), Limits())
+    assert known.approvals == {
+        Mode.PROCESS_RESCHEDULING: Unanswered.DENY,
+        Mode.JOB_RESCHEDULING: Unanswered.APPROVE,
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -117,6 +129,15 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
                 [f"metadata.labels.fault-retry-times: '{times}' is not accepted (accepted: 0 to 100)"],
             )
             for times in ("101", "-1", "many", "")
+        ),
+        *(
+            (written(metadata={"name": "gpt", "annotations": {"rekindle.io/approval": modes}}), [f"metadata.annotations.{words}"])
+            for modes, words in (
+                ("hot-swich", "rekindle.io/approval: 'hot-swich' is not accepted (accepted: hot-switch, online-retry"),
+                ("link-switch", "rekindle.io/approval: 'link-switch' is not accepted"),
+                ("in-place, in-place", "rekindle.io/approval: in-place is there twice, accepted is each mode once"),
+                ("in-place:maybe", "rekindle.io/approval, in-place: 'maybe' is not accepted (accepted: deny, approve)"),
+            )
         ),
         (written(kind="Job"), ["kind", "TrainingJob"]),
         (written(status={}), ["status: unknown field", "apiVersion, kind, metadata, spec"]),

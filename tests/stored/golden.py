@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.model import maintenance, plan
+from rekindle.model.approval import Question, Unanswered
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.fault import Decided, Fault, FaultKind, FaultType, FaultyRanks
@@ -20,7 +21,7 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.model.plan import Upgrade
 from rekindle.model.situation import Handled, Phase, PodRef, Switched
 from rekindle.model.standby import Standby, Upkeep
-from rekindle.model.state import Again, Answered, Downgrade, JobState, Pending, Refusing, Remembered, Standing, Told
+from rekindle.model.state import Again, Answered, Downgrade, GivenUp, JobState, Pending, Refusing, Remembered, Standing, Told
 from rekindle.model.trace import Trace
 from rekindle.model.verdict import Verdict
 
@@ -55,6 +56,7 @@ VERDICT = Verdict(
     seconds=3.5,
     phases=(Phase(name="training pauses", seconds=0.2),),
     steps_lost=0,
+    resumed_at=8,
     switched=(Switched(pod_rank=1, before=OLD, after=NEW),),
     handled=(Handled.of(CRASH),),
     left_behind=(OLD,),
@@ -74,7 +76,15 @@ REMEMBERED = Remembered(
     links=(OnBackup(ranks=(2, 3), maintenance="link-failover/default.gpt/node-1/1"),),
 )
 STATE = JobState(
-    job=Job(id=JobId("job"), name="gpt", pods=2, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH, standbys=1),
+    job=Job(
+        id=JobId("job"),
+        name="gpt",
+        pods=2,
+        ranks_per_pod=2,
+        sub_health=SubHealthStrategy.HOT_SWITCH,
+        standbys=1,
+        approvals={Mode.HOT_SWITCH: Unanswered.APPROVE},
+    ),
     registered=True,
     introduced=True,
     attachment=Attachment(queue="gateway/gateway-0", session="session-1", since=NOW, client="10.0.0.5"),
@@ -87,6 +97,9 @@ STATE = JobState(
         Standing(fault=CRASH, told=(Told(ranks=(3,), at=NOW),)),
     ),
     again=Again(at=NOW, tries=2, judges=True),
+    tried_again=NOW,
+    question=Question(mode=Mode.HOT_SWITCH, incident=4, about="sub-health node-1", since=NOW, until=NOW + timedelta(minutes=5)),
+    given_up=GivenUp(since=NOW, incident=3, mode=Mode.JOB_RESCHEDULING, reason="pods do not run"),
     reports=("report-1",),
     problems=("pods a and b both carry pod rank 1",),
     request=Pending(id="request-2", request=ModeRequest(job="gpt", mode=Mode.HOT_SWITCH, pod_rank=1, requested_by="ada")),

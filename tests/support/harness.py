@@ -333,6 +333,12 @@ class Harness:
                         return event
                 await asyncio.sleep(0.03)
 
+    async def noted(self, key: str, words: str) -> None:
+        """Waits until a label or annotation of the job's object contains these words; empty: until it has none."""
+        async with asyncio.timeout(60):
+            while bool(words) != bool(found := self.cluster.labels.get(key)) or words not in (found or ""):
+                await asyncio.sleep(0.03)
+
     async def phase(self, name: str) -> None:
         """Waits until the running recovery is in a phase."""
         async with asyncio.timeout(60):

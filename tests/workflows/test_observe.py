@@ -13,7 +13,7 @@ from rekindle import ids
 from rekindle.cli.output import show_status
 from rekindle.cli.terminal import console
 from rekindle.model.job import Capability, SubHealthStrategy
-from rekindle.model.keys import LAST_VERDICT, MEMORY, RECOVERING
+from rekindle.model.keys import GIVEN_UP, LAST_VERDICT, MEMORY, RECOVERING
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes import observe_only
@@ -22,7 +22,7 @@ from tests.fakes.peer import Script
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, harness, node_fault, register, sub_health, training
 
-NOTES = {LAST_VERDICT, MEMORY, RECOVERING}
+NOTES = {GIVEN_UP, LAST_VERDICT, MEMORY, RECOVERING}
 SOON = timedelta(seconds=0.3)
 HOT_SWITCH = "would run hot switch (pod rank 1), then job rescheduling if that fails"
 

@@ -40,7 +40,8 @@ LISTING = 3.0
 
 TRAINING = (
     f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
-    f" AND RekindlePhase STARTS_WITH '{job_phase.TRAINING}'"
+    f" AND (RekindlePhase STARTS_WITH '{job_phase.TRAINING}'"
+    f" OR RekindlePhase = '{job_phase.GIVEN_UP}' OR RekindlePhase = '{job_phase.ASKING}')"
 )
 
 BETWEEN_MODES = 5.0

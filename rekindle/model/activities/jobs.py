@@ -41,6 +41,9 @@ class RememberRequest(Value):
     """Mode that is running, for display. Empty: no mode is running."""
 
     last_verdict: Text = ""
+    given_up: Text = ""
+    """Reason why nothing more is done for the job. Empty: it was not given up."""
+
     event: ClusterEvent | None = None
     """Event about the job, which is created after the rest has been written."""
 

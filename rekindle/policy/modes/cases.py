@@ -8,7 +8,7 @@ from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.links import describe as describe_links
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState, Pending, Standing
-from rekindle.policy.modes import eligibility, ladder, requests, retries
+from rekindle.policy.modes import eligibility, ladder, loops, requests, retries
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 
 RESTARTS = 5
@@ -188,7 +188,7 @@ def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:
     """Returns why the job is not restarted now. Empty: it can be. Only requests of people may exceed the number of restarts."""
     recent = [moment for moment in state.restarts if now - moment < RESTARTS_WITHIN]
     too_often = TOO_OFTEN if len(recent) >= RESTARTS else ""
-    exceeded = retries.used_up(state, eligibility.real_faults(state)) or too_often
+    exceeded = retries.used_up(state, eligibility.real_faults(state)) or loops.hopeless(state) or too_often
     return state.job.no_restart or ("" if requested else exceeded)
 
 

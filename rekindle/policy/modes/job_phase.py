@@ -1,4 +1,4 @@
-"""Phases of a job, in one or two words, for lists and pages."""
+"""Phases of a job, in a few words, for lists and pages."""
 
 from rekindle.model.fault import HOLDERS
 from rekindle.model.mode import Mode
@@ -18,6 +18,13 @@ STOPPED = "no pods"
 """Phase of a job that had pods and has none: a restart was given up half-way, or its pods were deleted."""
 
 
+GIVEN_UP = "given up"
+"""Phase of a job whose recovery was given up or aborted."""
+
+ASKING = "waits for approval"
+"""Phase of a job of which a mode may run only if a person approves it."""
+
+
 def phase(state: JobState, running: Mode | None) -> str:
     """Returns the phase of a job. It trains if it has completed a step. If its training side reports no steps, it trains if it
     is attached."""
@@ -25,6 +32,8 @@ def phase(state: JobState, running: Mode | None) -> str:
         return ENDED
     if running:
         return RECOVERING
+    if state.question or state.given_up:
+        return ASKING if state.question else GIVEN_UP
     if _has_no_pods(state):
         return STOPPED
     silent = not side_of(state.job).reports_its_steps

@@ -2,6 +2,7 @@
 
 from rekindle.model.base import Value
 from rekindle.model.fault import FaultKind
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode
 from rekindle.model.state import Downgrade, JobState
@@ -60,6 +61,25 @@ def for_request(state: JobState, mode: Mode, pod_rank: int | None) -> Plan:
     if reasons := row_of(mode).reasons_against(state, pod_rank):
         return Plan(refused="; ".join(reasons))
     return Plan(modes=tuple(dict.fromkeys((mode, LAST.mode))))
+
+
+def from_mode(state: JobState, first: Mode | None) -> Plan:
+    """Returns the plan for all faults that are known now, without the modes of the ladder before `first`."""
+    plan = for_what_is_faulty(state)
+    if plan.refused or first is None:
+        return plan
+    cheaper = _before(first)
+    return plan.model_copy(update={"modes": tuple(mode for mode in plan.modes if mode not in cheaper)})
+
+
+def left_out(request: ModeRequest | None) -> tuple[Mode, ...]:
+    """Returns the modes that a requester does not want."""
+    return _before(request.mode) if request and request.mode and not request.cheaper else ()
+
+
+def _before(mode: Mode) -> tuple[Mode, ...]:
+    order = [row.mode for row in LADDER]
+    return tuple(order[: order.index(mode)]) if mode in order else ()
 
 
 def _from_above(state: JobState, kind: FaultKind, pod_rank: int) -> Plan:

@@ -81,6 +81,24 @@ def read_as(kind: type[Input], given: object, example: str) -> Input:
         raise BadInput(few(problems(error, kind), between="; ")) from error
 
 
+def problem_of(kind: type[Input], given: object, example: str) -> str:
+    """Returns the error in an input that `read_as` reads. Empty: there is none."""
+    try:
+        read_as(kind, given, example)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def retry_problem(state: JobState) -> str:
+    """Returns why there is nothing to try again. Empty: the job was given up."""
+    if state.job.observe:
+        return observe_only.ONLY
+    if state.given_up is None:
+        return f"job {state.job.name} was not given up; what is faulty is recovered by: rekindle recover {state.job.name}"
+    return ""
+
+
 def _is_of_a_run(given: object) -> bool:
     """Returns whether a workflow continued as new with this input. Its code may have been newer."""
     return isinstance(given, Mapping) and given.get("known") is not None

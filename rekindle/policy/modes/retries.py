@@ -24,7 +24,7 @@ def left(state: JobState) -> int | None:
 
 def used_up(state: JobState, faults: Iterable[Fault]) -> str:
     """Returns why a restart for these faults would exceed the budget. Empty: it would not."""
-    if left(state) != 0 or not _is_unconditional(faults):
+    if left(state) != 0 or not is_unconditional(faults):
         return ""
     return f"a pod failed, no fault of a node or device is known, and {FAULT_RETRY_TIMES}={state.job.retries} is used up"
 
@@ -32,10 +32,11 @@ def used_up(state: JobState, faults: Iterable[Fault]) -> str:
 def counted(state: JobState, incident: Incident) -> int:
     """Returns the number of unconditional retries of the job after this incident. Only a restart that succeeded counts."""
     last = incident.ladder[-1]
-    was_retried = last.mode is LAST.mode and last.outcome is Outcome.RECOVERED and _is_unconditional(incident.faults)
+    was_retried = last.mode is LAST.mode and last.outcome is Outcome.RECOVERED and is_unconditional(incident.faults)
     return state.retried + was_retried
 
 
-def _is_unconditional(faults: Iterable[Fault]) -> bool:
+def is_unconditional(faults: Iterable[Fault]) -> bool:
+    """Returns whether no cause of these faults is known."""
     known = [fault for fault in faults if not fault.backup]
     return bool(known) and all(fault.kind in SOFTWARE for fault in known)

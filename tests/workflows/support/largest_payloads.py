@@ -107,7 +107,8 @@ from tests.support.job_views import job as a_job_object
 from tests.support.job_views import node as a_node
 from tests.support.job_views import pod as a_pod
 from workflows import faults, job_reducers
-from workflows.incident import LOOKED_AT, IncidentRun, JobContext
+from workflows.incident import LOOKED_AT, IncidentRun
+from workflows.job_context import JobContext
 
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
 

@@ -1,0 +1,145 @@
+"""Approval of modes by people: whether a mode needs it, how long the question waits, and what an answer leads to. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from rekindle.errors import BadInput
+from rekindle.model.approval import Answer, Question, Unanswered, spelled
+from rekindle.model.bounds import note
+from rekindle.model.fault import FaultKind
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.state import JobState
+from rekindle.model.verdict import Training, Verdict
+from rekindle.policy.modes import requests
+from rekindle.policy.modes.cases import Case, is_broken
+from rekindle.policy.modes.mode_table import LAST, About, row_of
+from rekindle.policy.training_sides.table import side_of
+
+DELIVERED = timedelta(seconds=5)
+"""Time for the order after an approval to arrive, at a training side that exits if no order comes in time."""
+
+EXAMPLE = '{"approved": true, "by": "an operator"}'
+
+
+def question(state: JobState, case: Case, mode: Mode, incident: int, now: datetime) -> Question | None:
+    """Returns the question to ask before this mode. None: the mode needs no approval. A requested mode needs none."""
+    if mode not in state.job.approvals or _is_requested(case, mode):
+        return None
+    limit, limits = state.job.limits.approval, state.job.limits
+    if row_of(mode).about is not About.POD and not side_of(state.job).waits_for_orders:
+        limit = min(limit, limits.next_order - DELIVERED)
+    return Question(
+        mode=mode,
+        incident=incident,
+        about=note(case.summary),
+        since=now,
+        until=now + limit,
+        unanswered=state.job.approvals[mode],
+    )
+
+
+def _is_requested(case: Case, mode: Mode) -> bool:
+    """Returns whether a person has requested the mode. A requested dying gasp is one with the restart that follows it."""
+    requested = case.request.request.mode if case.request else None
+    return requested is mode or (requested is Mode.DYING_GASP and mode is LAST.mode)
+
+
+def asked_before(mode: Mode, follows: Mode | None) -> tuple[Mode, ...]:
+    """Returns the modes that are asked about before a mode begins. The state is saved only for the mode that follows, which is
+    asked about too."""
+    return (mode, follows) if mode is Mode.DYING_GASP and follows else (mode,)
+
+
+def is_moot(state: JobState, case: Case, mode: Mode, now: datetime) -> Verdict | None:
+    """Returns the verdict of a mode whose question no longer matters. None: it does.
+
+    The mode is the first one of its incident, so that training was not touched.
+    """
+    if row_of(mode).about is About.POD:
+        if is_broken(state, now):
+            words = "a real fault came before it was approved"
+            return Verdict(mode=mode, outcome=Outcome.CANCELLED, training=Training.FAULTED, reason=words)
+        seen = [one.fault for one in state.faults if one.well_since is None]
+        stands = any(fault.is_part_of(one) for fault in case.faults for one in seen)
+    else:
+        stands = is_broken(state, now)
+    return None if stands else Verdict(mode=mode, outcome=Outcome.CANCELLED, reason="the fault was over before it was approved")
+
+
+def denied(case: Case, mode: Mode, why: str, before: Sequence[Verdict]) -> Verdict:
+    """Returns the verdict of a mode that was denied: the next mode follows. A sub-health is left alone instead.
+
+    Args:
+        before: verdicts of the incident, of which the last one tells how training stands.
+    """
+    only_slow = not before and bool(case.faults) and all(one.kind is FaultKind.SUB_HEALTH for one in case.faults)
+    left = before[-1].training if before else None
+    return Verdict(
+        mode=mode,
+        outcome=Outcome.IGNORED if only_slow else Outcome.ESCALATE,
+        reason=why,
+        training=None if left is Training.FAULTED else left,
+    )
+
+
+def ruling(question: Question, answer: Answer | None) -> tuple[bool, str]:
+    """Returns whether the mode may run, and who decided that.
+
+    Args:
+        answer: None: nobody answered in time.
+    """
+    if answer is None:
+        approved, by = question.unanswered is Unanswered.APPROVE, f"nobody within {question.until - question.since}"
+        words = f"{'approved' if approved else 'denied'} by default, answered by {by}"
+        return approved, words
+    why = f": {answer.reason}" if answer.reason else ""
+    return answer.approved, f"{'approved' if answer.approved else 'denied'} by {answer.by or 'a client'}{why}"
+
+
+def to_decide(state: JobState) -> list[str]:
+    """Returns what a person is asked to decide, a line each, with the command for it."""
+    lines, name = [], state.job.name
+    if waits := state.question:
+        default = "approved" if waits.unanswered is Unanswered.APPROVE else "denied"
+        until = f"{waits.until:%Y-%m-%d %H:%M:%S} UTC"
+        lines.append(
+            f"the {waits.mode} waits for approval until {until}, and is {default} then: `rekindle approve {name}`, or `deny` "
+            f"({waits.about})"
+        )
+    if gone := state.given_up:
+        since = f"{gone.since:%Y-%m-%d %H:%M:%S} UTC"
+        lines.append(f"given up {since}: {gone.mode}, {gone.reason}; `rekindle retry {name}` begins again")
+    return lines
+
+
+def read(given: object) -> Answer:
+    """Returns the answer that a client wrote.
+
+    Raises:
+        BadInput: names each wrong field.
+    """
+    return requests.read_as(Answer, given, EXAMPLE)
+
+
+def invalid(given: object) -> str:
+    """Returns the error in an answer. Empty: there is none."""
+    try:
+        if named := read(given).mode:
+            requests.mode_named(named)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def refused(state: JobState, answer: Answer, last: str) -> str:
+    """Returns why a valid answer answers nothing. Empty: it answers the question that waits.
+
+    Args:
+        last: the last decision about the job. Empty: none is known.
+    """
+    waits = state.question
+    if waits is None:
+        return f"no mode of job {state.job.name} waits for approval{last and f'; the last decision: {last}'}"
+    if answer.mode and requests.mode_named(answer.mode) is not waits.mode:
+        return f"mode: {answer.mode} does not wait for approval, accepted is {spelled(waits.mode)}, which does"
+    return ""
