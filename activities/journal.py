@@ -3,22 +3,29 @@
 from contextlib import suppress
 
 from temporalio import activity
+from temporalio.client import Client
 
 from activities.clusters.port import Cluster
 from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
 from rekindle.errors import ClusterError, NotFound
+from rekindle.ids import CONTROL_QUEUE, Signals, Workflows, node_record_workflow
 from rekindle.model.activities.jobs import EventRequest, PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.keys import DOWNGRADED, GIVEN_UP, LAST_VERDICT, MEMORY, RECOVERING, SUB_HEALTHY_STRATEGY
+from rekindle.model.node_record import Blame, NodeRecord
+from rekindle.temporal import TASK_TIMEOUT
 
 EVENT_TRIES = 6
 """Tries to write an event together with a note. Later notes wait for it."""
 
 
 class JournalActivities:
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, client: Client | None = None) -> None:
+        """Args:
+        client: of the records of nodes. None: nodes have no records.
+        """
+        self._cluster, self._client = cluster, client
 
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
@@ -40,8 +47,24 @@ class JournalActivities:
                     GIVEN_UP: request.given_up or None,
                 }
                 await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json(), **shown})
+                if request.blame and self._client:
+                    await self._blame(self._client, request.blame)
                 if request.event:
                     await self._told(request.job_id, request.event)
+
+    async def _blame(self, client: Client, blame: Blame) -> None:
+        """Tells the records of these nodes about an incident. A record that is told twice counts once."""
+        for node in blame.nodes:
+            await client.start_workflow(
+                Workflows.NODE_RECORD,
+                NodeRecord(node=node),
+                id=node_record_workflow(node),
+                task_queue=CONTROL_QUEUE,
+                task_timeout=TASK_TIMEOUT,
+                start_signal=Signals.INCIDENT,
+                start_signal_args=[blame.incident],
+                static_summary=f"incidents of {node}",
+            )
 
     async def _told(self, job_id: str, event: ClusterEvent) -> None:
         """Records an event. An event that the cluster does not accept must not delay later notes."""

@@ -6,8 +6,15 @@ from activities.clusters.port import Cluster
 from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
 from activities.rule_breaker import Beliefs
+from rekindle.errors import ClusterError, Forbidden, Invalid, NotFound
+from rekindle.model.bounds import note
+from rekindle.model.cluster import ClusterEvent
 from rekindle.model.explained import FEW_FACTS, MOST_DOUBTED, MOST_FACTS, Mark, NodesNow, NodesRequest
+from rekindle.model.keys import ISOLATED
+from rekindle.model.node_record import AsideRequest, AsideResult
+from rekindle.policy.detection import isolation
 from rekindle.policy.detection.node_report import marked, node_now, nodes_now, there
+from rekindle.policy.placement import node_records
 
 
 class NodeActivities:
@@ -45,3 +52,44 @@ class NodeActivities:
             async with heartbeating():
                 for name in request.names:
                     await self._cluster.annotate_node(name, marked(request.mark or Mark.NONE, request.reason))
+
+    @activity.defn
+    async def set_aside(self, request: AsideRequest) -> AsideResult:
+        """Sets a node aside, so that no new pod is placed there, unless too many nodes are."""
+        with translating_errors():
+            async with heartbeating():
+                nodes = {node.metadata.name: node for node in await self._cluster.nodes()}
+                if request.node not in nodes:
+                    return AsideResult(refused="there is no such node any more")
+                marks = nodes[request.node].metadata.annotations
+                if marks.get(ISOLATED) == note(request.reason):
+                    return AsideResult()  # by an earlier try
+                if isolation.is_isolated(marks):
+                    return AsideResult(refused="it has no new pods already")
+                if why := node_records.too_many(len(isolation.isolated(nodes.values())), len(nodes)):
+                    return AsideResult(refused=note(why))
+                try:
+                    await self._cluster.annotate_node(request.node, isolation.isolation(marks, request.reason))
+                except (Forbidden, Invalid) as error:
+                    return AsideResult(refused=note(str(error)))
+                await self._record(request, "NodeSetAside", request.reason)
+        return AsideResult()
+
+    @activity.defn
+    async def release_node(self, request: AsideRequest) -> None:
+        """Releases a node that was set aside for this reason. A mark of others stays."""
+        with translating_errors():
+            async with heartbeating():
+                try:
+                    marks = (await self._cluster.node(request.node)).metadata.annotations
+                except NotFound:
+                    return
+                if marks.get(ISOLATED) == note(request.reason):
+                    await self._cluster.annotate_node(request.node, isolation.release(marks))
+
+    async def _record(self, request: AsideRequest, reason: str, words: str) -> None:
+        event = ClusterEvent(name=request.node, kind="Node", reason=reason, message=words, type="Warning")
+        try:
+            await self._cluster.record(request.job_id, event)
+        except ClusterError as error:
+            activity.logger.warning("event of a node not recorded", extra={"node": request.node, "error": str(error)})

@@ -86,6 +86,11 @@ def nodes_workflow(number: str) -> str:
     return f"nodes/{number}"
 
 
+def node_record_workflow(node: str) -> str:
+    """Returns the id of the record of a node's incidents."""
+    return f"node/{node}"
+
+
 def request_workflow(job_id: str, request: str) -> str:
     """Returns an id for a mode that a client starts by itself; any other id works as well."""
     return f"request/{job_id}/{request}"
@@ -109,6 +114,7 @@ class Workflows:
     LINK_FAILOVER = "LinkFailover"
     SWITCH_UPGRADE = "SwitchUpgrade"
     NODES = "Nodes"
+    NODE_RECORD = "NodeRecord"
 
 
 class Updates:
@@ -176,6 +182,8 @@ class Signals:
     """Signal from `TrainingJob` to `LinkFailover`: devices have other pods, which began on their first links."""
     SWITCHBACK = "switchback"
     """Signal to `LinkFailover` from any sender: the maintenance is over."""
+    INCIDENT = "incident"
+    """Signal to `NodeRecord`: the node has caused an incident."""
     CONTROL = "control"
     """Signal to `SwitchUpgrade` from any sender."""
     RETURNED = "returned"
@@ -183,7 +191,7 @@ class Signals:
 
 
 class Queries:
-    """Queries of `TrainingJob`. `STATUS` is also a query of `LinkFailover` and `SwitchUpgrade`."""
+    """Queries of `TrainingJob`. `STATUS` is also a query of `LinkFailover`, `SwitchUpgrade` and `NodeRecord`."""
 
     STATUS = "status"
     CONTACT = "contact"

@@ -28,6 +28,7 @@ from workers.process import Process, run, temporal_answers
 from workers.sticky_queues import leave_sticky_queues
 from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.link_failover import LinkFailover
+from workflows.node_record import NodeRecordWorkflow
 from workflows.nodes import Nodes
 from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
@@ -62,7 +63,7 @@ MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workfl
 
 def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., Any]]:
     """Returns every activity of the control worker."""
-    pods, journal, jobs = PodActivities(cluster), JournalActivities(cluster), JobActivities(client)
+    pods, journal, jobs = PodActivities(cluster), JournalActivities(cluster, client), JobActivities(client)
     plans, nodes, admission = PlanActivities(client, cluster), NodeActivities(cluster), AdmissionActivities(cluster)
     return (
         pods.ensure_backup,
@@ -102,6 +103,8 @@ def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., An
         nodes.look_at_nodes,
         nodes.mark_nodes,
         nodes.cordon_nodes,
+        nodes.set_aside,
+        nodes.release_node,
         admission.try_backup,
     )
 
@@ -121,7 +124,7 @@ def control_worker(
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=[TrainingJob, LinkFailover, SwitchUpgrade, Nodes, *modes],
+        workflows=[TrainingJob, LinkFailover, SwitchUpgrade, Nodes, NodeRecordWorkflow, *modes],
         activities=activities_of(client, cluster),
         max_concurrent_activities=SLOTS,
         max_concurrent_workflow_tasks=TASKS,

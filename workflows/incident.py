@@ -18,6 +18,7 @@ from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Manager
 from rekindle.model.incident import Incident, RecoveryContext
 from rekindle.model.links import OnBackup
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.node_record import Blame
 from rekindle.model.situation import Own, Situation
 from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
@@ -25,7 +26,7 @@ from rekindle.policy.modes import approvals, cases, ladder, loops, recovery_open
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
-from rekindle.policy.placement import avoided_nodes, standbys
+from rekindle.policy.placement import avoided_nodes, node_records, standbys
 from workflows import attachments, faults, job_reducers, steps
 from workflows.approvals import Approvals
 from workflows.child import Child
@@ -312,16 +313,16 @@ class IncidentRun:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
             known.state = job_reducers.answered(known.state, self.case.request.id, _answer(verdicts))
-        self._journal.soon(self._note(last, repeated))
+        self._journal.soon(self._note(last, repeated, node_records.blame(known.state, incident)))
 
-    async def _note(self, last: Verdict, repeated: Incident | None) -> None:
+    async def _note(self, last: Verdict, repeated: Incident | None, blame: Blame | None) -> None:
         """Writes the notes of the incident one after the other, so that histories are reproducible.
 
         It runs in the background: the cluster may not answer for long, and the next incident must not wait for that.
         """
         warning, reason = last.outcome is not Outcome.RECOVERED, f"Recovery{last.outcome.title().replace('_', '')}"
         event = event_of(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
-        await self._journal.remember(event if repeated is None else None)
+        await self._journal.remember(event if repeated is None else None, blame)
         is_told = drain_verdicts.is_told(self.case, repeated, self._began)
         if is_told and (why := drain_verdicts.why_held(self._known.state, self.case, last)):
             await self._journal.drain_waits(self._known.state, self.case.faults[0], why)

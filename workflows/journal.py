@@ -13,6 +13,7 @@ from rekindle.model.activities.jobs import PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault
 from rekindle.model.job import ManagerLost
+from rekindle.model.node_record import Blame
 from rekindle.model.state import JobState
 from rekindle.policy.dialogue.client_identity import UNSURE
 from workflows import steps
@@ -64,18 +65,19 @@ class Journal:
             reason = state.downgrade.reason if state.downgrade else ""
             await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
 
-    async def remember(self, event: ClusterEvent | None = None) -> None:
+    async def remember(self, event: ClusterEvent | None = None, blame: Blame | None = None) -> None:
         """Writes onto the job's object what a later workflow of the job must find. Concurrent calls share one write.
 
         Args:
             event: recorded by the same activity.
+            blame: incident that has just ended, for the records of the nodes that have caused it.
         """
-        if self._is_memory_due and event is None:
+        if self._is_memory_due and event is None and blame is None:
             return
         self._is_memory_due = True
         async with self._one_memory:
             self._is_memory_due = False
-            await steps.remember(self._to_remember().model_copy(update={"event": event}))
+            await steps.remember(self._to_remember().model_copy(update={"event": event, "blame": blame}))
 
     def lost_manager(self, state: JobState, before: str) -> bool:
         """Records an event if the loss of the job's manager is new, and returns whether it is."""

@@ -56,6 +56,7 @@ from rekindle.model.dialogue import Order
 from rekindle.model.explained import NodesNow, NodesRequest
 from rekindle.model.links import OnBackup
 from rekindle.model.maintenance import FailoverRequest
+from rekindle.model.node_record import AsideRequest, AsideResult
 from rekindle.model.plan import FailOver, Leaf, LeafView, MoveBack, Moved, SurveyLeafRequest
 from rekindle.model.situation import PodRef
 from rekindle.model.stress import StressTargets
@@ -439,6 +440,14 @@ async def cordon_nodes(request: NodesRequest) -> None:
 
 async def look_at_nodes(request: NodesRequest) -> NodesNow:
     return await workflow.execute_activity_method(NodeActivities.look_at_nodes, request, **named(LOOK, "look at the nodes"))
+
+
+async def set_aside(request: AsideRequest) -> AsideResult:
+    return await workflow.execute_activity_method(NodeActivities.set_aside, request, **named(MARK, f"set {request.node} aside"))
+
+
+async def release_node(request: AsideRequest) -> None:
+    await workflow.execute_activity_method(NodeActivities.release_node, request, **named(MARK, f"release {request.node}"))
 
 
 # ---- the upgrade of a switch

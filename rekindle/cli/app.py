@@ -76,7 +76,7 @@ GROUPS = {
     "fault": ("rekindle.cli.jobs:fault_app", "Make a node sub-healthy or lose it, and make it well again."),
     "nodes": (
         "rekindle.cli.jobs:nodes_app",
-        "List nodes, say of one that it is sick or well, and release one that a stress test has isolated.",
+        "List nodes, say of one that it is sick or well, and release one that is isolated.",
     ),
     "plan": (
         "rekindle.cli.plans:plan_app",

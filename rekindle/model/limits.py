@@ -146,6 +146,12 @@ class Limits(Written):
     """Job rescheduling, if no step is reported: time that the pods must keep running after its stream is attached.
     Source: ours, from measured 1.6-2 s between the two."""
 
+    node_incidents: timedelta = Field(default=timedelta(days=1), ge=timedelta(0))
+    """Time in which a second incident, for which a node is to blame, sets it aside. 0: no node is set aside. Source: ours."""
+
+    node_aside: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
+    """Time for which a node that caused incidents again and again gets no new pods. Source: ours."""
+
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """Time that a mode gets for its clean-up in addition to the sum of its limits, and the same again for its cancellation. Then
     it is terminated. Source: ours."""

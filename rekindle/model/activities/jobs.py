@@ -4,6 +4,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
+from rekindle.model.node_record import Blame
 from rekindle.model.state import Remembered
 
 
@@ -46,6 +47,9 @@ class RememberRequest(Value):
 
     event: ClusterEvent | None = None
     """Event about the job, which is created after the rest has been written."""
+
+    blame: Blame | None = None
+    """Incident that has just ended, for the records of the nodes that have caused it. None: no node has."""
 
 
 class SurveyRequest(Value):

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities
-from rekindle.model import explained
+from rekindle.model import explained, node_record
 from rekindle.model import stress as stress_values
 from rekindle.model.activities.jobs import (
     EndSession,
@@ -61,6 +61,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.links import MOST_NODES, MOST_ON_BACKUP, LinksReset, NodeLinks, OnBackup, Placed
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, SwitchBack
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.node_record import Aside, AsideRequest, AsideResult, Blame, NodeIncident, NodeRecord
 from rekindle.model.plan import (
     KEPT_ROWS,
     MOST_ENTRIES,
@@ -101,7 +102,7 @@ from rekindle.policy.modes.eligibility import MOST_REPLACED
 from rekindle.policy.modes.requests import MOST_OPS
 from rekindle.policy.operations import device_checks
 from rekindle.policy.operations.switch_upgrade import TOLD
-from rekindle.policy.placement import avoided_nodes
+from rekindle.policy.placement import avoided_nodes, node_records
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.job_views import job as a_job_object
 from tests.support.job_views import node as a_node
@@ -460,7 +461,10 @@ async def examples(job: Job) -> list[Any]:
         Survey(exists=True, sighting=sighting, nodes=looked_at),
         SurveyRequest(job_id=job.id, nodes=looked_at),
         RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
-        RememberRequest(job_id=job.id, memory=remembered),
+        RememberRequest(job_id=job.id, memory=remembered, given_up=TEXT, blame=blame(job)),
+        AsideRequest(node=a_name(1), reason=TEXT, job_id=job.id),
+        AsideResult(refused=TEXT),
+        NodeRecord(node=a_name(1), incidents=(blame(job).incident,) * node_record.KEPT, aside=Aside(reason=TEXT, until=NOW)),
         WithdrawRequest(job_id=job.id, request_id=TEXT),
         NodesRequest(names=tuple(a_name(number) for number in range(explained.MOST_NODES)), mark=Mark.BROKEN, reason=TEXT[:300]),
         nodes_seen(),
@@ -505,6 +509,13 @@ def pods_there() -> There:
     """Returns as many pods of jobs as are shown of one node."""
     pod = PodThere(job_id=f"{'n' * 63}.{'j' * 63}", name="p" * 253, uid="u" * 36, pod_rank=9_999)
     return There(cordoned=True, rule="r" * 60, refused="w" * LONGEST_NOTE, pods=(pod,) * explained.MOST_THERE)
+
+
+def blame(job: Job) -> Blame:
+    incident = NodeIncident(
+        job_id=job.id, job=job.name, number=1, about=TEXT, at=NOW, within=timedelta(days=1), aside=timedelta(days=1)
+    )
+    return Blame(nodes=tuple(a_name(number) for number in range(node_records.MOST_BLAMED)), incident=incident)
 
 
 def nodes_seen() -> NodesNow:
