@@ -271,8 +271,9 @@ nodes_app.command(mark)
 
 @nodes_app.command
 async def release(node: str) -> None:
-    """Release NODE, which a stress test or its incidents have isolated: new pods may go there again. It is two annotations: on Kubernetes
-    kubectl annotate node NODE rekindle.io/isolated- NodeHealthyStatus-
+    """Release NODE, which a stress test or its incidents have isolated: new pods may go there again.
+
+    On Kubernetes: kubectl annotate node NODE rekindle.io/isolated- NodeHealthyStatus-
 
     Example: rekindle nodes release node-1
     """

@@ -83,8 +83,8 @@ DEVICES = "rekindle.io/devices"
 SERIAL_NUMBER = "product-serial-number"
 """Annotation of a node, set by NodeD: serial number by which public faults may name the node."""
 ISOLATED = "rekindle.io/isolated"
-"""Annotation of a node, for internal use: reason of its isolation by a stress test, or after two incidents. To release the node, remove this and
-`NodeHealthyStatus`."""
+"""Annotation of a node, for internal use: reason of its isolation by a stress test, or after two incidents. To release the
+node, remove this and `NodeHealthyStatus`."""
 
 DRAIN = "rekindle.io/drain"
 """Annotation of a job: action for its pods on a drained node that cannot move away at once, `wait`, `reschedule` or `let-go`."""
