@@ -181,7 +181,9 @@ def _sub_health(state: JobState, fault: Fault) -> Case:
     pod."""
     pod_rank = fault.pod_ranks[0] if fault.pod_ranks else 0
     summary = f"pod rank {pod_rank}: {describe(fault)}" if fault.is_maintenance else describe(fault)
-    return Case(plan=ladder.for_sub_health(state, pod_rank), summary=summary, pod_rank=pod_rank, faults=(fault,))
+    exits = state.policy in ladder.EXITS and not fault.is_maintenance
+    plan = ladder.for_exit(state, fault) if exits else ladder.for_sub_health(state, pod_rank)
+    return Case(plan=plan, summary=summary, pod_rank=pod_rank, faults=(fault,))
 
 
 def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:

@@ -1,10 +1,10 @@
 """Chooses the modes that are tried for a fault, and their order. The order itself is `mode_table.LADDER`."""
 
 from rekindle.model.base import Value
-from rekindle.model.fault import FaultKind
-from rekindle.model.incident import ModeRequest
-from rekindle.model.job import SubHealthStrategy
-from rekindle.model.mode import Mode
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import Incident, ModeRequest
+from rekindle.model.job import SubHealthStrategy, Trait
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy.detection.pod_ranks import ends_with_a_restart
 from rekindle.policy.modes import eligibility
@@ -12,6 +12,13 @@ from rekindle.policy.modes.mode_table import LADDER, LAST, row_of
 
 RESTARTS = {Mode.DYING_GASP, LAST.mode}
 """Modes after which the whole job begins again."""
+
+
+EXITS = {
+    SubHealthStrategy.GRACE_EXIT: (Mode.DYING_GASP, LAST.mode),
+    SubHealthStrategy.FORCE_EXIT: (LAST.mode,),
+}
+"""Modes for a sub-healthy pod by which all pods leave, by the policy. Source: the Kubernetes contract."""
 
 
 class Plan(Value):
@@ -33,6 +40,33 @@ def for_sub_health(state: JobState, pod_rank: int) -> Plan:
     if state.policy is not SubHealthStrategy.HOT_SWITCH:
         return Plan(ignored=_why_ignored(state.policy, state.downgrade))
     return _from_above(state, FaultKind.SUB_HEALTH, pod_rank)
+
+
+def for_exit(state: JobState, fault: Fault) -> Plan:
+    """Returns the plan for a sub-healthy pod whose job is to be restarted elsewhere, if no scheduler does that.
+
+    One restart is made for a fault: if the pods are on the node again, no other one was free.
+    """
+    policy = state.policy
+    if state.job.has(Trait.CONTROLLER_RECREATES):
+        return Plan(ignored=_why_ignored(policy, state.downgrade))
+    if _was_restarted_for(state, fault):
+        return Plan(ignored=f"the job was restarted for it already (policy {policy}), and no other node was free")
+    if blocker := blocked(state, LAST.mode):
+        return Plan(refused=blocker)
+    if reasons := LAST.reasons_against(state, None):
+        return Plan(refused="; ".join(reasons))
+    return Plan(modes=tuple(mode for mode in EXITS[policy] if not row_of(mode).reasons_against(state, None)))
+
+
+def _was_restarted_for(state: JobState, fault: Fault) -> bool:
+    places = {(one.node, one.code) for incident in state.history if _has_restarted(incident) for one in incident.faults}
+    return (fault.node, fault.code) in places
+
+
+def _has_restarted(incident: Incident) -> bool:
+    last = incident.ladder[-1]
+    return last.mode is LAST.mode and last.outcome is Outcome.RECOVERED
 
 
 def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
