@@ -441,5 +441,32 @@ async def test_one_job_that_cannot_be_looked_at_stops_no_other(client: ClusterCl
         await peer.until_held(pod)
 
 
+class _Mute(Peer):
+    """Never answers about one job."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__()
+        self._mute = job_id
+        self.is_asked = asyncio.Event()
+
+    async def send(self, job_id: str, news: News, update_id: str) -> None:
+        if job_id == self._mute:
+            self.is_asked.set()
+            await asyncio.Event().wait()
+        await super().send(job_id, news, update_id)
+
+
+async def test_one_job_that_never_answers_holds_up_no_other(client: ClusterClient, cluster: LocalCluster) -> None:
+    """Faults of the other jobs are told while the answer of one is awaited."""
+    peer = _Mute((await client.submit(job_object("mute"))).metadata.uid)
+    async with watching(cluster, peer):
+        await asyncio.wait_for(peer.is_asked.wait(), 60)
+        await client.submit(job_object("well"))
+        (pod,) = await until_running(client, "well-worker-0")
+        await peer.until_held(pod)
+        await client.degrade(pod.spec.node_name, "slow", "half speed")
+        await peer.until_seen(lambda seen: bool(seen.faults))
+
+
 def _is_about(news: News, job_id: str) -> bool:
     return isinstance(news, Register) and news.registration.job.id == job_id

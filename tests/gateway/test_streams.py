@@ -15,9 +15,11 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.dialogue import orders
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
-from tests.fakes.peer import Script
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.support.elsewhere import Elsewhere
 from tests.support.harness import Harness, a_job, harness, sub_health, training
 from tests.support.sampling import ALL
+from workers.gateway import server
 from workers.gateway import streams as gateway_streams
 from workers.gateway.access import Context, Desk
 from workers.gateway.secondary_streams import Side, SideStreams
@@ -241,6 +243,29 @@ async def test_a_stream_that_comes_back_gets_the_last_order_again(
         assert peer.carried_out == ["hot switch", "new pod running", "migration"]
         assert len({signal.uuid for signal in peer.received}) == 1
         assert not peer.exited
+
+
+async def test_an_order_that_was_written_and_never_arrived_is_given_again(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection froze, which its client does not notice. The gateway closes it, and the client comes back."""
+    quick = {name: value // 10 if "keepalive_time" in name or "ping_timeout" in name else value for name, value in server.OPTIONS}
+    monkeypatch.setattr(server, "OPTIONS", tuple(quick.items()))
+    async with harness(temporal, a_job()) as world:
+        network = Elsewhere(world.gateway.address)
+        async with ScriptedPeer(await network.start(), world.job.id) as peer:
+            world.cluster.backup_starts = False
+            await world.first_step()
+            network.freeze()
+            await world.fault(sub_health())
+            await world.phase("backup pod runs")
+            assert peer.received == []
+            await peer.until(lambda: peer.orders == ["hot switch"])
+            world.cluster.run(world.cluster.backup().metadata.name)
+            assert (await world.incident()).verdict is Outcome.RECOVERED
+            assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+            assert len({order.uuid for order in peer.received}) == 1
+        await network.stop()
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0, *([15.0] if ALL else [])])

@@ -407,8 +407,12 @@ async def test_without_a_pod_that_volcano_could_look_at_all_are_ended_by_us(worl
 
 @pytest.mark.parametrize(
     "change",
-    [{"labels": {"fault-scheduling": None}}, {"annotations": {"huawei.com/recover_policy_path": "pod"}}],
-    ids=["it does not act", "it may delete faulty pods only"],
+    [
+        {"labels": {"fault-scheduling": None}},
+        {"annotations": {"huawei.com/recover_policy_path": "pod"}},
+        {"annotations": {"ProcessRecoverStrategy": ""}},
+    ],
+    ids=["it does not act", "it may delete faulty pods only", "it waits for a platform"],
 )
 async def test_what_volcano_would_not_stop_is_stopped_by_us(world: World, change: dict[str, dict[str, str | None]]) -> None:
     """The driver stops at once what Volcano would not stop, with the requested grace period."""

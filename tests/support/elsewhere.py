@@ -12,6 +12,7 @@ class Elsewhere:
     def __init__(self, server: str) -> None:
         self._host, _, self._port = server.rpartition(":")
         self._passing: set[asyncio.Task[None]] = set()
+        self._froze = 0
 
     async def start(self) -> str:
         """Starts the relay, and returns its address."""
@@ -24,6 +25,10 @@ class Elsewhere:
             task.cancel()
         await asyncio.gather(*self._passing, return_exceptions=True)
 
+    def freeze(self) -> None:
+        """Loses all further bytes of the connections that are open now. Neither end notices anything by itself."""
+        self._froze += 1
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._pass(reader, writer))
         self._passing.add(task)
@@ -35,15 +40,16 @@ class Elsewhere:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(_copy(reader, up_writer), _copy(up_reader, writer))
+        await asyncio.gather(self._copy(reader, up_writer), self._copy(up_reader, writer))
 
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass
-    finally:
-        writer.close()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        froze = self._froze
+        try:
+            while data := await reader.read(65536):
+                if froze == self._froze:
+                    writer.write(data)
+                    await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()

@@ -77,6 +77,16 @@ async def test_an_offer_that_the_owner_did_not_configure_is_not_taken(temporal: 
         assert peer.carried_out == (["stop_train", "on_global_rank", "recover"] if side is mindio else ["recover"])
 
 
+@BOTH
+async def test_a_job_that_may_shrink_is_not_told_to(temporal: WorkflowEnvironment, side: Side) -> None:
+    """Its owner allows elastic training, and its training side offers to go on with fewer ranks. No mode orders that."""
+    script = Script(repairs=("downgrade", "recover"))
+    async with training(temporal, side("elastic-training,recover-in-place"), script) as (world, peer):
+        await peer.report_fault(3)
+        assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
+        assert {order.changeStrategy for order in peer.received} <= {"", "recover"}
+
+
 @pytest.mark.parametrize("told", [{"ranks": (3,)}, {"pod_ranks": (1,)}], ids=["a device", "a node"])
 @BOTH
 async def test_hardware_starts_a_recovery_by_itself(

@@ -116,6 +116,20 @@ async def test_with_mindio_an_old_pod_that_stays_is_a_failure(temporal: Workflow
         assert "migration" not in peer.orders
 
 
+async def test_with_mindio_an_old_pod_that_is_gone_already_is_not_waited_for(temporal: WorkflowEnvironment) -> None:
+    """The old pod ends by itself while training pauses: `migration` is ordered all the same."""
+    job = a_mindio_job()
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await peer.until(lambda: "hot switch" in peer.carried_out)
+        old = world.cluster.holder(1).metadata
+        await world.cluster.ensure_deleted(job.id, old.name, old.uid, grace_seconds=0)
+        await peer.pause()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "migration"]
+
+
 async def test_our_training_side_resumes_before_the_old_pod_is_deleted(temporal: WorkflowEnvironment) -> None:
     """Ours fences by generation: the old pod is there until training steps on the backup; how long it terminates is noted."""
     job = a_job(limits=Limits(old_pod_deleted=timedelta(seconds=0.4)))

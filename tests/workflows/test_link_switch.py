@@ -196,12 +196,13 @@ async def test_a_switch_that_nobody_reports_is_undone_by_going_on(temporal: Work
         assert "no report of the switch within 900 s" in incident.ladder[0].reason
 
 
-async def test_a_training_side_that_cannot_go_on_starts_again(temporal: WorkflowEnvironment) -> None:
-    """The answer to `continue` is 406 and names no faulty rank, so that the job is restarted."""
-    async with linked(temporal, a_job(), Script(continue_codes=[406])) as (world, _):
+@pytest.mark.parametrize("code", [406, 777])
+async def test_a_training_side_that_cannot_go_on_starts_again(temporal: WorkflowEnvironment, code: int) -> None:
+    """The answer to `continue` is a failure, whatever its code, and names no faulty rank, so that the job is restarted."""
+    async with linked(temporal, a_job(), Script(continue_codes=[code])) as (world, _):
         await begun(world)
         incident = await world.restarted()
-        assert "training did not go on: 406" in incident.ladder[0].reason
+        assert f"training did not go on: {code}" in incident.ladder[0].reason
 
 
 async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -> None:

@@ -66,6 +66,7 @@ OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),  # closes connections that froze: clients notice nothing by themselves
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # counts for keep-alives too, and is a minute by default
     ("grpc.http2.max_ping_strikes", 0),  # clients ping every 3 s, some faster
     ("grpc.server_handshake_timeout_ms", 5_000),  # a socket that says nothing holds a descriptor for so long, not for a minute
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
