@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 
 from rekindle.model.cluster import Node, NodeSpec, Taint
 from rekindle.model.keys import HEALTH
+from rekindle.model.mode import Mode
 from rekindle.model.rule_file import plain
+from rekindle.model.state import JobState
 from rekindle.policy.detection.rules import WELL
 from rekindle.policy.detection.storm import LONGEST, NOT_READY, Cause, Marks, Seen, Storm, signs, storm
-from tests.support.job_views import node
+from rekindle.policy.modes import approvals, cases
+from rekindle.policy.modes.chances import chances
+from rekindle.policy.modes.mode_table import LADDER, LAST, OPERATIONS
+from tests.support.harness import a_job, node_fault
+from tests.support.job_views import NOW, node
 from tests.support.rules import shows
 from workers.watcher.cluster_index import ClusterIndex
 
@@ -110,6 +116,30 @@ def test_no_mark_no_storm(seen: Seen, before: Storm) -> None:
 def test_a_cordon_is_no_sign_of_a_storm(one: Node, expected: set[str]) -> None:
     """A drain is planned, and so is the restart of a cordoned node. A fault counts, also on a node that was cordoned for it."""
     assert signs(one, plain()) == expected
+
+
+def test_a_mode_of_the_ladder_moves_pods_or_is_known_not_to() -> None:
+    """A new mode that starts pods on nodes which the scheduler chooses has to be marked, so that a storm holds it."""
+    still = {row.mode for row in LADDER if not row.moves_pods}
+    assert still == {Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.DYING_GASP}
+    assert not any(row.moves_pods for row in OPERATIONS)
+
+
+def test_people_see_which_modes_a_storm_holds() -> None:
+    """The others would begin at once."""
+    found = chances(JobState.of(a_job()).with_(storm="30 of 100 nodes are unhealthy"))
+    assert {one.mode for one in found if one.held} == {row.mode for row in LADDER if row.moves_pods}
+    assert not any(one.held for one in chances(JobState.of(a_job())))
+
+
+def test_a_recovery_that_was_lost_half_way_is_finished_in_a_storm() -> None:
+    """Its pods may be half moved, and nothing is known of its faults. The same restart for a fault is held."""
+    state = JobState.of(a_job()).with_(
+        storm="30 of 100 nodes are unhealthy", lost_recovery="recovery/default.gpt/1-hot-switch/job"
+    )
+    lost = cases.lost_recovery(state)
+    assert approvals.hold(state, lost, LAST.mode, 2, NOW) is None
+    assert approvals.hold(state, lost.model_copy(update={"faults": (node_fault("node-1"),)}), LAST.mode, 2, NOW)
 
 
 def several(count: int, name: str = "node", accelerators: int = 8, **facts: Any) -> list[Node]:

@@ -1,5 +1,6 @@
 """Storms: modes that move pods are held until the storm is over, a person says go, or the limit ends. All others run."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -23,6 +24,7 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.policy.modes import job_phase
 from tests.fakes.peer import ScriptedPeer
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
+from workers.gateway.job_workflows import Jobs
 
 STORM = "30 of 100 nodes are unhealthy, the mark is 20%"
 SICK = (Condition(type="SubHealthy", status="True", reason="slow"),)
@@ -82,6 +84,14 @@ async def test_a_hot_switch_is_held_until_the_storm_is_over(temporal: WorkflowEn
         assert incident.verdict is Outcome.RECOVERED
         assert incident.ladder[0].reason.endswith(" s, until a storm was over")
         assert [event.reason for event in world.cluster.events].count("StormHeld") == 1
+
+
+async def test_a_gateway_that_starts_knows_a_job_that_is_held(temporal: WorkflowEnvironment) -> None:
+    """The job trains, and its client is let in without a question."""
+    async with slow(temporal, a_job()) as (world, _peer), asyncio.timeout(60):
+        while world.job.id not in await Jobs(world.client).training():  # the list is late
+            await asyncio.sleep(0)
+        assert (await world.status()).state.question
 
 
 async def test_a_restart_is_held_after_a_look_at_the_cluster(temporal: WorkflowEnvironment) -> None:

@@ -41,8 +41,13 @@ class Storms:
         """
         self._tell, self._marks, self._recovering, self._every = tell, marks, recovering, every
         self._storm, self._reason = Storm(), ""
+        self._is_listed = False
+        """True if the recoveries were listed since the last judgement."""
         self._nodes = self._unhealthy = 0
         self._recoveries: set[str] = set()
+        """Ends of the ids of the recoveries that were listed last."""
+        self._running = 0
+        """Number of the recoveries that were listed last."""
         self._met: set[str] = set()
         """Ends of the ids of recoveries that have run in the present storm."""
 
@@ -66,22 +71,30 @@ class Storms:
         while True:
             if self._marks.recoveries:
                 try:
-                    self._recoveries = await self._recovering()
+                    self._list(await self._recovering())
                 except Unavailable as error:
                     logger.info("running recoveries not listed", extra={"error": str(error)})
             if self._judge():
                 self._tell()
             await asyncio.sleep(self._every)
 
+    def _list(self, recoveries: set[str]) -> None:
+        self._running, self._recoveries = len(recoveries), {one.rpartition("/")[2] for one in recoveries}
+        self._is_listed = True
+
     def _judge(self) -> bool:
         """Returns whether a storm has begun, is over, or concerns more jobs."""
-        now, was, met = asyncio.get_running_loop().time(), bool(self._reason), self._met
-        seen = Seen(nodes=self._nodes, unhealthy=self._unhealthy, recoveries=len(self._recoveries))
+        now, was, met = asyncio.get_running_loop().time(), bool(self._reason), len(self._met)
+        seen = Seen(nodes=self._nodes, unhealthy=self._unhealthy, recoveries=self._running)
         self._storm = storm(seen, self._marks, self._storm, now)
         self._reason = self._storm.reason(now)
         if self._reason and not was:
             logger.warning("storm begun", extra={"reason": self._reason})
         elif was and not self._reason:
             logger.warning("storm ended")
-        self._met = met | {one.rpartition("/")[2] for one in self._recoveries} if self._reason else set()
-        return bool(self._reason) is not was or self._met != met
+        if not self._reason:
+            self._met = set()
+        elif self._is_listed or not was:  # not after every change of a node: there may be thousands of both
+            self._met |= self._recoveries
+        self._is_listed = False
+        return bool(self._reason) is not was or len(self._met) > met
