@@ -13,9 +13,9 @@ from rekindle.model.cluster import JobObject, Node, Pod, WatchEvent
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
 from rekindle.policy.detection.storm import Marks
-from rekindle.policy.detection.watcher_updates import Register, Sighted
+from rekindle.policy.detection.watcher_updates import Acknowledged, Register, Shown, Sighted, due, is_urgent
 from tests.fakes.scripted_cluster import ScriptedCluster
-from tests.support.harness import a_job
+from tests.support.harness import a_job, node_fault
 from tests.support.job_views import job, node, pod
 from tests.support.watching import Peer
 from workers.watcher.watcher import Watcher
@@ -98,6 +98,13 @@ async def watching(cluster: Streamed, peer: Peer, recoveries: Recoveries | None 
         await asyncio.wait([task])
 
 
+async def everything_told() -> None:
+    """Waits until nothing more is to be sent."""
+    async with asyncio.timeout(60):
+        while any(getattr(task.get_coro(), "__name__", "") == "_reconcile" for task in asyncio.all_tasks()):
+            await asyncio.sleep(0)
+
+
 def registered(peer: Peer) -> int:
     return sum(isinstance(news, Register) for news in peer.news)
 
@@ -123,6 +130,7 @@ async def test_jobs_with_faults_are_told_of_a_storm_and_of_its_end() -> None:
         cluster.lose(1)
         await peer.until(lambda: bool(last(peer, "job-1").storm))
         assert last(peer, "job-1").faults
+        await everything_told()
         cluster.bring_back(8, 9)
         await peer.until(lambda: not last(peer, "job-0").storm and not last(peer, "job-1").storm)
         assert last(peer, "job-0").faults
@@ -147,6 +155,7 @@ async def test_a_watcher_that_starts_in_a_storm_registers_jobs_with_it() -> None
     """The storm is found in the first list, before any job is told of its fault."""
     cluster, peer = Streamed(), Peer()
     cluster.lose(0, 8, 9)
+    cluster.changes = asyncio.Queue()
     async with watching(cluster, peer):
         assert last(peer, "job-0").storm
         assert not last(peer, "job-1").storm
@@ -160,6 +169,7 @@ async def test_many_recoveries_are_a_storm_for_the_jobs_that_they_recover(caplog
         await peer.until(lambda: all(last(peer, f"job-{number}").storm for number in range(3)))
         recoveries.run("job-0", "job-1")
         await recoveries.looked_at()
+        await everything_told()
         assert last(peer, "job-2").storm == "3 recoveries run at once, the mark is 2"
         recoveries.run("job-0")
         await peer.until(lambda: not any(last(peer, f"job-{number}").storm for number in range(3)))
@@ -181,3 +191,14 @@ async def test_a_temporal_that_is_away_ends_no_storm() -> None:
         assert last(peer, "job-0").storm
         recoveries.away = False
         await peer.until(lambda: not last(peer, "job-0").storm)
+
+
+def test_new_numbers_of_a_storm_are_no_news() -> None:
+    """Each node that changes would otherwise lead to an update of each job with faults."""
+    fault = Sighting(holders=("a",), faults=(node_fault("node-1"),))
+    known = Acknowledged(sighting=fault.model_copy(update={"storm": "29 of 100 nodes are unhealthy"}), reached=True)
+    told = Shown(sighting=fault.model_copy(update={"storm": "31 of 100 nodes are unhealthy"}))
+    assert due(told, known) is None
+    over = due(Shown(sighting=fault), known)
+    assert over == Sighted(sighting=fault)
+    assert is_urgent(over, known)

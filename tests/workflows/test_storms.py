@@ -239,6 +239,19 @@ async def test_what_the_owner_wants_to_be_asked_about_is_asked_first(temporal: W
         assert (await world.restarted()).verdict is Outcome.RECOVERED
 
 
+async def test_a_training_side_that_leaves_is_not_kept_waiting_twice(temporal: WorkflowEnvironment) -> None:
+    """The time of the owner's question counts, since a MindIO client would exit in the hold that follows."""
+    approvals: dict[str, Any] = {"approvals": {Mode.PROCESS_RESCHEDULING: Unanswered.APPROVE}}
+    async with training(temporal, a_mindio_job(**approvals, annotations={RECOVER_STRATEGY: "recover"})) as (world, _peer):
+        world.cluster.fail(world.cluster.holder(1).metadata.name)
+        await sees(world, STORM)
+        await world.settled(lambda status: status.state.question is not None)
+        await world.skip(timedelta(seconds=25), of=world.entity)
+        status = await world.settled(lambda status: status.state.question is None or bool(status.state.question.storm))
+        assert status.state.question is None
+        await world.settled(lambda status: status.running is Mode.PROCESS_RESCHEDULING or bool(status.state.history))
+
+
 async def test_a_job_whose_owner_wants_no_hold_is_not_held(temporal: WorkflowEnvironment) -> None:
     """The limit 0 switches holds off for a job."""
     async with training(temporal, a_job(limits=Limits(storm=timedelta(0)))) as (world, _peer):

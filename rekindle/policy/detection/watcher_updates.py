@@ -164,7 +164,8 @@ def _differs(now: Sighting, before: Sighting | None) -> bool:
 def _without_messages(sighting: Sighting) -> Sighting:
     faults = tuple(fault.model_copy(update={"message": ""}) for fault in sighting.faults)
     standbys = tuple(one.model_copy(update={"waits": one.waits[:1], "wrong": one.wrong[:1]}) for one in sighting.standbys)
-    return sighting.model_copy(update={"faults": faults, "standbys": standbys, "storm": sighting.storm[:1]})
+    storm = "storm" if sighting.storm else ""
+    return sighting.model_copy(update={"faults": faults, "standbys": standbys, "storm": storm})
 
 
 def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
