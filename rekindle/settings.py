@@ -86,6 +86,13 @@ class Settings(BaseSettings):
     """Longest time for which a job may hold a drain of its nodes on Kubernetes, such as `PT4H`. Then its pods there may be
     evicted."""
 
+    storm_nodes: int = Field(default=20, ge=0, le=100)
+    """Share of the nodes in percent. While more of them are unhealthy, and at least three, recoveries that move pods are held;
+    0: never."""
+
+    storm_recoveries: int = Field(default=50, ge=0, le=100_000)
+    """Number of recoveries. While more of them run at once, further ones that move pods are held; 0: never."""
+
     observe: bool = False
     """Make decisions and show them, but send no orders and change no pods."""
 

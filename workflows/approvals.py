@@ -25,6 +25,10 @@ class Approvals:
         self._answer: Answer | None = None
         self._granted: dict[Mode, str] = {}
         """Modes that were approved, each with who decided that."""
+        self._held: dict[Mode, str] = {}
+        """Modes that a storm has held, each with how that ended."""
+        self._goes = False
+        """True if no storm holds the modes of this incident any more: a person wants them, or one was held as long as allowed."""
 
     def take(self, answer: Answer) -> None:
         """Takes the answer of a person. The question then waits no more."""
@@ -33,11 +37,11 @@ class Approvals:
 
     def noted(self, verdict: Verdict) -> Verdict:
         """Returns the verdict of a mode with who approved the mode."""
-        words = self._granted.get(verdict.mode)
-        return verdict.with_(reason=f"{verdict.reason}; {words}") if words else verdict
+        words = (notes[verdict.mode] for notes in (self._granted, self._held) if verdict.mode in notes)
+        return verdict.with_(reason="; ".join((verdict.reason, *words)))
 
     async def verdict(self, mode: Mode, incident: int, before: Sequence[Verdict], stopped: Callable[[], str]) -> Verdict | None:
-        """Asks whether a mode may run. Returns its verdict if it may not; None: it may.
+        """Asks whether a mode may run, and holds it in a storm. Returns its verdict if it may not run; None: it may.
 
         Args:
             before: verdicts of the incident so far.
@@ -45,20 +49,26 @@ class Approvals:
         """
         known, now = self._known, workflow.now()
         asked = None if mode in self._granted else approvals.question(known.state, self._case, mode, incident, now)
-        if asked is None:
-            return None
+        if asked and (verdict := await self._ask(asked, before, stopped)):
+            return verdict
+        held = None if self._goes else approvals.hold(known.state, self._case, mode, incident, now)
+        return await self._ask(held, before, stopped) if held and held.until > workflow.now() else None
+
+    async def _ask(self, asked: Question, before: Sequence[Verdict], stopped: Callable[[], str]) -> Verdict | None:
+        known, mode = self._known, asked.mode
         known.state, self._answer = known.state.with_(question=asked), None
         self._show()
-        self._journal.soon(self._journal.record(known.state, "ApprovalAsked", self._words(asked), warning=True))
+        event = "StormHeld" if asked.storm else "ApprovalAsked"
+        self._journal.soon(self._journal.record(known.state, event, self._words(asked), warning=True))
 
         def moot() -> Verdict | None:
-            return None if before else approvals.is_moot(known.state, self._case, mode, workflow.now())
+            return None if before else approvals.is_moot(known.state, self._case, asked, workflow.now())
 
         try:
             await workflow.wait_condition(
-                lambda: bool(self._answer or stopped() or moot() or mode not in known.state.job.approvals),
-                timeout=asked.until - now,
-                timeout_summary=f"approval of the {mode}",
+                lambda: bool(self._answer or stopped() or moot() or self._is_over(asked)),
+                timeout=asked.until - workflow.now(),
+                timeout_summary=f"a storm holds the {mode}" if asked.storm else f"approval of the {mode}",
             )
         except TimeoutError:
             pass
@@ -67,19 +77,33 @@ class Approvals:
             return Verdict(mode=mode, outcome=Outcome.CANCELLED, reason=why)
         return self._ruled(asked, before, moot())
 
+    def _is_over(self, asked: Question) -> bool:
+        """Returns whether the reason of the question is over: the storm, or the owner's wish to be asked."""
+        state = self._known.state
+        return not state.storm if asked.storm else asked.mode not in state.job.approvals
+
     def _ruled(self, asked: Question, before: Sequence[Verdict], moot: Verdict | None) -> Verdict | None:
-        mode, job = asked.mode, self._known.state.job
-        if self._answer is None and (moot or mode not in job.approvals):
-            return moot  # or the owner does not want to be asked any more
+        mode = asked.mode
+        if self._answer is None and (moot or self._is_over(asked)):
+            if asked.storm:
+                self._held[mode] = f"held for {(workflow.now() - asked.since).total_seconds():.0f} s, until a storm was over"
+            return moot
         approved, words = approvals.ruling(asked, self._answer)
         self._known.last_decision = f"{mode} of incident {asked.incident}, {words}"
         if not approved:
             return approvals.denied(self._case, mode, words, before)
-        self._granted[mode] = words
+        if asked.storm or (self._answer and self._known.state.storm):
+            self._goes = True
+        (self._held if asked.storm else self._granted)[mode] = words
         return None
 
     def _words(self, asked: Question) -> str:
         job, default = self._known.state.job, "approved" if asked.unanswered is Unanswered.APPROVE else "denied"
+        if asked.storm:
+            return (
+                f"the {asked.mode} is held until the storm is over, or {asked.until:%H:%M:%S} UTC; rekindle approve {job.name} "
+                f"runs it now; storm: {asked.storm}; because of: {asked.about}"
+            )
         return (
             f"the {asked.mode} waits for approval until {asked.until:%H:%M:%S} UTC and is {default} then; "
             f"rekindle approve {job.name} --mode {spelled(asked.mode)}, or deny; because of: {asked.about}"

@@ -196,8 +196,8 @@ class IncidentRun:
 
     async def _unapproved(self, mode: Mode, verdicts: list[Verdict]) -> Verdict | None:
         """Returns the verdict of a mode that may not run, since a person denied it, or will not answer. None: it may."""
-        if self._known.state.job.approvals:
-            self._receipt_to = ""  # the receipt does not wait for an approval, so that it carries no order
+        if self._known.state.job.approvals or self._known.state.storm:
+            self._receipt_to = ""  # the receipt does not wait for a person or for a storm, so that it carries no order
         follows = self._following(verdicts, mode) if verdicts else LAST.mode
         for one in approvals.asked_before(mode, follows):
             if verdict := await self._approvals.verdict(one, self._number, verdicts, self._stopped):

@@ -149,7 +149,7 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 
     While a mode restarts all pods, holders of ranks are determined at its end.
     """
-    told = _with_problems(state.with_(standbys=sighting.standbys), sighting.problems)
+    told = _with_problems(state.with_(standbys=sighting.standbys, storm=sighting.storm), sighting.problems)
     told = with_refusing(told, refusals.refusing(sighting.faults), now)
     state = faults.seen(told, sighting, now, restarting=restarting)
     return _with_manager(state, sighting.manager, now, restarting=restarting)  # after a restart the manager is not new
@@ -331,6 +331,7 @@ def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
         problems=sighting.problems,
         standbys=sighting.standbys,
         unbelieved=sighting.unbelieved,
+        storm=state.storm,  # known by the watcher alone, which sees all nodes
     )
     return sighted(state, whole, now, restarting=False)
 

@@ -51,7 +51,9 @@ COMMANDS = {
     "rekindle.cli.recover:cancel": (
         "Cancel what was asked for on JOB (name or id). A recovery that must not stop half-way goes on to its end."
     ),
-    "rekindle.cli.decide:approve": "Approve the mode of JOB (name or id) that waits for it (annotation rekindle.io/approval).",
+    "rekindle.cli.decide:approve": (
+        "Approve the mode of JOB (name or id) that waits for it (annotation rekindle.io/approval), or that a storm holds."
+    ),
     "rekindle.cli.decide:deny": (
         "Deny the mode of JOB (name or id) that waits for approval: the next one is tried, and a slow node is left alone."
     ),

@@ -15,7 +15,7 @@ Reason = Annotated[str, Parameter(help="Why; it is part of the verdict.")]
 
 
 async def approve(job: str, *, mode: OnlyMode = "", reason: Reason = "", output: Output = Format.TEXT) -> None:
-    """Approve the mode of JOB (name or id) that waits for it (annotation rekindle.io/approval).
+    """Approve the mode of JOB (name or id) that waits for it (annotation rekindle.io/approval), or that a storm holds.
 
     Example: rekindle approve gpt
     """
@@ -24,6 +24,8 @@ async def approve(job: str, *, mode: OnlyMode = "", reason: Reason = "", output:
 
 async def deny(job: str, *, mode: OnlyMode = "", reason: Reason = "", output: Output = Format.TEXT) -> None:
     """Deny the mode of JOB (name or id) that waits for approval: the next one is tried, and a slow node is left alone.
+
+    A mode that a storm holds can be denied too.
 
     Example: rekindle deny gpt --reason "the run ends in an hour"
     """

@@ -192,7 +192,8 @@ def _show_job(status: JobStatus, output: Format) -> None:
 
 def _chance(chance: Chance) -> str:
     pods = f" of {numbered('pod rank', chance.pod_ranks)}" if chance.pod_ranks else ""
-    return f"{chance.mode}{pods}: {'; '.join(chance.against) or 'possible'}"
+    held = f"possible, held by a storm: {chance.held}" if chance.held else "possible"
+    return f"{chance.mode}{pods}: {'; '.join(chance.against) or held}"
 
 
 def _standing(one: Standing) -> list[str]:

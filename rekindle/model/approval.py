@@ -31,6 +31,8 @@ class Question(Value):
     since: datetime
     until: datetime
     unanswered: Unanswered = Unanswered.DENY
+    storm: Note = ""
+    """Reason of the storm by which the mode is held. Empty: the owner of the job wants to be asked."""
 
 
 class Answer(Asked):

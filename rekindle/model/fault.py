@@ -207,3 +207,6 @@ class Sighting(Value):
     unbelieved: tuple[str, ...] = ()
     """Rules that call nodes of the job unhealthy, and too many other nodes. Faults by these rules that are not judged yet end at
     once, without their `clear` time."""
+
+    storm: Note = ""
+    """Reason why modes that move pods are held. Empty: there is no storm, or nothing is known to be wrong with the job."""

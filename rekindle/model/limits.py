@@ -96,6 +96,10 @@ class Limits(Written):
     """Time in which a person may approve or deny a mode, if the job's owner wants to be asked. Then the owner's default holds. If
     the training side exits without an order, and stands, the time is shorter than `nextOrder`. Source: ours."""
 
+    storm: timedelta = Field(default=timedelta(minutes=10), ge=timedelta(0))
+    """Longest time for which a storm holds a mode that moves pods, unless a person approves it. 0: no mode is held. If the
+    training side exits without an order, and stands, the time is shorter than `nextOrder`. Source: ours."""
+
     replacement_scheduled: timedelta = Field(default=timedelta(seconds=270), gt=timedelta(0))
     """Process rescheduling: time from the creation of a new pod until it has a node, while training stands. When exceeded, there
     is no spare. Source: ClusterD, 30 to 270 s."""

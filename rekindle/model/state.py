@@ -165,6 +165,7 @@ class JobStateChanges(TypedDict, total=False):
     faults: tuple[Standing, ...]
     drain_again: datetime | None
     again: Again | None
+    storm: str
     tried_again: datetime | None
     question: Question | None
     given_up: GivenUp | None
@@ -235,6 +236,9 @@ class JobState(Value):
 
     again: Again | None = None
     """Earliest time of the next restart of the job. None: at once."""
+
+    storm: Note = ""
+    """Reason why modes that move pods are held. See `Sighting.storm`."""
 
     tried_again: datetime | None = None
     """Time at which a person wanted another try. Earlier restarts say nothing about it. None: nobody did."""

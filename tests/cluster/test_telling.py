@@ -148,3 +148,24 @@ async def test_a_workflow_that_was_terminated_is_missed(client: Client) -> None:
     while (missed := await jobs.lost(["lost-1", "lost-2", "never-heard-of"])) == ["never-heard-of"]:  # the list still shows it
         await asyncio.sleep(0)
     assert missed == ["lost-1", "never-heard-of"]
+
+
+async def test_recoveries_that_run_are_listed_without_operations_and_requests(client: Client) -> None:
+    """A front only passes a request on, and a stress test is no recovery. One that has ended is not listed."""
+    ids = {
+        "recovery/default.gpt/3-in-place-recovery/job-1": "InPlaceRecovery",
+        "recovery/default.gpt/4-hot-switch/job-2": "HotSwitch",
+        "recovery/default.gpt/5-stress-test/job-3": "StressTest",
+        "request/job-1/1": "HotSwitch",
+    }
+    started = [await client.start_workflow(name, id=one, task_queue="nobody") for one, name in ids.items()]
+    jobs, (expected, ended) = TemporalJobWorkflows(client), list(ids)[:2]
+    async with asyncio.timeout(60):
+        while not {expected, ended} <= await jobs.recovering():  # the list is late
+            await asyncio.sleep(0)
+        await started[1].terminate("by hand")
+        while ended in await jobs.recovering():
+            await asyncio.sleep(0)
+    assert await jobs.recovering() & set(ids) == {expected}
+    for one in (started[0], *started[2:]):
+        await one.terminate("the test is over")

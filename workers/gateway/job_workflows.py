@@ -41,7 +41,7 @@ LISTING = 3.0
 TRAINING = (
     f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
     f" AND (RekindlePhase STARTS_WITH '{job_phase.TRAINING}'"
-    f" OR RekindlePhase = '{job_phase.GIVEN_UP}' OR RekindlePhase = '{job_phase.ASKING}')"
+    f" OR RekindlePhase IN ('{job_phase.GIVEN_UP}', '{job_phase.ASKING}', '{job_phase.HELD}'))"
 )
 
 BETWEEN_MODES = 5.0

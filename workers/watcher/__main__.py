@@ -2,6 +2,7 @@
 
 import logging
 
+from rekindle.policy.detection.storm import Marks
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect, identity_of
@@ -19,8 +20,10 @@ async def main() -> None:
     client = await connect(lazy=True)
     async with Process(settings) as process, cluster_of(settings, lambda: identity_of(client)) as cluster:
         listed = None if settings.namespaces else LISTED  # jobs of other namespaces may be another watcher's
-        watcher = Watcher(cluster, TemporalJobWorkflows(client), settings.limits, listed=listed)
+        workflows = TemporalJobWorkflows(client)
+        watcher = Watcher(cluster, workflows, settings.limits, listed=listed)
         watcher.hold_drains_for(settings.drain_held)
+        watcher.hold_in_storms(Marks(nodes=settings.storm_nodes, recoveries=settings.storm_recoveries), workflows.recovering)
         answers = temporal_answers(client)
 
         async def well() -> str:

@@ -7,8 +7,9 @@ from typing import TypeVar
 from rekindle.model.cluster import JobObject, JobView, Node, Pod
 from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules, Unbelieved
-from rekindle.policy.detection.rule_breaker import Counts, Key, called, counted, doubting, unbelieved
+from rekindle.policy.detection.rule_breaker import ANY, Counts, Key, called, counted, doubting, unbelieved
 from rekindle.policy.detection.sighting import gone, matters
+from rekindle.policy.detection.storm import signs
 
 Thing = TypeVar("Thing", JobObject, Node, Pod)
 
@@ -36,6 +37,10 @@ class ClusterIndex:
         self._counts: Counts = Counter()
         self._counted: dict[str, frozenset[Key]] = {}
         """Rules that each node counts for, by node name."""
+        self._signs: dict[str, tuple[bool, frozenset[str]]] = {}
+        """Whether each unhealthy node has accelerators, and the signs by which it is unhealthy, by node name."""
+        self._signed: Counter[tuple[bool, frozenset[str]]] = Counter()
+        """Number of nodes with equal values of `_signs`."""
         self.jobs: dict[str, JobObject] = {}
         self._pods: dict[str, dict[str, Pod]] = {}
         self._nodes: dict[str, Node] = {}
@@ -90,6 +95,7 @@ class ClusterIndex:
         is_wrong = matters(node, self._rules)
         (self._wrong.add if is_wrong else self._wrong.discard)(name)
         self._count_node(name, counted(node, called(node, self._rules) if is_wrong else ()))
+        self._sign(name, node.status.accelerators > 0, signs(node, self._rules) if is_wrong else frozenset())
         return set(self._jobs_on.get(name, ()))
 
     def _remove_node(self, node: Node) -> set[str]:
@@ -98,6 +104,7 @@ class ClusterIndex:
         self._nodes.pop(name, None)
         self._wrong.discard(name)
         self._count_node(name, frozenset())
+        self._sign(name, False, frozenset())
         if name in self._jobs_on:
             self._nodes[name] = gone(name, node.metadata.resource_version)
             self._wrong.add(name)
@@ -119,6 +126,22 @@ class ClusterIndex:
         self._counts.update(now)
         if now:
             self._counted[name] = now
+
+    def _sign(self, name: str, trains: bool, now: frozenset[str]) -> None:
+        if before := self._signs.pop(name, None):
+            self._signed[before] -= 1
+            if not self._signed[before]:
+                del self._signed[before]
+        if now:
+            self._signs[name] = trains, now
+            self._signed[trains, now] += 1
+
+    def unhealthy(self) -> tuple[int, int]:
+        """Returns the number of nodes, and of those that are unhealthy by a rule that is believed or not ready. If any node has
+        accelerators, only such nodes are counted. Nodes that were deleted are not."""
+        trains = self._counts[True, ANY] > 0
+        signed = ((one, number) for (has, one), number in self._signed.items() if has is trains)
+        return self._counts[trains, ANY], sum(number for one, number in signed if one - self.rules.unbelieved)
 
     def _believe(self) -> set[str]:
         """Updates the set of believed rules. Returns the jobs with pods on nodes that a changed rule calls sick."""

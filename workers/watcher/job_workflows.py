@@ -16,11 +16,12 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle.errors import Refused, Unavailable
-from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, job_workflow
+from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, incident_of, job_workflow
 from rekindle.model.fault import Sighting
 from rekindle.model.state import JobState, Registration
 from rekindle.policy.detection.watcher_updates import News, Register, Sighted, is_calm
 from rekindle.policy.modes.job_phase import has_trained
+from rekindle.policy.modes.mode_table import LADDER
 from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread
 
 RPC_TIMEOUT = timedelta(seconds=10)
@@ -114,6 +115,21 @@ class TemporalJobWorkflows:
         except (RPCError, RuntimeError) as error:
             raise Unavailable(f"Temporal: {error}") from error
         return {workflow_id.removeprefix(prefix) for workflow_id in ids if workflow_id.startswith(prefix)}
+
+    async def recovering(self) -> set[str]:
+        """Returns the ids of the recoveries that run for a fault or a request, as the server lists them. Operations are not
+        included.
+
+        Raises:
+            Unavailable: that is not known now.
+        """
+        types = ", ".join(f"'{row.workflow}'" for row in LADDER)
+        query = f"WorkflowType IN ({types}) AND ExecutionStatus = 'Running'"
+        try:
+            ids = {run.id async for run in self._client.list_workflows(query)}
+        except (RPCError, RuntimeError) as error:
+            raise Unavailable(f"Temporal: {error}") from error
+        return {workflow_id for workflow_id in ids if incident_of(workflow_id)}  # others only pass a request on
 
     async def has_trained(self, job_id: str) -> bool | None:
         try:

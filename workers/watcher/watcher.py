@@ -6,6 +6,7 @@ anywhere, and nothing is lost while Temporal, the cluster or the watcher itself 
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
 from math import inf
@@ -14,12 +15,14 @@ from activities.clusters.port import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
-from rekindle.policy.detection.watcher_updates import Shown, shown
+from rekindle.policy.detection.storm import Marks
+from rekindle.policy.detection.watcher_updates import Shown, heeds_storms, in_storm, shown
 from workers.watcher.budgets import Budgets, Drains
 from workers.watcher.cluster_index import ClusterIndex
 from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
 from workers.watcher.rule_breaker_events import Doubts
+from workers.watcher.storms import LOOK, Storms
 
 RELIST = 3600.0
 """Seconds after which everything is listed again even if the watch did not break, as a safeguard."""
@@ -72,6 +75,7 @@ class Watcher:
         drains = Drains(self._is_drained, DRAIN_HELD)
         self._budgets = Budgets(cluster, limits, self._job, workflows.has_trained, drains) if cluster.evictions else None
         self._doubts = Doubts(cluster)
+        self._storms = Storms(self._tell_of_storm)
         self._busy: set[str] = set()
         """Jobs whose reconciler is running."""
         self._recording = asyncio.Semaphore(AT_ONCE)
@@ -90,6 +94,21 @@ class Watcher:
         if self._budgets:
             self._budgets.drain = Drains(self._is_drained, longest)
 
+    def hold_in_storms(self, marks: Marks, recovering: Callable[[], Awaitable[set[str]]], every: float = LOOK) -> None:
+        """Sets the marks above which there is a storm. Without them there is none.
+
+        Args:
+            recovering: returns the ids of the running recoveries. Raises Unavailable.
+            every: seconds between two looks at them.
+        """
+        self._storms = Storms(self._tell_of_storm, marks, recovering, every)
+
+    def _tell_of_storm(self) -> None:
+        """Tells jobs that are not well that a storm has begun or is over."""
+        for job_id, reconciler in list(self._reconcilers.items()):
+            if heeds_storms(reconciler.acknowledged) or self._storms.recovers(job_id):
+                self._changed(job_id, calm=False)
+
     def _is_drained(self, job_id: str) -> bool:
         return any(node.spec.unschedulable for node in self._index.view(job_id).nodes)
 
@@ -104,6 +123,7 @@ class Watcher:
             if self._budgets:
                 self._tasks.create_task(self._budgets.run())
             self._tasks.create_task(self._doubts.run())
+            self._tasks.create_task(self._storms.run())
             self._tasks.create_task(self._keep_reconsidering())
             self._tasks.create_task(self._end_what_is_gone())
             while True:
@@ -186,6 +206,7 @@ class Watcher:
         self._unreadable = frozenset(everything.unreadable)
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes, self._cluster.rules)
         self._doubts.look_at(self._index)
+        self._storms.look_at(self._index)
         if self._budgets:
             self._budgets.begin_anew()
         for reconciler in self._reconcilers.values():
@@ -198,6 +219,7 @@ class Watcher:
         jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)
         if isinstance(event.object, Node):
             self._doubts.look_at(self._index)
+            self._storms.look_at(self._index)
         for job_id in jobs:
             self._changed(job_id, calm=self._is_calm(event))
 
@@ -227,7 +249,8 @@ class Watcher:
 
     def _reconciler(self, job_id: str) -> Reconciler:
         def look() -> Shown:
-            return shown(self._index.view(job_id), self._limits, self._index.rules)
+            now = shown(self._index.view(job_id), self._limits, self._index.rules)
+            return in_storm(now, self._storms.reason, recovers=self._storms.recovers(job_id))
 
         def refuse(why: str) -> None:
             self._tasks.create_task(self._record_refusal(job_id, why))

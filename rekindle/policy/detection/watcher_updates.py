@@ -93,6 +93,24 @@ def shown(view: JobView, installation: Limits, rules: Rules | None = None) -> Sh
         return known.model_copy(update={"refused": str(error)})
 
 
+def in_storm(now: Shown, reason: str, *, recovers: bool) -> Shown:
+    """Returns the state with the reason of a storm. Jobs that are well do not get it: there may be thousands.
+
+    Args:
+        reason: why there is a storm; empty: there is none.
+        recovers: True if a recovery of the job has run in the storm, perhaps for a fault that the cluster does not show.
+    """
+    if not (reason and (now.sighting.faults or recovers)):
+        return now
+    return now.model_copy(update={"sighting": now.sighting.model_copy(update={"storm": reason})})
+
+
+def heeds_storms(acknowledged: Acknowledged) -> bool:
+    """Returns whether the job's workflow is told that a storm begins or is over."""
+    known = acknowledged.sighting
+    return known is not None and bool(known.faults or known.storm)
+
+
 def _remembered(job: JobObject) -> Remembered:
     """Returns the memory that an earlier workflow of the job left on its object. It is empty if it cannot be read or is another
     job's: people write annotations too, and copy objects."""
@@ -139,14 +157,15 @@ def _as_before(now: dict[str, str], before: dict[str, str], key: str) -> dict[st
 
 def _differs(now: Sighting, before: Sighting | None) -> bool:
     """Returns whether two sightings differ in more than messages. Messages are for people, and may contain a temperature or a
-    counter."""
+    counter. So may the reason of a storm."""
     return before is None or (now != before and _without_messages(now) != _without_messages(before))
 
 
 def _without_messages(sighting: Sighting) -> Sighting:
     faults = tuple(fault.model_copy(update={"message": ""}) for fault in sighting.faults)
     standbys = tuple(one.model_copy(update={"waits": one.waits[:1], "wrong": one.wrong[:1]}) for one in sighting.standbys)
-    return sighting.model_copy(update={"faults": faults, "standbys": standbys})
+    storm = "storm" if sighting.storm else ""
+    return sighting.model_copy(update={"faults": faults, "standbys": standbys, "storm": storm})
 
 
 def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
@@ -156,7 +175,7 @@ def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
         return True
     now = news.sighting
     grown = all(old in ("", new) for old, new in zip(before.holders, now.holders, strict=True))
-    same = (now.faults, now.problems) == (before.faults, before.problems)
+    same = (now.faults, now.problems, bool(now.storm)) == (before.faults, before.problems, bool(before.storm))
     return not (grown and same and before.manager in ("", now.manager))
 
 

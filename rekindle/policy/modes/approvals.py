@@ -25,17 +25,55 @@ def question(state: JobState, case: Case, mode: Mode, incident: int, now: dateti
     """Returns the question to ask before this mode. None: the mode needs no approval. A requested mode needs none."""
     if mode not in state.job.approvals or _is_requested(case, mode):
         return None
-    limit, limits = state.job.limits.approval, state.job.limits
-    if row_of(mode).about is not About.POD and not side_of(state.job).waits_for_orders:
-        limit = min(limit, limits.next_order - DELIVERED)
     return Question(
         mode=mode,
         incident=incident,
         about=note(case.summary),
         since=now,
-        until=now + limit,
+        until=now + _longest(state, mode, state.job.limits.approval),
         unanswered=state.job.approvals[mode],
     )
+
+
+def hold(state: JobState, case: Case, mode: Mode, incident: int, since: datetime) -> Question | None:
+    """Returns the question that holds a mode in a storm, and after whose limit the mode runs. None: the mode is not held.
+
+    What a person requested or wanted again is not held. Neither is the restart after a recovery that was lost half-way.
+
+    Args:
+        since: time since which the mode has been waiting, perhaps for the answer to another question.
+    """
+    longest = _longest(state, mode, state.job.limits.storm)
+    if not (state.storm and row_of(mode).moves_pods and longest) or _is_wanted(state, case, mode):
+        return None
+    return Question(
+        mode=mode,
+        incident=incident,
+        about=note(case.summary),
+        since=since,
+        until=since + longest,
+        unanswered=Unanswered.APPROVE,
+        storm=state.storm,
+    )
+
+
+def _is_wanted(state: JobState, case: Case, mode: Mode) -> bool:
+    """Returns whether a mode runs in a storm too: a person wants it, or another try of the ladder, or a recovery is half done."""
+    if case.request:
+        return _is_requested(case, mode) or case.request.request.mode is LAST.mode
+    if not case.faults:
+        return True  # the job's workflow was lost in a recovery
+    again = state.tried_again
+    if again is None or any(incident.started_at >= again for incident in state.history):
+        return False
+    return all(fault.accepted_at and fault.accepted_at <= again for fault in case.faults)
+
+
+def _longest(state: JobState, mode: Mode, limit: timedelta) -> timedelta:
+    """Returns the time for which a question may wait. A training side that stands may exit if no order comes."""
+    if row_of(mode).about is About.POD or side_of(state.job).waits_for_orders:
+        return limit
+    return min(limit, state.job.limits.next_order - DELIVERED)
 
 
 def _is_requested(case: Case, mode: Mode) -> bool:
@@ -50,20 +88,21 @@ def asked_before(mode: Mode, follows: Mode | None) -> tuple[Mode, ...]:
     return (mode, follows) if mode is Mode.DYING_GASP and follows else (mode,)
 
 
-def is_moot(state: JobState, case: Case, mode: Mode, now: datetime) -> Verdict | None:
+def is_moot(state: JobState, case: Case, asked: Question, now: datetime) -> Verdict | None:
     """Returns the verdict of a mode whose question no longer matters. None: it does.
 
     The mode is the first one of its incident, so that training was not touched.
     """
+    mode, meanwhile = asked.mode, "while a storm held it" if asked.storm else "before it was approved"
     if row_of(mode).about is About.POD:
         if is_broken(state, now):
-            words = "a real fault came before it was approved"
+            words = f"a real fault came {meanwhile}"
             return Verdict(mode=mode, outcome=Outcome.CANCELLED, training=Training.FAULTED, reason=words)
         seen = [one.fault for one in state.faults if one.well_since is None]
         stands = any(fault.is_part_of(one) for fault in case.faults for one in seen)
     else:
         stands = is_broken(state, now)
-    return None if stands else Verdict(mode=mode, outcome=Outcome.CANCELLED, reason="the fault was over before it was approved")
+    return None if stands else Verdict(mode=mode, outcome=Outcome.CANCELLED, reason=f"the fault was over {meanwhile}")
 
 
 def denied(case: Case, mode: Mode, why: str, before: Sequence[Verdict]) -> Verdict:
@@ -88,6 +127,8 @@ def ruling(question: Question, answer: Answer | None) -> tuple[bool, str]:
     Args:
         answer: None: nobody answered in time.
     """
+    if answer is None and question.storm:
+        return True, f"held by a storm for {question.until - question.since}"
     if answer is None:
         approved, by = question.unanswered is Unanswered.APPROVE, f"nobody within {question.until - question.since}"
         words = f"{'approved' if approved else 'denied'} by default, answered by {by}"
@@ -99,7 +140,13 @@ def ruling(question: Question, answer: Answer | None) -> tuple[bool, str]:
 def to_decide(state: JobState) -> list[str]:
     """Returns what a person is asked to decide, a line each, with the command for it."""
     lines, name = [], state.job.name
-    if waits := state.question:
+    if (waits := state.question) and waits.storm:
+        until = f"{waits.until:%Y-%m-%d %H:%M:%S} UTC"
+        lines.append(
+            f"the {waits.mode} is held until the storm is over, or {until}: `rekindle approve {name}` runs it now, "
+            f"`deny` leaves it out (storm: {waits.storm}; {waits.about})"
+        )
+    elif waits:
         default = "approved" if waits.unanswered is Unanswered.APPROVE else "denied"
         until = f"{waits.until:%Y-%m-%d %H:%M:%S} UTC"
         lines.append(

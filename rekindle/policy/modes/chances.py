@@ -17,13 +17,20 @@ class Chance(Value):
     against: tuple[str, ...] = ()
     """Reasons why the mode would not be tried. Empty: it would be tried for a fault that it serves."""
 
+    held: str = ""
+    """Reason of a storm by which the mode is held. Empty: it would begin at once."""
+
 
 def chances(state: JobState) -> tuple[Chance, ...]:
     """Returns the chances of all modes, in the order in which they are tried.
 
     Without a known fault, they are those for a fault that is still to come.
     """
-    return tuple(chance for row in LADDER for chance in _of(row, state))
+    return tuple(_held(row, state, chance) for row in LADDER for chance in _of(row, state))
+
+
+def _held(row: ModeRow, state: JobState, chance: Chance) -> Chance:
+    return chance.model_copy(update={"held": state.storm}) if row.moves_pods and state.storm else chance
 
 
 def _of(row: ModeRow, state: JobState) -> list[Chance]:

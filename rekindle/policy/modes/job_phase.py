@@ -1,5 +1,6 @@
 """Phases of a job, in a few words, for lists and pages."""
 
+from rekindle.model.approval import Question
 from rekindle.model.fault import HOLDERS
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
@@ -24,6 +25,9 @@ GIVEN_UP = "given up"
 ASKING = "waits for approval"
 """Phase of a job of which a mode may run only if a person approves it."""
 
+HELD = "held by a storm"
+"""Phase of a job of which a mode waits until the storm is over."""
+
 
 def phase(state: JobState, running: Mode | None) -> str:
     """Returns the phase of a job. It trains if it has completed a step. If its training side reports no steps, it trains if it
@@ -33,13 +37,17 @@ def phase(state: JobState, running: Mode | None) -> str:
     if running:
         return RECOVERING
     if state.question or state.given_up:
-        return ASKING if state.question else GIVEN_UP
+        return _asking(state.question) if state.question else GIVEN_UP
     if _has_no_pods(state):
         return STOPPED
     silent = not side_of(state.job).reports_its_steps
     if state.progress is None and not (silent and state.attachment):
         return STARTING
     return TRAINING if state.attachment else f"{TRAINING}, not attached"
+
+
+def _asking(question: Question) -> str:
+    return HELD if question.storm else ASKING
 
 
 def has_trained(words: str) -> bool | None:

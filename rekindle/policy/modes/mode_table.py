@@ -58,6 +58,9 @@ class ModeRow:
     hands_over: bool = False
     """True if pods take over ranks from other pods. If the mode is cut off, only a restart finds out which pods to keep."""
 
+    moves_pods: bool = False
+    """True if pods are started on nodes that the scheduler chooses. In a storm the mode is held."""
+
     def __post_init__(self) -> None:
         if unknown := [name for name in self.limits or () if name not in Limits.model_fields]:
             raise ValueError(f"limits of mode {self.mode}: {', '.join(unknown)} is no limit of `rekindle.model.limits.Limits`")
@@ -100,6 +103,7 @@ LADDER: tuple[ModeRow, ...] = (
             "old_pod_deleted",
         ),
         hands_over=True,
+        moves_pods=True,
     ),
     ModeRow(  # repeats the step; no process ends
         mode=Mode.ONLINE_RETRY,
@@ -136,6 +140,7 @@ LADDER: tuple[ModeRow, ...] = (
             *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
         hands_over=True,
+        moves_pods=True,
     ),
     ModeRow(  # saves the step at which training stands, for the restart that follows
         mode=Mode.DYING_GASP,
@@ -156,6 +161,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=REAL,
         reasons_against=eligibility.job_rescheduling,
         limits=None,  # all steps have limits, except for the wait for a cluster that does not answer; no mode would follow
+        moves_pods=True,
     ),
 )
 

@@ -38,6 +38,7 @@ from rekindle.model.activities.recreation import Held, Recreation, RecreationReq
 from rekindle.model.activities.requests import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.activities.standbys import StandbysNow, StandbysRequest
 from rekindle.model.activities.targets import FindingsRequest, Found, LinkTargets, ResolveLinksRequest, TargetsRequest
+from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
 from rekindle.model.dialogue import FaultRank, Heard, Order, Receipt, Report, ReportKind
@@ -99,6 +100,7 @@ from rekindle.policy.detection.sighting import sight
 from rekindle.policy.modes import cases
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.eligibility import MOST_REPLACED
+from rekindle.policy.modes.mode_table import LAST
 from rekindle.policy.modes.requests import MOST_OPS
 from rekindle.policy.operations import device_checks
 from rekindle.policy.operations.switch_upgrade import TOLD
@@ -125,6 +127,9 @@ MOST_MOVES = MOST_JOBS + MOST_LEFT
 
 
 FAILED_PODS = 1_250
+
+
+STORM = "s" * LONGEST_NOTE
 
 
 NAME = "a-training-job-with-a-name-of-the-usual-length-of-large-ones"
@@ -366,7 +371,8 @@ def worn(job: Job, sighting: Sighting) -> JobState:
         assert case
         found = job_reducers.concluded(job_reducers.begun(found, case), case, incident_of(number, case, found.policy))
         found = job_reducers.answered(found, "r" * 36, answer)
-    found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),))
+    question = Question(mode=LAST.mode, incident=1, about=NOTE, since=NOW, until=NOW, storm=STORM)
+    found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),), question=question)
     case = cases.next_case(found.with_(problems=()), NOW)
     assert case
     return job_reducers.judged(found, case, f"given_up: {TEXT}")
@@ -423,7 +429,7 @@ async def examples(job: Job) -> list[Any]:
     everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
     avoided = avoided_nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
     restart = Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
-    sighting = sight(worst_view(job))
+    sighting = sight(worst_view(job)).model_copy(update={"storm": STORM})
     request = ModeRequest(mode=Mode.LINK_SWITCH, pod_rank=1, links=LINKS, stress=STRESS, requested_by=TEXT, front=TEXT)
     moves = (Move(at=NOW, what=TEXT * 9, outcome=Outcome.RECOVERED, reason=TEXT * 9),) * KEPT_MOVES
     maintenance = Maintenance(job_id=job.id, job=TEXT, on_backup=PLACED, moves=moves)
