@@ -22,7 +22,7 @@ from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
 from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import cases, recovery_opening, succession
+from rekindle.policy.modes import cases, recovery_opening, retries, succession
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
@@ -186,7 +186,8 @@ class IncidentRun:
         self._was_terminated = False
         state = self._known.state
         requested = self.case.request is not None
-        if mode is LAST.mode and (why := cases.no_restart(state, workflow.now(), requested=requested)):
+        is_last = mode is LAST.mode
+        if mode in retries.RESTARTS and (why := cases.no_restart(state, workflow.now(), requested=requested, whole=is_last)):
             return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=why)
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()

@@ -118,6 +118,13 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
             )
             for times in ("101", "-1", "many", "")
         ),
+        *(
+            (
+                written(metadata={"name": "gpt", "labels": {"pod-rescheduling": said}}),
+                [f"metadata.labels.pod-rescheduling: '{said}' is not accepted (accepted: on, off)"],
+            )
+            for said in ("yes", "On", "")
+        ),
         (written(kind="Job"), ["kind", "TrainingJob"]),
         (written(status={}), ["status: unknown field", "apiVersion, kind, metadata, spec"]),
         ("- a\n", ["not a mapping"]),
