@@ -1,0 +1,127 @@
+"""Restart of the processes of pods that are left, in their pods, together with pods that replace lost ones."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.training.dialogue import all_lost, opened, status
+from tests.training.gateway_service import GatewayPeer
+from tests.training.job import STEPS, Job
+from tests.training.test_dead_managers import replaced_manager
+from tests.training.test_last_checkpoint import saved_step
+
+
+async def lost(job: Job, gateway: GatewayPeer) -> None:
+    """Starts a job and loses pod rank 1. The recovery is opened."""
+    job.slow_down()
+    await job.start()
+    await job.reached(3)
+    await job.lose("worker-1")
+    await all_lost(gateway, 2, 3)
+    await opened(gateway, 2, 3)
+
+
+def pids(job: Job, rank: int) -> list[int]:
+    """Returns the processes that executed steps of this rank, in their order."""
+    return list(dict.fromkeys(line["pid"] for line in job.steps(rank)))
+
+
+async def test_processes_that_are_left_start_again_in_their_pod_from_the_last_checkpoint(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """The pod keeps its launcher. Its processes are other ones, in a further generation with the new pod, and no step is lost."""
+    await lost(job, gateway)
+    await gateway.dump()
+    saved = saved_step((await status(gateway))[2])
+    await gateway.again(1)
+    await job.backup(1)
+    said = f"all other processes have started again in their pods, and training goes on after step {saved}"
+    assert await status(gateway, 2) == ("exit", 0, said)
+    first = await gateway.report("ReportProgress", 2)
+    assert (first.step, first.steps_lost) == (saved + 1, 0)
+    assert first.incarnation != gateway.all("ReportProgress")[0].incarnation
+    assert await job.codes() == {0, -signal.SIGKILL}
+    assert job.final() == reference
+    assert [len(pids(job, rank)) for rank in range(4)] == [2, 2, 2, 2]
+    assert len({line["pod_uid"] for line in job.steps(0)}) == 1
+    assert job.executed_once(0, 1)
+
+
+async def test_without_a_saved_state_training_begins_again_and_says_what_is_lost(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """There is no checkpoint: all steps are executed again, with the same result."""
+    await lost(job, gateway)
+    done = job.steps(0)[-1]["step"]
+    await gateway.again(1)
+    await job.backup(1)
+    assert (await status(gateway))[:2] == ("exit", 0)
+    first = await gateway.report("ReportProgress", 2)
+    assert (first.step, first.steps_lost) == (1, done)
+    assert await job.codes() == {0, -signal.SIGKILL}
+    assert job.final() == reference
+
+
+async def test_a_process_that_does_not_react_is_killed_and_started_again(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """A rank is stopped in a pod that stays. The order does not wait for an answer of it."""
+    job.flags = ["--grace-seconds", "1"]
+    await lost(job, gateway)
+    os.kill(job.children("worker-0")[1], signal.SIGSTOP)
+    await gateway.again(1, uuid="attempt-2")
+    await job.backup(1)
+    assert (await status(gateway))[:2] == ("exit", 0)
+    assert await job.codes() == {0, -signal.SIGKILL}
+    assert job.final() == reference
+
+
+async def test_a_manager_that_follows_another_one_goes_on_with_the_order(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """The launcher says for which attempt it has started its processes again. It does so once."""
+    await lost(job, gateway)
+    await gateway.again(1)
+    await job.printed("pod restart ordered")
+    subscriptions = gateway.subscriptions
+    await replaced_manager(job)
+    await gateway.until(lambda: gateway.subscriptions > subscriptions)
+    await gateway.stop_train()
+    await gateway.announce(2, 3)
+    await gateway.again(1)
+    await job.backup(1)
+    await gateway.until(lambda: any(report.status.code == 0 for report in gateway.all("ReportRecoverStatus")))
+    assert await job.codes() <= {0, -signal.SIGKILL}
+    assert job.final() == reference
+    assert [len(pids(job, rank)) for rank in (0, 1)] == [2, 2]
+
+
+async def test_a_process_that_fails_before_it_trains_is_reported(job: Job, gateway: GatewayPeer) -> None:
+    """The control plane restarts the whole job then. The report names the rank."""
+    await lost(job, gateway)
+    Path(job.folder, "checkpoints").write_text("no folder")
+    await gateway.again(1)
+    await job.backup(1)
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("exit", 406), info
+    await job.end()
+
+
+async def test_a_pod_that_is_lost_meanwhile_is_reported(job: Job, gateway: GatewayPeer) -> None:
+    """Its launcher is awaited for some seconds only, since it reconnects at once."""
+    await lost(job, gateway)
+    await job.lose("worker-0")
+    await gateway.again(1)
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("exit", 406)
+    assert info == "the pod of rank 0 is gone"
+    await job.end()
+
+
+async def test_an_order_without_pods_still_ends_all_processes(job: Job, gateway: GatewayPeer) -> None:
+    """All ranks leave, and their pods end with the exit code for that."""
+    await lost(job, gateway)
+    await gateway.order("changeStrategy", "change_strategy", strategy="exit", uuid="attempt-2")
+    assert await job.started["worker-0"].code() == 2
+    assert len(job.steps(0)) < STEPS
+    await job.end()
