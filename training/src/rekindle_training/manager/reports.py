@@ -110,10 +110,11 @@ class Reports:
     def begin_again(self, step: int, steps_lost: int, world_size: int) -> None:
         """Reports the first step of a further life: all processes are other ones than before."""
         self._incarnation = uuid.uuid4().hex
-        self.progressed = asyncio.get_running_loop().create_future()
-        self.progress_accepted.clear()
+        if self.progressed.done():  # otherwise nothing was reported by this manager, and the report is awaited
+            self.progressed = asyncio.get_running_loop().create_future()
+            self.progress_accepted.clear()
+            self.begun_again.set()
         self.progress(step, steps_lost, world_size)
-        self.begun_again.set()
 
     def progress(self, step: int, steps_lost: int, world_size: int) -> None:
         """Reports that training advances. Sent once in a life of the ranks."""
