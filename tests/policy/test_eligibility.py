@@ -1,6 +1,7 @@
 """Reasons against the modes that recover processes, as far as no recovery has to run to show them."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -148,10 +149,10 @@ def test_processes_that_end_again_and_again_are_not_recovered_for_ever() -> None
     ],
 )
 def test_pods_are_replaced_one_by_one_where_the_owner_asks_for_it_and_some_are_left(
-    changes: dict[str, object], ranks: tuple[int, ...], reason: str
+    changes: dict[str, Any], ranks: tuple[int, ...], reason: str
 ) -> None:
     """No strategy of the annotation is needed."""
-    labels: dict[str, object] = {"labels": {"pod-rescheduling": "on", "process-recover-enable": "on"}}
+    labels: dict[str, Any] = {"labels": {"pod-rescheduling": "on", "process-recover-enable": "on"}}
     job = mindio(allows="exit", kind="Job", **{"training_side": TrainingSide.REKINDLE, **labels, **changes})
     here = Attachment(queue="gateway/1", session="s", since=NOW)
     state = faulty_job(job, *ranks).with_(attachment=here, progress=Progress(incarnation="life-1", step=1))
