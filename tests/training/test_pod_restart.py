@@ -16,6 +16,7 @@ from rekindle_wire.training_pb2 import PodState, ProcessState
 from tests.training.dialogue import all_lost, opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import STEPS, WORLD, Job
+from tests.training.standalone import last_words
 from tests.training.test_dead_managers import replaced_manager
 from tests.training.test_last_checkpoint import saved_step
 
@@ -54,6 +55,23 @@ async def test_processes_that_are_left_start_again_in_their_pod_from_the_last_ch
     assert [len(pids(job, rank)) for rank in range(4)] == [2, 2, 2, 2]
     assert len({line["pod_uid"] for line in job.steps(0)}) == 1
     assert job.executed_once(0, 1)
+    faulty = {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks}
+    assert faulty == {"2", "3"}, "the end of a process that starts again is no fault"
+
+
+async def test_what_only_one_rank_has_is_restored_too(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
+    """Random numbers, data positions and averages are those of an undisturbed run, on ranks that began again and on new ones."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
+    await recovered.start()
+    await all_lost(gateway, 2)
+    await opened(gateway, 2, 3)
+    await gateway.dump()
+    assert (await status(gateway))[:2] == ("dump", 0)
+    await gateway.again(1)
+    await recovered.backup(1)
+    assert (await status(gateway, 2))[:2] == ("exit", 0)
+    assert [await recovered.started[pod].code() for pod in ("worker-0", "backup-1")] == [0, 0]
+    assert {*last_words(recovered.outputs())} == {*undisturbed}
 
 
 async def test_without_a_saved_state_training_begins_again_and_says_what_is_lost(
