@@ -14,7 +14,7 @@ from rekindle.model.job import Job
 from rekindle.model.keys import FAULT_RETRY_TIMES, POD_RESCHEDULING, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.verdict import Verdict
+from rekindle.model.verdict import Training, Verdict
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, node_fault, pod_fault, training
@@ -150,6 +150,7 @@ async def test_without_a_spare_the_job_is_restarted(temporal: WorkflowEnvironmen
         incident = await world.restarted()
         assert ladder(incident) == [SAVE, FAILS, RESTART]
         assert "no spare" in incident.ladder[1].reason
+        assert incident.ladder[1].training is Training.LOST, "no cheaper mode follows"
         assert "exit" not in peer.orders
 
 
