@@ -108,6 +108,7 @@ class Workflows:
     IN_PLACE = "InPlaceRecovery"
     PROCESS_RESCHEDULING = "ProcessRescheduling"
     DYING_GASP = "DyingGasp"
+    POD_RESCHEDULING = "PodRescheduling"
     JOB_RESCHEDULING = "JobRescheduling"
     LINK_SWITCH = "LinkSwitch"
     STRESS_TEST = "StressTest"

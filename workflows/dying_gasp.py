@@ -1,6 +1,8 @@
-"""Has the ranks that are left save the step at which training stands, before the whole job is restarted.
+"""Has the ranks that are left save the step at which training stands, before ranks begin again.
 
-It recovers nothing: the restart follows, and loses no step. Child of `TrainingJob`, or a front of a client.
+It recovers nothing: pod rescheduling or job rescheduling follows, and loses no step.
+
+Child of `TrainingJob`, or a front of a client.
 """
 
 from datetime import timedelta
@@ -11,7 +13,7 @@ from rekindle.ids import Workflows
 from rekindle.model.dialogue import Strategy
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.verdict import Training, Verdict
+from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks
 from workflows.mode import NOTHING, Ends
@@ -32,7 +34,7 @@ class DyingGasp(ProcessLevel):
         return await self.conclude(request, self._procedure)
 
     async def _procedure(self) -> str:
-        """Raises Ends in any case: training stands, saved or not, and the restart of the job follows."""
+        """Raises Ends in any case: training stands, saved or not, and other processes begin again."""
         await self.open(Strategy.DUMP)
         job, situation = self.context.job, self.situation
         async with self.phase("ranks save their state"):
@@ -40,7 +42,7 @@ class DyingGasp(ProcessLevel):
             order = orders.change_strategy(job.id, situation.attempt, Strategy.DUMP, situation.announced, pods)
             report = await self.carry_out(order, job.limits.dump)
         saved = f"no state is saved: {answer(report)}" if report.code else report.info
-        raise Ends(Outcome.ESCALATE, saved, training=Training.LOST)
+        raise Ends(Outcome.ESCALATE, saved)
 
     def is_answered(self) -> bool:
         """Returns whether the order was answered, or can no longer be because the last pod was lost meanwhile."""

@@ -22,7 +22,7 @@ from rekindle.model.node_record import Blame
 from rekindle.model.situation import Own, Situation
 from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import approvals, cases, ladder, loops, recovery_opening, succession
+from rekindle.policy.modes import approvals, cases, ladder, loops, recovery_opening, retries, succession
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
@@ -198,7 +198,7 @@ class IncidentRun:
         """Returns the verdict of a mode that may not run, since a person denied it, or will not answer. None: it may."""
         if self._known.state.job.approvals or self._known.state.storm:
             self._receipt_to = ""  # the receipt does not wait for a person or for a storm, so that it carries no order
-        follows = self._following(verdicts, mode) if verdicts else LAST.mode
+        follows = self._following(verdicts, mode) if verdicts else next(iter(self.case.plan.modes[1:]), None)
         for one in approvals.asked_before(mode, follows):
             if verdict := await self._approvals.verdict(one, self._number, verdicts, self._stopped):
                 self._denied = (*self._denied, one)
@@ -213,7 +213,8 @@ class IncidentRun:
         self._was_terminated = False
         state = self._known.state
         requested = self.case.request is not None
-        if mode is LAST.mode and (why := cases.no_restart(state, workflow.now(), requested=requested)):
+        is_last = mode is LAST.mode
+        if mode in retries.RESTARTS and (why := cases.no_restart(state, workflow.now(), requested=requested, whole=is_last)):
             return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=why)
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()

@@ -437,6 +437,8 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
     begun = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at and not _made_no_pods(verdict)]
     last = incident.ladder[-1]
+    if last.mode in retries.RESTARTS and last.switched:
+        begun = [*begun, incident.started_at]  # as many of them need a person as restarts of the whole job
     is_repair = last.went_on_at and row_of(last.mode).about is About.RANKS and not is_behind_an_operation(incident.ladder)
     repairs = [incident.started_at] if is_repair else []
     is_wait = drain_verdicts.waits(state.job, case, incident.ladder[-1])

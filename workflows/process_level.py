@@ -72,7 +72,7 @@ class ProcessLevel(NonInterruptible):
 
     async def _ask_for(self, strategy: Strategy) -> None:
         situation = await open_recovery(self, self.situation)
-        if strategy not in situation.offers:
+        if strategy not in (*situation.offers, Strategy.EXIT):  # which is always possible
             offered = ", ".join(situation.offers) or "nothing but to leave"
             raise Ends(Outcome.ESCALATE, f"the training side does not offer {strategy}, it offers {offered}")
 

@@ -14,25 +14,22 @@ from temporalio.exceptions import ActivityError
 from rekindle.model.activities.recreation import Held
 from rekindle.model.bounds import few, numbered
 from rekindle.model.dialogue import Report, Strategy
-from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.situation import Switched
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks, recovery_opening
-from rekindle.policy.modes.eligibility import MOST_REPLACED, too_many
 from rekindle.policy.modes.mode_table import RESCHEDULING_TRIES
 from rekindle.policy.placement import avoided_nodes
 from workflows import steps
 from workflows.mode import CAUGHT, seconds
+from workflows.new_pods import NOBODY, NewPods
 from workflows.opening import holders_now
-from workflows.process_level import ProcessLevel, answer
-
-NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
+from workflows.process_level import answer
 
 SEEN = timedelta(seconds=5)
 """Time between the training side's report that its new ranks train and the sighting of their pods by us."""
 
 
-class RecreatedPods(ProcessLevel):
+class RecreatedPods(NewPods):
     """Part of process rescheduling in which other components replace the pods."""
 
     replacing: "asyncio.Task[None] | None" = None
@@ -57,13 +54,6 @@ class RecreatedPods(ProcessLevel):
             raise self.fails(f"the new pods could not take over: {answer(report)}", report.code)
         where = few([f"{one.pod_rank} on {one.after.node}" for one in self.anew])
         return f"pod ranks recovered in other pods: {where}; {report.info}"
-
-    def pods_to_replace(self) -> tuple[int, ...]:
-        """Returns the pod ranks of the announced faults; raises Ends if they are too many by now."""
-        pods = faulty_ranks.pods_of(self.context.job, self.situation.announced)
-        if len(pods) > MOST_REPLACED:
-            raise self.fails(too_many(len(pods)))
-        return pods
 
     async def _found_late(self) -> tuple[int, ...]:
         """Returns the pods that leave only by this order, as their faults were found after the announcement."""

@@ -65,6 +65,7 @@ class ProcessMode(StrEnum):
     IN_PLACE = "in-place"
     PROCESS_RESCHEDULING = "process-rescheduling"
     DYING_GASP = "dying-gasp"
+    POD_RESCHEDULING = "pod-rescheduling"
 
 
 async def recover(

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from rekindle.model.approval import Unanswered
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
-from rekindle.model.keys import FAULT_RETRY_TIMES
+from rekindle.model.keys import FAULT_RETRY_TIMES, POD_RESCHEDULING
 from rekindle.model.layout import Layout
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode
@@ -162,6 +162,11 @@ class Job(Value):
         """Number of restarts of the job for which no cause is known (label `fault-retry-times`). None: the owner sets none."""
         said = self.labels.get(FAULT_RETRY_TIMES)
         return None if said is None else retry_times(said)
+
+    @property
+    def pod_rescheduling(self) -> bool:
+        """True if only the faulty pods are to be replaced where no cheaper mode helps (label `pod-rescheduling`)."""
+        return self.labels.get(POD_RESCHEDULING) == "on"
 
     @property
     def no_restart(self) -> str:

@@ -5,6 +5,9 @@ SUB_HEALTHY_STRATEGY = "subHealthyStrategy"
 RECOVER_STRATEGY = "recover-strategy"
 """Annotation of a job: the strategies that its owner allows, separated by commas."""
 PROCESS_RECOVER_ENABLE = "process-recover-enable"
+POD_RESCHEDULING = "pod-rescheduling"
+"""Label of a job, `on` or `off`: if no cheaper mode helps, only faulty pods are replaced. The processes of all other pods
+start again in their pods."""
 FAULT_RETRY_TIMES = "fault-retry-times"
 """Label of a job: number of restarts, 0 to 100, after a pod or process failed although no fault of a node or device is known.
 Without it only their frequency is limited. Without it the Ascend Operator fails an AscendJob for good with the first failed
@@ -99,7 +102,7 @@ in time, `deny` (the default) or `approve`: `process-rescheduling, job-reschedul
 GIVEN_UP = "rekindle.io/given-up"
 """Annotation of a job, for display: reason why nothing more is done, until `rekindle retry` or until the job trains."""
 
-LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
+LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, POD_RESCHEDULING, FRAMEWORK, MANAGED)
 ANNOTATIONS = (
     RECOVER_STRATEGY,
     CAPABILITIES,

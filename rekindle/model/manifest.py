@@ -44,6 +44,7 @@ from rekindle.model.keys import (
     LIMITS,
     MANAGER_LOST,
     NO_SPARE,
+    POD_RESCHEDULING,
     PROCESS_RECOVER_ENABLE,
     RANKS_PER_POD,
     RECOVER_STRATEGY,
@@ -57,7 +58,7 @@ from rekindle.model.problems import INSIDE, MOST_GUESSED, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
 from rekindle.model.training_side import TrainingSide
 
-KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
+KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, POD_RESCHEDULING, FRAMEWORK, FAULT_RETRY_TIMES)
 KEPT_ANNOTATIONS = (APPROVAL, CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, NO_SPARE, RECOVER_STRATEGY)
 """Labels and annotations of a job object that recoveries read. All others are dropped: they may be large."""
 
@@ -69,6 +70,8 @@ SPELLED = {
 }
 """Annotations of other kinds of jobs, and the field of a `TrainingJob` for the same setting. They are rejected there, since they
 would have no effect."""
+
+ON_OFF = ("on", "off")
 
 QUOTED = 80
 """Maximum number of bytes of a wrong value in an error message."""
@@ -99,6 +102,7 @@ class Metadata(Written):
         _framework(labels, "", wrong)
         _sub_health(labels, "", wrong)
         _retries(labels, "", wrong)
+        _pod_rescheduling(labels, "", wrong)
         return _unless(wrong, labels)
 
     @field_validator("annotations")
@@ -306,6 +310,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     framework = _framework(labels, "metadata.labels.", wrong)
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
     _retries(labels, "metadata.labels.", wrong)
+    _pod_rescheduling(labels, "metadata.labels.", wrong)
     capabilities = _capabilities(annotations, "metadata.annotations.", wrong)
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     drain = _drain(annotations, "metadata.annotations.", wrong)
@@ -378,6 +383,12 @@ def _retries(labels: dict[str, str], prefix: str, wrong: list[str]) -> None:
     said = labels.get(FAULT_RETRY_TIMES)
     if said is not None and retry_times(said) is None:
         wrong.append(f"{prefix}{FAULT_RETRY_TIMES}: {cut(said, QUOTED)!r} is not accepted (accepted: 0 to {MOST_RETRY_TIMES})")
+
+
+def _pod_rescheduling(labels: dict[str, str], prefix: str, wrong: list[str]) -> None:
+    said = labels.get(POD_RESCHEDULING, "off")
+    if said not in ON_OFF:
+        wrong.append(f"{prefix}{POD_RESCHEDULING}: {cut(said, QUOTED)!r} is not accepted (accepted: {', '.join(ON_OFF)})")
 
 
 def _capabilities(annotations: dict[str, str], prefix: str, wrong: list[str]) -> set[Capability]:

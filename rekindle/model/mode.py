@@ -11,6 +11,7 @@ class Mode(StrEnum):
     IN_PLACE = "in-place recovery"
     PROCESS_RESCHEDULING = "process rescheduling"
     DYING_GASP = "dying gasp"
+    POD_RESCHEDULING = "pod rescheduling"
     JOB_RESCHEDULING = "job rescheduling"
     LINK_SWITCH = "link switch"
     STRESS_TEST = "stress test"

@@ -139,6 +139,13 @@ def test_modes_that_need_approval_are_read_with_what_happens_without_an_answer()
                 ("in-place:maybe", "rekindle.io/approval, in-place: 'maybe' is not accepted (accepted: deny, approve)"),
             )
         ),
+        *(
+            (
+                written(metadata={"name": "gpt", "labels": {"pod-rescheduling": said}}),
+                [f"metadata.labels.pod-rescheduling: '{said}' is not accepted (accepted: on, off)"],
+            )
+            for said in ("yes", "On", "")
+        ),
         (written(kind="Job"), ["kind", "TrainingJob"]),
         (written(status={}), ["status: unknown field", "apiVersion, kind, metadata, spec"]),
         ("- a\n", ["not a mapping"]),

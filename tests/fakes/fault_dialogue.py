@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rekindle.model.attachment import Progress
 from rekindle_wire import ATTEMPT
 from rekindle_wire import recover_pb2 as wire
 
@@ -25,6 +26,7 @@ class FaultDialogue:
     _report: Callable[[str, Callable[[Any], Awaitable[wire.Status]]], Awaitable[int]]
     _exit: Callable[[str], None]
     _notify: Callable[[], Awaitable[None]]
+    report_progress: Callable[[Progress], Awaitable[int]]
     may_follow = True
     """True for our training side: it accepts another announcement after a failed repair whatever order follows, and a first
     one."""
@@ -117,6 +119,7 @@ class FaultDialogue:
             self._wait("the state was saved")
         else:
             self._goes_on()
+            await self._first_step_again(strategy)
         await self.report_repair(strategy, code, signal.uuid)
 
     async def report_repair(self, strategy: str, code: int, attempt: str) -> int:
@@ -127,6 +130,11 @@ class FaultDialogue:
 
     async def ranks_come(self, signal: wire.ProcessManageSignal) -> None:
         """Waits for the replaced ranks. Ours receives the order only when they are there."""
+
+    async def _first_step_again(self, strategy: str) -> None:
+        """Reports the first step of other processes, as ours does after `exit`."""
+        if strategy == "exit" and self.script.steps_lost is not None:
+            await self.report_progress(Progress(incarnation="again", step=5, steps_lost=self.script.steps_lost))
 
     def _fails(self) -> None:
         """Restricts MindIO after a failed repair to a dump or its end."""

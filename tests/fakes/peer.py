@@ -70,6 +70,8 @@ class Script:
     repairs: tuple[str, ...] = ("recover",)
     """Strategies that it offers for faults, in addition to `exit`, `dump`, and `retry` if that may help."""
     offers_dump: bool = True
+    steps_lost: int | None = 0
+    """Steps that it reports as lost when all ranks began again after `exit`. None: it reports nothing."""
     saves: bool = True
     """True to report a status after `dump`."""
     finds: tuple[int, ...] = ()

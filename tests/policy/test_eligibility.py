@@ -1,9 +1,11 @@
 """Reasons against the modes that recover processes, as far as no recovery has to run to show them."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
@@ -133,3 +135,32 @@ def test_processes_that_end_again_and_again_are_not_recovered_for_ever() -> None
         assert reasons(state.with_(repairs=often), None) == (
             "its processes were recovered 50 times within an hour, and their faults come back",
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "reason"),
+    [
+        ({"labels": {}}, (3,), "its owner does not ask for it (label pod-rescheduling=on)"),
+        ({"labels": {"pod-rescheduling": "off"}}, (3,), "its owner does not ask for it (label pod-rescheduling=on)"),
+        ({"unmovable": "they are placed exclusively"}, (3,), "its pods cannot be moved: they are placed exclusively"),
+        ({}, (), "nothing of it is known to be faulty"),
+        ({}, (1, 3, 5), "every pod is faulty"),
+        ({"training_side": TrainingSide.MINDIO}, (3,), "MindIO does not start processes again in their pods"),
+    ],
+)
+def test_pods_are_replaced_one_by_one_where_the_owner_asks_for_it_and_some_are_left(
+    changes: dict[str, Any], ranks: tuple[int, ...], reason: str
+) -> None:
+    """No strategy of the annotation is needed."""
+    labels: dict[str, Any] = {"labels": {"pod-rescheduling": "on", "process-recover-enable": "on"}}
+    job = mindio(allows="exit", kind="Job", **{"training_side": TrainingSide.REKINDLE, **labels, **changes})
+    here = Attachment(queue="gateway/1", session="s", since=NOW)
+    state = faulty_job(job, *ranks).with_(attachment=here, progress=Progress(incarnation="life-1", step=1))
+    if not ranks:
+        state = state.with_(faults=())
+    assert reason in eligibility.pod_rescheduling(state, None)
+    well = faulty_job(job.model_copy(update={"training_side": TrainingSide.REKINDLE, "unmovable": "", **labels}), 3)
+    assert eligibility.pod_rescheduling(well.with_(attachment=here, progress=state.progress), None) == ()
+    assert eligibility.pod_rescheduling(well.with_(progress=state.progress), None) == (
+        "its training side is not attached to a gateway",
+    )

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Job, JobId
+from rekindle.model.keys import POD_RESCHEDULING
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
@@ -18,6 +20,7 @@ from workflows import faults
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 IN_PLACE, ELSEWHERE, RETRY, SWITCH = Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.ONLINE_RETRY, Mode.HOT_SWITCH
+AGAIN = Mode.POD_RESCHEDULING
 PLANNED = (IN_PLACE, ELSEWHERE, LAST.mode)
 
 
@@ -100,3 +103,25 @@ def test_a_verdict_of_an_earlier_version_is_read(outcome: str, named: str | None
     """The older verdict names the next mode, in place of how training was left."""
     written = {"mode": "hot switch", "outcome": outcome, "reason": "it failed", "next_mode": named}
     assert Verdict.model_validate(written).training is training
+
+
+def of_pods(*kinds: FaultKind) -> JobState:
+    """A job of which only faulty pods are to be replaced."""
+    faulty = state(*kinds)
+    job = faulty.job.model_copy(update={"labels": {POD_RESCHEDULING: "on"}})
+    here = Attachment(queue="gateway/1", session="s", since=NOW)
+    progress = Progress(incarnation="life-1", step=1)
+    return faulty.with_(job=job, introduced=True, attachment=here, progress=progress)
+
+
+def test_the_state_is_saved_before_pods_are_replaced_and_nothing_cheaper_follows() -> None:
+    """The order holds for each fault that a cheaper mode did not repair. After a failure the whole job is restarted."""
+    faulty, planned = of_pods(FaultKind.POD), (ELSEWHERE, Mode.DYING_GASP, AGAIN, LAST.mode)
+    assert next_after(faulty, [failed(ELSEWHERE)], planned, (ELSEWHERE,), NOW) is Mode.DYING_GASP
+    verdicts, tried = [failed(ELSEWHERE), failed(Mode.DYING_GASP)], (ELSEWHERE, Mode.DYING_GASP)
+    assert next_after(faulty, verdicts, planned, tried, NOW) is AGAIN
+    assert next_after(faulty, verdicts[1:], (Mode.DYING_GASP, LAST.mode), (Mode.DYING_GASP,), NOW) is AGAIN
+    lost = [*verdicts, failed(AGAIN, Training.LOST)]
+    assert next_after(faulty, lost, planned, (*tried, AGAIN), NOW) is LAST.mode
+    unanswered = [failed(ELSEWHERE), failed(Mode.DYING_GASP, Training.LOST)]
+    assert next_after(faulty, unanswered, planned, tried, NOW) is LAST.mode

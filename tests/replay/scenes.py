@@ -11,7 +11,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from rekindle import ids
 from rekindle.model.attachment import Progress
-from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.keys import POD_RESCHEDULING, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from tests.fakes.peer import Script, ScriptedPeer, nothing_before
 from tests.fakes.scripted_cluster import ScriptedCluster
@@ -121,6 +121,11 @@ async def _restarts(world: Harness, _peer: ScriptedPeer) -> None:
     await world.restarted()
 
 
+async def _faulty_and_restarts(world: Harness, peer: ScriptedPeer) -> None:
+    await peer.report_fault(3)
+    await world.restarted()
+
+
 async def _front(world: Harness, _peer: ScriptedPeer) -> None:
     await (await world.front(force=True)).result()
     await world.incident()
@@ -200,8 +205,9 @@ def _a_pod_never_ends(cluster: ScriptedCluster) -> None:
 HOT, LAST, JOB = ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING, ids.Workflows.TRAINING_JOB
 FELL = (HOT, LAST)
 RETRY, IN_PLACE, ELSEWHERE = ids.Workflows.ONLINE_RETRY, ids.Workflows.IN_PLACE, ids.Workflows.PROCESS_RESCHEDULING
-SAVE = ids.Workflows.DYING_GASP
+SAVE, AGAIN = ids.Workflows.DYING_GASP, ids.Workflows.POD_RESCHEDULING
 ALL_ALLOWED: dict[str, Any] = {"annotations": {}}
+FAULTY_PODS: dict[str, Any] = {"labels": {POD_RESCHEDULING: "on"}}
 OTHER_PODS: dict[str, Any] = {"annotations": {RECOVER_STRATEGY: "recover"}}
 
 SCENES: dict[str, Scene] = {
@@ -233,6 +239,8 @@ SCENES: dict[str, Scene] = {
         _falls_from_mode_to_mode, (JOB, RETRY, IN_PLACE, ELSEWHERE, SAVE, LAST), ALL_ALLOWED, Script(status=406)
     ),
     "saved": Scene(_restarts, (SAVE, LAST), {"annotations": {RECOVER_STRATEGY: "dump"}}),
+    "pods-again": Scene(_faulty("1"), (JOB, AGAIN), FAULTY_PODS),
+    "pods-again-in-vain": Scene(_faulty_and_restarts, (AGAIN, LAST), FAULTY_PODS, Script(status=406)),
     "restarted": Scene(_restarts, (LAST,)),
     "lifted": Scene(_lifted, (JOB, HOT, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
     "continued-as-new": Scene(_long_run, (JOB, RETRY, JOB), ALL_ALLOWED),

@@ -19,7 +19,7 @@ from rekindle.policy.placement.standbys import FIRST_PAUSE
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, pod_fault, sub_health, training
-from workflows.process_rescheduling import LOOK_AT_PODS
+from workflows.new_pods import LOOK_AT_PODS
 
 PAUSE = FIRST_PAUSE + timedelta(seconds=5)
 """Time after which standbys are checked again."""

@@ -172,12 +172,25 @@ async def dying_gasp(*, common: Common = Common(), struck: Struck = Struck()) ->
     return await _strike(Mode.DYING_GASP, Strike.KILL, struck, common)
 
 
+@demo_app.command(name="pod-rescheduling")
+async def pod_rescheduling(*, common: Common = Common(), struck: Struck = Struck()) -> int:
+    """Train a small GPT on 4 ranks, end a pod, replace it alone, start all other processes again, and compare.
+
+    The job's owner allows no cheaper mode. The ranks of the other pods save the step at which training stands. Their pods stay,
+    with other processes, and all ranks go on from that step.
+
+    Example: rekindle demo pod-rescheduling --pods 4
+    """
+    _check_left(struck, common)
+    return await _strike(Mode.POD_RESCHEDULING, Strike.KILL, struck, common)
+
+
 @demo_app.command(name="ladder")
 async def ladder(*, common: Common = Common(), struck: Struck = Struck()) -> int:
     """Train a small GPT on 4 ranks, let a fault come back in each mode until the job is restarted, and compare.
 
     A rank raises MemoryError each time that it does one step. Repeating the step fails, and so does its process in its pod. No
-    node takes another pod. So the ranks save their state, and all pods start again from it: no step is lost.
+    node takes another pod, also not when its state is saved. So all pods start again from that state: no step is lost.
 
     Example: rekindle demo ladder --rank 1
     """

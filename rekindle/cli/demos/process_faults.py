@@ -1,4 +1,4 @@
-"""Run of `rekindle demo in-place`, `online-retry`, `process-rescheduling`, `dying-gasp` and `ladder`: injects faults."""
+"""Run of `rekindle demo in-place`, `online-retry`, `process-rescheduling`, `dying-gasp`, `pod-rescheduling` and `ladder`."""
 
 import json
 import os
@@ -13,13 +13,14 @@ from rekindle.cli.demos import measure
 from rekindle.cli.demos.scenario import RANKS, RESTART, STEP_MS, Options, Scenario, Step, until
 from rekindle.model.cluster import Node
 from rekindle.model.incident import Incident
-from rekindle.model.keys import ENV_POD_UID, RECOVER_STRATEGY
+from rekindle.model.keys import ENV_POD_UID, POD_RESCHEDULING, RECOVER_STRATEGY
 from rekindle.model.mode import Mode, Outcome
 
 ALLOWED = {
     Mode.IN_PLACE: "recover-in-place,recover",
     Mode.PROCESS_RESCHEDULING: "recover",
     Mode.DYING_GASP: "dump",
+    Mode.POD_RESCHEDULING: "dump",
     Mode.JOB_RESCHEDULING: "exit",
 }
 """Recovery strategies that the job's owner allows, by the mode that the demo shows: none that is cheaper.
@@ -28,8 +29,13 @@ All are allowed for online retry, as it is the cheapest mode.
 """
 
 
-FALLS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP)
+FALLS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP, Mode.POD_RESCHEDULING)
 """Modes that a fault which comes back leads to, before the job is restarted."""
+
+REPLACES = (Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING)
+"""Modes that replace pods."""
+ENDS_PODS = (*REPLACES, Mode.DYING_GASP)
+"""Modes that are shown with a pod that is lost."""
 
 OUTLASTED = 3.0
 """Minimum seconds for which training lasts after the fault."""
@@ -66,7 +72,7 @@ class ProcessFaults(Options):
 
     @property
     def kills_pods(self) -> bool:
-        return self.mode in (Mode.PROCESS_RESCHEDULING, Mode.DYING_GASP) and self.fault is Strike.KILL
+        return self.mode in ENDS_PODS and self.fault is Strike.KILL
 
     @property
     def finds_no_node(self) -> bool:
@@ -76,12 +82,12 @@ class ProcessFaults(Options):
     @property
     def saves(self) -> bool:
         """True if the job is restarted from the step at which training stood."""
-        return self.falls or self.mode is Mode.DYING_GASP
+        return self.falls or self.mode in (Mode.DYING_GASP, Mode.POD_RESCHEDULING)
 
     @property
     def spare_nodes(self) -> int:
         """Number of spare nodes: one for each pod that is replaced."""
-        return self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
+        return self.ranks_at_once if self.mode in REPLACES and not self.no_spare else 0
 
     @property
     def spares(self) -> int:
@@ -96,6 +102,11 @@ class ProcessFaults(Options):
     def annotations(self) -> dict[str, str]:
         """Annotations of the job."""
         return {RECOVER_STRATEGY: ALLOWED[self.mode]} if self.mode in ALLOWED else {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the job."""
+        return {POD_RESCHEDULING: "on"} if self.falls or self.mode is Mode.POD_RESCHEDULING else {}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -118,6 +129,8 @@ class ProcessFaults(Options):
             return (RESTART,)
         if self.falls:
             return (*((mode, Outcome.ESCALATE) for mode in FALLS), RESTART)
+        if self.mode is Mode.POD_RESCHEDULING:
+            return (Mode.DYING_GASP, Outcome.ESCALATE), (self.mode, Outcome.RECOVERED)
         if self.finds_no_node or self.saves:
             return (self.mode, Outcome.ESCALATE), RESTART
         if self.mode is Mode.ONLINE_RETRY and self.fault is not Strike.MEMORY:

@@ -186,12 +186,16 @@ def _sub_health(state: JobState, fault: Fault) -> Case:
     return Case(plan=plan, summary=summary, pod_rank=pod_rank, faults=(fault,))
 
 
-def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:
-    """Returns why the job is not restarted now. Empty: it can be. Only requests of people may exceed the number of restarts."""
+def no_restart(state: JobState, now: datetime, *, requested: bool, whole: bool = True) -> str:
+    """Returns why the job is not restarted now. Empty: it can be. Only requests of people may exceed the number of restarts.
+
+    Args:
+        whole: True if all of its pods are recreated.
+    """
     recent = [moment for moment in state.restarts if now - moment < RESTARTS_WITHIN]
     too_often = TOO_OFTEN if len(recent) >= RESTARTS else ""
     exceeded = retries.used_up(state, eligibility.real_faults(state)) or loops.hopeless(state) or too_often
-    return state.job.no_restart or ("" if requested else exceeded)
+    return (whole and state.job.no_restart) or ("" if requested else exceeded)
 
 
 def describe(fault: Fault) -> str:

@@ -7,7 +7,7 @@ from rekindle.model.bounds import numbered
 from rekindle.model.dialogue import FaultRank, Strategy
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Framework, Job, Trait
-from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.keys import POD_RESCHEDULING, RECOVER_STRATEGY
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
@@ -88,6 +88,7 @@ observed, since its training side is connected to another system."""
 ALWAYS_READY = Readiness(attached=True, completed_a_step=True, lost_manager="")
 
 NOT_FAULTY = "nothing of it is known to be faulty"
+NOT_WANTED = f"its owner does not ask for it (label {POD_RESCHEDULING}=on)"
 RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job"
 
 
@@ -198,6 +199,23 @@ def dying_gasp(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     return (*_reached(state, Strategy.DUMP), *away, *job_rescheduling(state, pod_rank))
 
 
+def pod_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Returns why the faulty pods cannot be replaced while the processes of all others start again. Empty: they can be."""
+    job, side = state.job, side_of(state.job)
+    pods = faulty_ranks.pods_of(job, _faulty(state))
+    reasons = {
+        NOT_WANTED: not job.pod_rescheduling,
+        f"{side.label} does not start processes again in their pods": not side.restarts_in_pods,
+        f"its pods cannot be moved: {job.unmovable}": bool(job.unmovable),
+        NOT_FAULTY: not pods,
+        f"pod rank 0 is faulty, and {side.label}'s manager is in its pod": _loses_its_manager(job, pods),
+        too_many(len(pods)): len(pods) > MOST_REPLACED,
+        "every pod is faulty": len(pods) >= job.pods,
+        "its training side is not attached to a gateway": state.attachment is None,
+    }
+    return (*(reason for reason, holds in reasons.items() if holds), *_reached(state))
+
+
 def too_many(pods: int) -> str:
     return f"{pods} pods are faulty, accepted are at most {MOST_REPLACED}"
 
@@ -226,12 +244,17 @@ def _process_level(state: JobState, strategy: str, *, stands: bool = False) -> t
     return (*_reached(state, strategy), *(reason for reason, holds in checks.items() if holds))
 
 
-def _reached(state: JobState, strategy: str) -> tuple[str, ...]:
-    """Returns why no rank of the job can be given this strategy. Empty: some can."""
+def _reached(state: JobState, strategy: str = "") -> tuple[str, ...]:
+    """Returns why no rank of the job can be given this strategy. Empty: some can.
+
+    Args:
+        strategy: word of the annotation that allows it. Empty: no word is needed.
+    """
     job, ready = state.job, readiness(state)
     checks = {
         RECOVERY_OFF: not recovery_is_on(job),
-        f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": not faulty_ranks.allows(job, strategy),
+        f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": bool(strategy)
+        and not faulty_ranks.allows(job, strategy),
         "every pod is lost": faulty_ranks.is_nobody_left(job, real_faults(state)),
         "its training side has never attached to a gateway": not state.introduced,
         "no training step was completed yet": not ready.completed_a_step,

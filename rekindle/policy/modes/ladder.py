@@ -10,8 +10,8 @@ from rekindle.policy.detection.pod_ranks import ends_with_a_restart
 from rekindle.policy.modes import eligibility
 from rekindle.policy.modes.mode_table import LADDER, LAST, row_of
 
-RESTARTS = {Mode.DYING_GASP, LAST.mode}
-"""Modes after which the whole job begins again."""
+RESTARTS = {Mode.DYING_GASP, Mode.POD_RESCHEDULING, LAST.mode}
+"""Modes after which all ranks begin again, with other processes."""
 
 
 EXITS = {
@@ -77,7 +77,8 @@ def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
         return Plan(refused=blocker)
     against = {row.mode: reasons for row in rows if row is not LAST and (reasons := row.reasons_against(state, None))}
     modes = tuple(row.mode for row in rows if row.mode not in against)
-    why = "; ".join(f"no {mode}: {reasons[0]}" for mode, reasons in against.items()) if not set(modes) - RESTARTS else ""
+    told = {mode: reasons[0] for mode, reasons in against.items() if eligibility.NOT_WANTED not in reasons}
+    why = "; ".join(f"no {mode}: {reason}" for mode, reason in told.items()) if not set(modes) - RESTARTS else ""
     return Plan(modes=modes, passed_over=why)
 
 

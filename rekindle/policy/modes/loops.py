@@ -11,8 +11,7 @@ from rekindle.model.incident import Incident
 from rekindle.model.mode import Outcome
 from rekindle.model.state import JobState
 from rekindle.policy.modes import eligibility, faulty_ranks
-from rekindle.policy.modes.mode_table import LAST
-from rekindle.policy.modes.retries import is_unconditional
+from rekindle.policy.modes.retries import RESTARTS, is_unconditional
 
 MOST_ALIKE = 2
 """Number of restarts from the same state for the same fault. The next one goes to another node, or the job is given up."""
@@ -44,7 +43,7 @@ def _alike(state: JobState) -> list[Incident]:
     pods, step, found = _pods(state, present), None, list[Incident]()
     for incident in reversed(state.history):
         last = incident.ladder[-1]
-        was_restarted = last.mode is LAST.mode and last.outcome is Outcome.RECOVERED and last.resumed_at is not None
+        was_restarted = last.mode in RESTARTS and last.outcome is Outcome.RECOVERED and last.resumed_at is not None
         step = last.resumed_at if step is None else step
         pods &= _pods(state, incident.faults)
         is_later = state.tried_again is None or incident.started_at > state.tried_again

@@ -152,6 +152,23 @@ LADDER: tuple[ModeRow, ...] = (
         reasons_against=eligibility.dying_gasp,
         limits=(*OPENING, "absence", "dump"),
     ),
+    ModeRow(  # replaces faulty pods, and starts the processes of all others again in their pods, from the newest checkpoint
+        mode=Mode.POD_RESCHEDULING,
+        workflow="PodRescheduling",
+        procedure="workflows.pod_rescheduling",
+        begins="training stops",
+        about=About.RANKS,
+        serves=REAL,
+        reasons_against=eligibility.pod_rescheduling,
+        limits=(
+            *(*OPENING, "replacement_scheduled", "backup_start") * RESCHEDULING_TRIES,
+            "absence",
+            "restart",
+            *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
+        ),
+        hands_over=True,
+        moves_pods=True,
+    ),
     ModeRow(  # restarts all pods on healthy nodes, from the last checkpoint, and cleans up after all other modes
         mode=Mode.JOB_RESCHEDULING,
         workflow="JobRescheduling",

@@ -8,12 +8,16 @@ from collections.abc import Iterable
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.keys import FAULT_RETRY_TIMES
-from rekindle.model.mode import Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.policy.modes.mode_table import LAST
 
 SOFTWARE = (FaultKind.POD, FaultKind.PROCESS)
 """Kinds of faults of which the cause is unknown."""
+
+
+RESTARTS = (Mode.POD_RESCHEDULING, LAST.mode)
+"""Modes that use a retry."""
 
 
 def left(state: JobState) -> int | None:
@@ -32,7 +36,7 @@ def used_up(state: JobState, faults: Iterable[Fault]) -> str:
 def counted(state: JobState, incident: Incident) -> int:
     """Returns the number of unconditional retries of the job after this incident. Only a restart that succeeded counts."""
     last = incident.ladder[-1]
-    was_retried = last.mode is LAST.mode and last.outcome is Outcome.RECOVERED and is_unconditional(incident.faults)
+    was_retried = last.mode in RESTARTS and last.outcome is Outcome.RECOVERED and is_unconditional(incident.faults)
     return state.retried + was_retried
 
 

@@ -19,7 +19,10 @@ SUCCESSORS = {
 """Mode that follows one that left training so. After a mode that a fault interrupted comes the cheapest that repairs the
 fault."""
 
-LEAVES_NODES = (Mode.PROCESS_RESCHEDULING, LAST.mode)
+NEW_PROCESSES = (Mode.POD_RESCHEDULING, LAST.mode)
+"""Modes that begin again from the newest checkpoint, so that the state is saved before them, and nothing else follows that."""
+
+LEAVES_NODES = (Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING, LAST.mode)
 """Modes after which no suspect rank is on its node any more."""
 
 
@@ -39,15 +42,17 @@ def next_after(
     left = [mode for mode in (*_mending(state, now), *planned) if mode not in tried]
     if any(verdict.training is Training.SUSPECT for verdict in verdicts):
         left = [mode for mode in left if mode in LEAVES_NODES] or [LAST.mode]
+    if last.mode is Mode.DYING_GASP:
+        left = [mode for mode in left if mode in NEW_PROCESSES]
     named = SUCCESSORS.get(last.training) if last.training else None
     if named is Mode.ONLINE_RETRY and named not in tried and not eligibility.repeated_step(state):
         return named  # in no plan, since it was not requested
     following = named if named in left else next(iter(left), None)
-    return Mode.DYING_GASP if following is LAST.mode and _may_save(state, verdicts, tried) else following
+    return Mode.DYING_GASP if following in NEW_PROCESSES and _may_save(state, verdicts, tried) else following
 
 
 def _may_save(state: JobState, verdicts: Sequence[Verdict], tried: Collection[Mode]) -> bool:
-    """Returns whether the ranks that are left are to save their state before the restart.
+    """Returns whether the ranks that are left are to save their state before they begin again.
 
     They are not asked after a repair that they did not answer, nor if one of them may have a wrong state. A hot switch that
     failed says nothing about ranks that report their own faults.

@@ -17,6 +17,7 @@ REKINDLE = TrainingSideRow(
     registers=lambda _: True,
     accepts_another=lambda _: True,
     still_saves=lambda _: True,
+    restarts_in_pods=True,
     fences_old_processes=True,
     takes_backups=False,
     hears_of_backups=True,

@@ -84,6 +84,9 @@ class TrainingSideRow:
     still_saves: Callable[[int], bool]
     """Returns whether it accepts `dump` after this code of a failed strategy, if it accepts no other announcement."""
 
+    restarts_in_pods: bool = False
+    """True: processes of pods that are left start again in their pods by order, and begin together with new pods."""
+
     # ---- hot switch
 
     checks: tuple[Check, ...] = ()

@@ -40,12 +40,13 @@ from workflows.job_rescheduling import JobRescheduling
 from workflows.link_failover import LinkFailover
 from workflows.link_switch import LinkSwitch
 from workflows.online_retry import OnlineRetry
+from workflows.pod_rescheduling import PodRescheduling
 from workflows.process_rescheduling import ProcessRescheduling
 from workflows.training_job import TrainingJob
 
 JOB = "job-1"
 ENTITY = job_workflow(JOB)
-RECOVERING = (HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, DyingGasp, JobRescheduling)
+RECOVERING = (HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, DyingGasp, PodRescheduling, JobRescheduling)
 WORKFLOWS = (TrainingJob, *RECOVERING, LinkSwitch, StressTest, LinkFailover)
 MODES = {
     Workflows.HOT_SWITCH: "hot switch",
@@ -53,6 +54,7 @@ MODES = {
     Workflows.IN_PLACE: "in place",
     Workflows.PROCESS_RESCHEDULING: "elsewhere",
     Workflows.DYING_GASP: "saving",
+    Workflows.POD_RESCHEDULING: "pods again",
     Workflows.JOB_RESCHEDULING: "restart",
     Workflows.LINK_SWITCH: "link switch",
     Workflows.STRESS_TEST: "stress test",

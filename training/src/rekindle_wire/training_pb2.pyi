@@ -898,6 +898,8 @@ class PodState(google.protobuf.message.Message):
     SUCCEEDS_FIELD_NUMBER: builtins.int
     POD_UID_FIELD_NUMBER: builtins.int
     STANDBY_FIELD_NUMBER: builtins.int
+    AGAIN_FIELD_NUMBER: builtins.int
+    CAN_BEGIN_AGAIN_FIELD_NUMBER: builtins.int
     protocol: builtins.int
     """Version of this file's protocol: rekindle_wire.PROTOCOL. The manager ends a stream of another one with FAILED_PRECONDITION."""
     restarts: builtins.int
@@ -908,6 +910,10 @@ class PodState(google.protobuf.message.Message):
     """This manager follows one that died: ranks that train know more than it does."""
     pod_uid: builtins.str
     """By which the control plane names the pod; empty where the cluster has not said it."""
+    again: builtins.str
+    """The attempt for which all processes of the pod were started again (Again), the last one; empty: none was."""
+    can_begin_again: builtins.bool
+    """This launcher obeys Again."""
     @property
     def processes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProcessState]:
         """The processes of the pod's ranks, the latest of each rank."""
@@ -926,9 +932,11 @@ class PodState(google.protobuf.message.Message):
         succeeds: builtins.bool = ...,
         pod_uid: builtins.str = ...,
         standby: Global___Standby | None = ...,
+        again: builtins.str = ...,
+        can_begin_again: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["standby", b"standby"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["pod", b"pod", "pod_uid", b"pod_uid", "processes", b"processes", "protocol", b"protocol", "restarts", b"restarts", "standby", b"standby", "succeeds", b"succeeds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["again", b"again", "can_begin_again", b"can_begin_again", "pod", b"pod", "pod_uid", b"pod_uid", "processes", b"processes", "protocol", b"protocol", "restarts", b"restarts", "standby", b"standby", "succeeds", b"succeeds"]) -> None: ...
 
 Global___PodState: typing_extensions.TypeAlias = PodState
 
@@ -987,6 +995,7 @@ class PodOrder(google.protobuf.message.Message):
     DECIDES_FIELD_NUMBER: builtins.int
     TAKE_FIELD_NUMBER: builtins.int
     TRAINS_FIELD_NUMBER: builtins.int
+    AGAIN_FIELD_NUMBER: builtins.int
     @property
     def replace(self) -> Global___Replace: ...
     @property
@@ -999,6 +1008,8 @@ class PodOrder(google.protobuf.message.Message):
     def take(self) -> Global___Take: ...
     @property
     def trains(self) -> Global___Trains: ...
+    @property
+    def again(self) -> Global___Again: ...
     def __init__(
         self,
         *,
@@ -1008,12 +1019,36 @@ class PodOrder(google.protobuf.message.Message):
         decides: Global___Decides | None = ...,
         take: Global___Take | None = ...,
         trains: Global___Trains | None = ...,
+        again: Global___Again | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take", "trains", b"trains"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take", "trains", b"trains"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart", "decides", "take", "trains"] | None: ...
+    def HasField(self, field_name: typing.Literal["again", b"again", "decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take", "trains", b"trains"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["again", b"again", "decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take", "trains", b"trains"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart", "decides", "take", "trains", "again"] | None: ...
 
 Global___PodOrder: typing_extensions.TypeAlias = PodOrder
+
+@typing.final
+class Again(google.protobuf.message.Message):
+    """All processes of this pod are ended, also those that do not react, and started again: ranks of other pods do the same, and pods that
+    were lost are replaced. All of them begin together, from the newest checkpoint.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    attempt: builtins.str
+    """As in PodState: for one attempt they are started again once."""
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        attempt: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "reason", b"reason"]) -> None: ...
+
+Global___Again: typing_extensions.TypeAlias = Again
 
 @typing.final
 class Trains(google.protobuf.message.Message):

@@ -34,7 +34,7 @@ from rekindle_training.launcher.timers import GraceOver, ManagerDue, RestartDue,
 from rekindle_training.launcher.zygote import PASSED_ON, Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
 from rekindle_training.processor.processor import REFUSED
 from rekindle_wire import PROTOCOL
-from rekindle_wire.training_pb2 import PodOrder, PodState, Restart, Standby
+from rekindle_wire.training_pb2 import Again, PodOrder, PodState, Restart, Standby
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,8 @@ class Pod:
         """Number of messages received from the manager, plus the ends of ranks about which it is to decide."""
         self._restarts = 0
         self._restarting = False
+        self._attempt = self._again = ""
+        """Attempt for which all ranks are being started again, and the last one for which they were."""
         self._is_told_of_steps = False
         """True if the manager has reported a completed step since all ranks began together."""
         self._untrained = 0
@@ -266,6 +268,8 @@ class Pod:
                 pod_uid=self._arguments.pod_uid,
                 restarts=self._restarts,
                 succeeds=self._manager.succeeds,
+                again=self._again,
+                can_begin_again=not (self._arguments.standalone or self._arguments.is_standby),
             )
             if self._arguments.is_standby:
                 state.standby.CopyFrom(Standby(loaded=self._spares.ready == self._arguments.nproc_per_node))
@@ -285,6 +289,8 @@ class Pod:
                 self._wait_for_a_word()
             case "restart":
                 self._obey_restart(order.restart)
+            case "again" if not self._waits_for_rank:
+                self._begin_again(order.again)
             case "trains":
                 self._is_told_of_steps |= order.trains.restarts == self._restarts
             case "take" if self._arguments.is_standby:
@@ -298,6 +304,14 @@ class Pod:
                 self._later(END_SECONDS, RestartDue(order))
             else:
                 self._restart(order)
+
+    def _begin_again(self, order: Again) -> None:
+        """Ends all ranks and starts them again, once for each attempt. Ranks that do not react are killed."""
+        if self._again == order.attempt:
+            self._tell()
+            return
+        self._attempt = order.attempt
+        self._restart_ranks("all ranks restarted by order of the manager", reason=order.reason)
 
     def _wait_for_a_word(self) -> None:
         self._words += 1
@@ -340,10 +354,11 @@ class Pod:
             self._seeks_code = not self._failures
             self._end(_exit_code(self._failures[0]) if self._failures else 1, signal.SIGTERM)
             return
-        log.warning(
-            "all ranks restarted from the last checkpoint",
-            extra={"reason": reason, "restart": self._restarts + 1, "max_restarts": self._arguments.max_restarts},
-        )
+        counts = {"restart": self._restarts + 1, "max_restarts": self._arguments.max_restarts}
+        self._restart_ranks("all ranks restarted from the last checkpoint", reason=reason, **counts)
+
+    def _restart_ranks(self, message: str, **fields: str | int) -> None:
+        log.warning(message, extra=fields)
         self._restarting = True
         self._give_grace(limited=True)
         self._ranks.signal(signal.SIGTERM)
@@ -487,6 +502,7 @@ class Pod:
         if self._restarting:
             self._restarting = False
             self._restarts += 1
+            self._again = self._attempt
             self._start_ranks()
         elif self._ending or not any(self._failures):
             self._later(

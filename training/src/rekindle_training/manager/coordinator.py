@@ -66,6 +66,8 @@ class Coordinator:
         self._recovering: asyncio.Task[None] | None = None
         self._alone_behind: int | None = None
         """Step after which training went on without an order of the control plane, until the control plane sends one."""
+        self._has_met_nobody = False
+        """True if no rank of a job that trains has come in `FIRST_SECONDS`, for which no later order waits again."""
         self._met = asyncio.Event()
         """Set when all live ranks of a job that another manager began have been met."""
         self._taken_up = asyncio.Event()
@@ -291,9 +293,12 @@ class Coordinator:
     async def _acquainted(self) -> None:
         """Returns when a job that trains is known, and all its live ranks have been met."""
         membership = self._membership
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_SECONDS):
-                await membership.until(lambda: membership.generation > 0)
+        if not self._has_met_nobody:
+            try:
+                async with asyncio.timeout(FIRST_SECONDS):
+                    await membership.until(lambda: membership.generation > 0)
+            except TimeoutError:
+                self._has_met_nobody = True
         if membership.took_over:
             await self._met.wait()
 

@@ -157,9 +157,16 @@ class Gateway:
             self._reports.waiting.task_done()
 
     async def _tell_progress(self, stub: "ProgressAsyncStub") -> None:
-        report = await self._reports.progressed
+        """Reports the first step of each life of the ranks under this manager. Never returns."""
         await self._identity.known.wait()
         while True:
+            report = await self._reports.progressed
+            self._reports.begun_again.clear()
+            await self._tell_first_step(stub, report)
+            await self._reports.begun_again.wait()
+
+    async def _tell_first_step(self, stub: "ProgressAsyncStub", report: ProgressReport) -> None:
+        while not self._reports.begun_again.is_set():
             receipt = await _until_answered(functools.partial(self._report_progress, stub, report))
             if receipt.code == 0:
                 self._reports.progress_accepted.set()

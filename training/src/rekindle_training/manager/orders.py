@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection
 
 from rekindle_training.manager.coordinator import Coordinator
-from rekindle_training.manager.recovery import Kind, Order
+from rekindle_training.manager.recovery import REPLACING, Kind, Order
 from rekindle_training.manager.reports import CONTINUE, DUMP, EXIT, MIGRATION, RECOVER, RETRY
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 
@@ -79,7 +79,7 @@ class Orders:
                 self._backup_runs(signal)
             case ("changeStrategy", *_) if signal.changeStrategy == MIGRATION:
                 self._coordinator.migrate()
-            case ("changeStrategy", *_) if signal.changeStrategy == EXIT:
+            case ("changeStrategy", *_) if signal.changeStrategy == EXIT and not signal.nodeRankIds:
                 self._coordinator.dismiss_all()
             case ("killMaster", *_):
                 self._coordinator.dismiss_all()
@@ -109,7 +109,7 @@ class Orders:
     def _order(self, kind: Kind, signal: ProcessManageSignal) -> Order:
         """Returns an order for the recovery. An order to stop training is valid whatever ranks it names."""
         try:
-            if kind is Kind.ELSEWHERE:
+            if kind in REPLACING:
                 ranks = self._ranks_of_pods(signal)
                 return Order(kind, signal.uuid, ranks, self._standbys(signal, ranks))
             return Order(kind, signal.uuid, self._ranks(signal))
@@ -158,13 +158,15 @@ def _kind(signal: ProcessManageSignal) -> Kind | None:
             return Kind.STOP
         case ("globalFault", *_):
             return Kind.ANNOUNCE
-        case ("changeStrategy", *_) if signal.changeStrategy == RETRY:
-            return Kind.RETRY
-        case ("changeStrategy", *_) if signal.changeStrategy == DUMP:
-            return Kind.DUMP
         case ("changeStrategy", *actions) if signal.changeStrategy == RECOVER:
             return Kind.IN_PLACE if "fault_nodes_restart" in actions else Kind.ELSEWHERE
+        case ("changeStrategy", *_):
+            return STRATEGIES.get(signal.changeStrategy)
     return None
+
+
+STRATEGIES = {RETRY: Kind.RETRY, DUMP: Kind.DUMP, EXIT: Kind.AGAIN}
+"""Other strategies. An `exit` names pods here: without them all processes leave."""
 
 
 def _number(field: str, text: str, end: int) -> int:

@@ -6,10 +6,10 @@ each new stream. An order names the state to which it is the answer. So no repor
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rekindle_wire.training_pb2 import Decides, End, PodOrder, PodState, ProcessState, Replace, Restart, Take, Trains
+from rekindle_wire.training_pb2 import Again, Decides, End, PodOrder, PodState, ProcessState, Replace, Restart, Take, Trains
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ class Pods:
         """Order that launchers get once training has completed a step. None: no step is completed yet."""
         self._released: dict[str, PodOrder] = {}
         """Pods for which no decision will follow, by name, with the order that releases them."""
+        self._again: dict[str, PodOrder] = {}
+        """Pods whose processes are to start again, by name, with the order."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each new state of a pod."""
         self.over = False
@@ -68,6 +70,8 @@ class Pods:
             return
         if (released := self._released.get(state.pod)) is not None and not pod.state.pod:
             pod.outbox.put_nowait(released)  # on a stream that it did not come by
+        if (again := self._again.get(state.pod)) is not None and not pod.state.pod and state.again != again.again.attempt:
+            pod.outbox.put_nowait(again)
         was_loaded, pod.state = pod.state.standby.loaded, state
         self._pods = [known for known in self._pods if known is pod or known.state.pod != state.pod]  # an earlier stream's
         if state.standby.loaded and not was_loaded:
@@ -99,6 +103,11 @@ class Pods:
     def restarts(self) -> int:
         """Number of times that all ranks have begun again together."""
         return max((pod.state.restarts for pod in self._pods), default=0)
+
+    @property
+    def states(self) -> Iterable[PodState]:
+        """Latest states of all connected pods."""
+        return (pod.state for pod in self._pods)
 
     @property
     def processes(self) -> Iterable[ProcessState]:
@@ -134,6 +143,15 @@ class Pods:
         self._untold = None if self._pods else (reason, futile)
         for pod in self._pods:
             self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, futile=futile)))
+
+    def begin_again(self, launchers: Collection[str], attempt: str, reason: str) -> None:
+        """Orders these pods to start all their processes again, unless they have done so in this attempt."""
+        order = PodOrder(again=Again(attempt=attempt, reason=reason))
+        self._again = dict.fromkeys(launchers, order)
+        for pod in self._pods:
+            if pod.state.pod in launchers and pod.state.again != attempt:
+                log.info("pod restart ordered", extra={"pod": pod.state.pod, "reason": reason})
+                pod.outbox.put_nowait(order)
 
     def train(self) -> None:
         """Notifies the launchers that a step was completed since all ranks began together."""

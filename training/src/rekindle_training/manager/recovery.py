@@ -16,6 +16,7 @@ from typing import Any
 from rekindle_training.manager.faults import NAMED_SECONDS, Faults
 from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.last_checkpoint import Written, plan_of_save, save
+from rekindle_training.manager.pod_restart import PodRestart
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.repair import Repair, plan, stand
 from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody
@@ -52,6 +53,11 @@ class Kind(Enum):
     IN_PLACE = "replace ranks inside their pods"
     ELSEWHERE = "replace pods by backups"
     DUMP = "write a last checkpoint"
+    AGAIN = "replace pods, and start all other processes again"
+
+
+REPLACING = (Kind.ELSEWHERE, Kind.AGAIN)
+"""Orders that name pods, whose ranks other pods take."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,8 @@ class Recovery:
                 reports.status(RETRY_FAILED, failure, RETRY, order.attempt)
             case Kind.DUMP:
                 reports.status(FAILED, failure, DUMP, order.attempt)
+            case Kind.AGAIN:
+                reports.status(FAILED, failure, EXIT, order.attempt)
             case _:
                 reports.status(FAILED, failure, RECOVER, order.attempt)
 
@@ -237,9 +245,10 @@ class Recovery:
         try:
             if order.problem:
                 raise CannotRepair(order.problem)
-            if order.kind is not Kind.ELSEWHERE:  # whose ranks may live
+            if order.kind not in REPLACING:  # whose ranks may live
                 self._means.membership.give_up(order.ranks)
-            behind = await self._do(order, await self._standing())
+            is_again = order.kind is Kind.AGAIN
+            behind = await (self._begin_again(order) if is_again else self._do(order, await self._standing()))
         except CannotRepair as error:
             behind = None
             self._answer_with(order, str(error))
@@ -269,6 +278,24 @@ class Recovery:
                 reports.status(RECOVERED, info, RETRY if order.kind is Kind.RETRY else RECOVER, order.attempt)
                 return behind
         return None
+
+    async def _begin_again(self, order: Order) -> int:
+        """Starts all processes of the pods that are left again, whatever they do, and lets them begin with those of new pods.
+
+        Returns the step after which all of them go on.
+        """
+        means, self._repairs = self._means, True
+        try:
+            first = await PodRestart(means.membership, means.pods, order.ranks, order.attempt).run(
+                await means.store, means.rebuild_timeout
+            )
+        finally:
+            self._repairs = False
+        self._dismiss_others(order.ranks)
+        means.reports.begin_again(first.step, first.steps_lost, means.membership.world_size)
+        info = f"all other processes have started again in their pods, and training goes on after step {first.step - 1}"
+        means.reports.status(RECOVERED, info, EXIT, order.attempt)
+        return first.step - 1
 
     def _offers(self, standing: Standings) -> list[str]:
         """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""

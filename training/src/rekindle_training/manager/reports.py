@@ -52,6 +52,8 @@ class Reports:
         self.waiting: asyncio.Queue[tuple[Report, Metadata]] = asyncio.Queue()
         self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()
         self.progress_accepted = asyncio.Event()
+        self.begun_again = asyncio.Event()
+        """Set when all ranks began again together, so that there is another first step to report."""
 
     async def all_told(self) -> None:
         await self.waiting.join()
@@ -105,8 +107,17 @@ class Reports:
     def _tell(self, report: Report, metadata: Metadata = ()) -> None:
         self.waiting.put_nowait((report, ((REPORT, uuid.uuid4().hex), *metadata)))
 
+    def begin_again(self, step: int, steps_lost: int, world_size: int) -> None:
+        """Reports the first step of a further life: all processes are other ones than before."""
+        self._incarnation = uuid.uuid4().hex
+        if self.progressed.done():  # otherwise nothing was reported by this manager, and the report is awaited
+            self.progressed = asyncio.get_running_loop().create_future()
+            self.progress_accepted.clear()
+            self.begun_again.set()
+        self.progress(step, steps_lost, world_size)
+
     def progress(self, step: int, steps_lost: int, world_size: int) -> None:
-        """Reports that training advances. Sent once in a manager's life."""
+        """Reports that training advances. Sent once in a life of the ranks."""
         if not self.progressed.done():
             log.info("progress report sent", extra={"step": step, "steps_lost": steps_lost})
             report = ProgressReport(
