@@ -83,6 +83,10 @@ fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; tak
 model: setup ## walk the model at random, 20,000 times or RUNS times of each kind, operations a quarter: minutes
 	REKINDLE_MODEL_RUNS=$(or $(RUNS),20000) pytest --numprocesses=2 tests/model
 
+.PHONY: month
+month: setup ## simulate a month of a job with 0, 1 and 2 spare nodes, about 1,000 faults each: minutes
+	REKINDLE_TEST_ALL=1 REKINDLE_MONTH_DAYS=30 pytest -s tests/model/test_month.py
+
 .PHONY: real-controllers
 real-controllers: setup ## run the manifests of examples/kubernetes under real controllers, or that of KIND=JobSet; builds them, which takes minutes
 	pytest tests/real_controllers $(if $(KIND),-k "[$(KIND)]")

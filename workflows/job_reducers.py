@@ -474,14 +474,16 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
 def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> JobState:
     """Returns the state after a person has aborted an incident: nothing more is done about the present faults."""
     words = f"{verdict.outcome}: {verdict.reason}"
-    given_up = GivenUp(since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason))
+    stopped = verdict.restarted_at is not None
+    given_up = GivenUp(since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason), stopped=stopped)
     standing = tuple(faults.judged(state.faults, [one.fault for one in state.faults], words))
     return without_given_up(state.with_(faults=standing, again=None, given_up=given_up))
 
 
 def without_given_up(state: JobState) -> JobState:
     """Returns the state in which a recovery that was given up no longer matters, if nothing is faulty and the job trains."""
-    if state.given_up is None or real_faults(state) or not has_trained(phase(state.with_(given_up=None), None)):
+    given_up = state.given_up
+    if given_up is None or given_up.stopped or real_faults(state) or not has_trained(phase(state.with_(given_up=None), None)):
         return state
     return state.with_(given_up=None)
 
@@ -506,7 +508,8 @@ def _given_up(state: JobState, incident: Incident) -> GivenUp | None:
     if last.outcome is not Outcome.GIVEN_UP:
         return state.given_up
     end = incident.started_at + timedelta(seconds=incident.seconds)
-    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=bounds.note(last.reason))
+    stopped = any(verdict.restarted_at for verdict in incident.ladder)
+    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=bounds.note(last.reason), stopped=stopped)
 
 
 def _made_no_pods(verdict: Verdict) -> bool:

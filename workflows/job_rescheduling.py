@@ -172,7 +172,7 @@ class JobRescheduling(ModeWorkflow):
         started = await self._answered(failed, lambda: steps.await_new_running(restart, made.count, limits.pods_running))
         if not started.running:
             self.failed_on += started.failed_on
-            self.again = "a node on which they start" if started.failed_on else ""
+            self.again = "a node on which they start" if started.failed_on else "free nodes for its pods" if started.waits else ""
             raise _give_up(f"the pods do not run within {seconds(limits.pods_running)}: {started.message}")
 
     async def _pods(self, avoid: tuple[str, ...]) -> PodCount:

@@ -43,6 +43,8 @@ class GivenUp(Value):
     incident: int
     mode: Mode
     reason: Note
+    stopped: bool = False
+    """True if its pods were stopped, so that only a step shows that the job trains again."""
 
 
 class Refusing(Value):

@@ -107,7 +107,7 @@ STATE = JobState(
         until=NOW + timedelta(minutes=5),
         storm="30 of 100 nodes are unhealthy, the mark is 20%",
     ),
-    given_up=GivenUp(since=NOW, incident=3, mode=Mode.JOB_RESCHEDULING, reason="pods do not run"),
+    given_up=GivenUp(since=NOW, incident=3, mode=Mode.JOB_RESCHEDULING, reason="pods do not run", stopped=True),
     reports=("report-1",),
     problems=("pods a and b both carry pod rank 1",),
     request=Pending(id="request-2", request=ModeRequest(job="gpt", mode=Mode.HOT_SWITCH, pod_rank=1, requested_by="ada")),

@@ -93,6 +93,23 @@ async def test_pods_that_do_not_start_are_given_up(temporal: WorkflowEnvironment
         assert placed or len(cluster.pods_by_name) == 2, "those that failed are a fault, and the next restart may have begun"
 
 
+async def test_a_restart_that_finds_no_node_is_begun_again_when_one_is_free(temporal: WorkflowEnvironment) -> None:
+    """Pods that wait are no fault, and avoid the node that was lost, so that its return alone would not start them."""
+    job = a_job(limits=Limits(pods_running=SOON))
+    cluster = ScriptedCluster(job)
+    cluster.pods_are_placed = False
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        assert (await world.incident()).ladder[-1].again == "free nodes for its pods"
+        state = (await world.status()).state
+        assert state.given_up
+        assert (state.given_up.stopped, state.restarts) == (True, ())
+        cluster.pods_are_placed = True
+        await world.skip(timedelta(minutes=1), of=world.entity)
+        assert (await world.restarted(2)).verdict is Outcome.RECOVERED
+        assert (await world.status()).state.given_up is None
+
+
 async def test_no_first_step_in_fifteen_minutes_is_given_up(temporal: WorkflowEnvironment) -> None:
     """Pods that run are not enough: without a completed step the job is given up, no second before its limit."""
     async with training(temporal, a_job()) as (world, _peer):

@@ -176,6 +176,10 @@ def lift() -> Call:
     return Call(Updates.LIFT)
 
 
+def retry() -> Call:
+    return Call(Updates.RETRY, ("a person",))
+
+
 def call_of(message: Message, now: datetime) -> Call:
     """Returns the update of the entity for a message of the training side."""
     if message.kind == "attach":

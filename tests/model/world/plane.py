@@ -279,6 +279,10 @@ class ControlPlane:
     def lift(self) -> None:
         self._send(adapter.lift())
 
+    def retry(self) -> None:
+        """Begins the ladder again, as a person does for a job that was given up."""
+        self._send(adapter.retry())
+
     # ---- the gateway
 
     def _receive(self, message: Message, sender: Training) -> None:
