@@ -41,9 +41,11 @@ class NodeRecordWorkflow:
         while True:
             await self._take()
             self._show()
-            if not self._new and not self.record.incidents and self.record.aside is None:
+            if self._new:
+                continue
+            if not self.record.incidents and self.record.aside is None:
                 return self.record
-            if self._moves_on() and not self._new:
+            if self._moves_on():
                 workflow.continue_as_new(
                     self.record, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
                 )

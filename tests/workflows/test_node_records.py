@@ -120,6 +120,31 @@ async def test_a_node_that_a_person_releases_is_not_set_aside_for_the_same_incid
         assert records.marks == {NODE_HEALTHY: "UnHealthy"}
 
 
+async def test_an_incident_is_counted_that_comes_while_the_node_is_released(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record does not end with it, and begins with this incident."""
+    async with recorded(temporal, "node-lemon-7") as records:
+        await records.tell(incident(1), incident(2))
+        await records.settled(0, aside=True)
+        cluster, asked, may_write = records.world.cluster, asyncio.Event(), asyncio.Event()
+        write = cluster.annotate_node
+
+        async def slowly(name: str, annotations: dict[str, str | None]) -> None:
+            asked.set()
+            await may_write.wait()
+            await write(name, annotations)
+
+        monkeypatch.setattr(cluster, "annotate_node", slowly)
+        skipping = asyncio.create_task(records.world.skip(timedelta(hours=12, seconds=1), records.handle))
+        await asked.wait()
+        await records.tell(incident(3, at=timedelta(hours=12)))
+        may_write.set()
+        await skipping
+        await records.settled(1, aside=False)
+        assert not records.marks
+
+
 async def test_few_nodes_are_set_aside(temporal: WorkflowEnvironment) -> None:
     """A cluster keeps four fifths of its nodes, however many of them cause incidents."""
     async with recorded(temporal, "node-lemon-4") as records:
