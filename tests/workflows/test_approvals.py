@@ -19,7 +19,7 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from tests.fakes.peer import ScriptedPeer
-from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
+from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, register, sub_health, training
 
 DENY, APPROVE = Unanswered.DENY, Unanswered.APPROVE
 
@@ -114,6 +114,15 @@ async def test_a_real_fault_ends_the_question_about_a_hot_switch(temporal: Workf
         incident = await world.restarted()
         assert [verdict.mode for verdict in incident.ladder] == [Mode.HOT_SWITCH, Mode.JOB_RESCHEDULING]
         assert incident.ladder[0].reason == "a real fault came before it was approved"
+
+
+async def test_a_question_ends_if_the_job_is_only_observed(temporal: WorkflowEnvironment) -> None:
+    """Nothing may be done for the job any more, whoever approves it."""
+    async with questioned(temporal, asking(Mode.HOT_SWITCH)) as (world, peer):
+        await register(world.client, world.job.model_copy(update={"observe": True}))
+        incident = await world.incident()
+        assert (incident.verdict, incident.ladder[0].outcome) == (Outcome.CANCELLED, Outcome.CANCELLED)
+        assert not peer.orders
 
 
 async def test_a_question_ends_with_its_fault(temporal: WorkflowEnvironment) -> None:

@@ -3,6 +3,8 @@
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.ids import Updates
+from rekindle.model.approval import Unanswered
 from rekindle.model.job import Job, SubHealthStrategy, Trait
 from rekindle.model.mode import Mode, Outcome
 from tests.support.harness import a_job, sub_health, training
@@ -42,6 +44,17 @@ async def test_a_job_is_restarted_once_for_a_slow_node(temporal: WorkflowEnviron
         await world.fault(sub_health(name="again"))
         assert "the job was restarted for it already (policy forceExit)" in await world.judged()
         assert (await world.status()).state.incidents == 1
+
+
+async def test_a_person_may_be_asked_before_a_job_leaves_a_slow_node(temporal: WorkflowEnvironment) -> None:
+    """Training runs on while the question waits, although nothing is broken."""
+    approvals = {Mode.JOB_RESCHEDULING: Unanswered.DENY}
+    async with training(temporal, leaving(FORCE).model_copy(update={"approvals": approvals})) as (world, peer):
+        await world.fault(sub_health())
+        await world.settled(lambda status: status.state.question is not None)
+        assert not peer.orders
+        await world.tell(Updates.ANSWER, {"approved": True, "by": "Ada"})
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
 
 
 async def test_a_scheduler_that_knows_the_policy_carries_it_out(temporal: WorkflowEnvironment) -> None:

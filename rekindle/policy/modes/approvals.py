@@ -10,7 +10,7 @@ from rekindle.model.fault import FaultKind
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
-from rekindle.policy.modes import requests
+from rekindle.policy.modes import observe_only, requests
 from rekindle.policy.modes.cases import Case, is_broken
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.training_sides.table import side_of
@@ -94,7 +94,9 @@ def is_moot(state: JobState, case: Case, asked: Question, now: datetime) -> Verd
     The mode is the first one of its incident, so that training was not touched.
     """
     mode, meanwhile = asked.mode, "while a storm held it" if asked.storm else "before it was approved"
-    if row_of(mode).about is About.POD:
+    if state.job.observe:
+        return Verdict(mode=mode, outcome=Outcome.CANCELLED, reason=observe_only.ONLY)
+    if _is_only_slow(case):
         if is_broken(state, now):
             words = f"a real fault came {meanwhile}"
             return Verdict(mode=mode, outcome=Outcome.CANCELLED, training=Training.FAULTED, reason=words)
@@ -105,13 +107,17 @@ def is_moot(state: JobState, case: Case, asked: Question, now: datetime) -> Verd
     return None if stands else Verdict(mode=mode, outcome=Outcome.CANCELLED, reason=f"the fault was over {meanwhile}")
 
 
+def _is_only_slow(case: Case) -> bool:
+    return bool(case.faults) and all(one.kind is FaultKind.SUB_HEALTH for one in case.faults)
+
+
 def denied(case: Case, mode: Mode, why: str, before: Sequence[Verdict]) -> Verdict:
     """Returns the verdict of a mode that was denied: the next mode follows. A sub-health is left alone instead.
 
     Args:
         before: verdicts of the incident, of which the last one tells how training stands.
     """
-    only_slow = not before and bool(case.faults) and all(one.kind is FaultKind.SUB_HEALTH for one in case.faults)
+    only_slow = not before and _is_only_slow(case)
     left = before[-1].training if before else None
     return Verdict(
         mode=mode,
