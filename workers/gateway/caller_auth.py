@@ -244,7 +244,7 @@ class Senders:
         try:
             await self._cluster.locate(job_id)
             async with self._few.place(address):
-                began = _now()
+                job.asked = began = _now()  # a wait before it is no part of the pause after it
                 found = await self._cluster.speakers(job_id)
                 job.took = _now() - began
         except NotFound:
