@@ -46,7 +46,7 @@ class NodeRecord(Value):
     node: Text
     incidents: tuple[NodeIncident, ...] = ()
     aside: Aside | None = None
-    """None: the node is not set aside."""
+    """Present period. None: the node is not set aside."""
 
 
 class AsideRequest(Value):

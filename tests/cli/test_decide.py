@@ -46,7 +46,7 @@ async def test_a_denied_job_is_given_up_where_everybody_sees_it(temporal: Workfl
 
 
 async def test_an_aborted_recovery_names_who_aborted_it(temporal: WorkflowEnvironment) -> None:
-    """Nothing follows, and the same command is refused when nothing runs any more."""
+    """No mode follows, and the same command is refused when no recovery runs any more."""
     async with training(temporal, asking()) as (world, _peer):
         await _fails(world)
         code, words = await ended(await typed(world, "abort", world.job.name, "--reason", "planned"))
@@ -75,7 +75,7 @@ async def test_a_recovery_begins_at_the_mode_that_a_person_names(temporal: Workf
 
 
 async def test_one_mode_or_the_first_of_several_is_named(temporal: WorkflowEnvironment) -> None:
-    """Both options at once contradict each other."""
+    """Contradicting options, `--from` and `--mode`, are refused together."""
     async with training(temporal, a_job()) as (world, _peer):
         arguments = ("recover", world.job.name, "--from", "dying-gasp", "--mode", "dying-gasp")
         code, words = await ended(await typed(world, *arguments))

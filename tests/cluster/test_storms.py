@@ -141,7 +141,7 @@ async def test_jobs_with_faults_are_told_of_a_storm_and_of_its_end() -> None:
 
 
 async def test_a_job_that_is_well_again_leaves_the_storm() -> None:
-    """Its sighting without faults has no storm, so that nothing of it is held later."""
+    """A sighting without faults has no storm, so that no later mode of the job is held."""
     cluster, peer = Streamed(), Peer()
     async with watching(cluster, peer):
         cluster.lose(0, 7, 8, 9)
@@ -179,7 +179,7 @@ async def test_many_recoveries_are_a_storm_for_the_jobs_that_they_recover(caplog
 
 
 async def test_a_temporal_that_is_away_ends_no_storm() -> None:
-    """What was listed last holds, until the recoveries are listed again."""
+    """The last list of recoveries holds until there is a newer one."""
     cluster, peer, recoveries = Streamed(), Peer(), Recoveries()
     async with watching(cluster, peer, recoveries):
         recoveries.run("job-0", "job-1", "job-2")
@@ -194,7 +194,7 @@ async def test_a_temporal_that_is_away_ends_no_storm() -> None:
 
 
 def test_new_numbers_of_a_storm_are_no_news() -> None:
-    """Each node that changes would otherwise lead to an update of each job with faults."""
+    """Numbers alone are no news: each node that changes would lead to an update of each job with faults."""
     fault = Sighting(holders=("a",), faults=(node_fault("node-1"),))
     known = Acknowledged(sighting=fault.model_copy(update={"storm": "29 of 100 nodes are unhealthy"}), reached=True)
     told = Shown(sighting=fault.model_copy(update={"storm": "31 of 100 nodes are unhealthy"}))

@@ -136,7 +136,7 @@ def asides(state: JobState, incidents: list[Incident]) -> int:
 
 @pytest.mark.parametrize("spares", [0, 1, 2])
 def test_every_incident_of_a_month_ends(spares: int) -> None:
-    """Each fault is recovered or left to a person, budgets stay within their limits, and no third restart equals the two before.
+    """Faults are recovered or left to a person, budgets stay within their limits, and no third restart equals the two before.
 
     A node is set aside only after two incidents for which it is to blame.
     """

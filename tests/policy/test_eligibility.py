@@ -151,7 +151,7 @@ def test_processes_that_end_again_and_again_are_not_recovered_for_ever() -> None
 def test_pods_are_replaced_one_by_one_where_the_owner_asks_for_it_and_some_are_left(
     changes: dict[str, Any], ranks: tuple[int, ...], reason: str
 ) -> None:
-    """No strategy of the annotation is needed."""
+    """The mode needs no strategy of the annotation."""
     labels: dict[str, Any] = {"labels": {"pod-rescheduling": "on", "process-recover-enable": "on"}}
     job = mindio(allows="exit", kind="Job", **{"training_side": TrainingSide.REKINDLE, **labels, **changes})
     here = Attachment(queue="gateway/1", session="s", since=NOW)

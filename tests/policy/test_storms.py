@@ -133,7 +133,7 @@ def test_people_see_which_modes_a_storm_holds() -> None:
 
 
 def test_a_recovery_that_was_lost_half_way_is_finished_in_a_storm() -> None:
-    """Its pods may be half moved, and nothing is known of its faults. The same restart for a fault is held."""
+    """The pods of a lost recovery may be half moved, and its faults are unknown. The same restart for a fault is held."""
     state = JobState.of(a_job()).with_(
         storm="30 of 100 nodes are unhealthy", lost_recovery="recovery/default.gpt/1-hot-switch/job"
     )
@@ -155,7 +155,7 @@ def test_only_nodes_that_train_are_counted() -> None:
 
 
 def test_what_a_rule_says_that_is_not_believed_is_not_counted() -> None:
-    """Nothing is done about such nodes, so that they move no pods."""
+    """Nodes that are left alone move no pods, so that they make no storm."""
     assert ClusterIndex(nodes=[*several(1, "well"), *several(9, **SLOW)]).unhealthy() == (10, 0)
 
 

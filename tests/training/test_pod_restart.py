@@ -77,7 +77,7 @@ async def test_what_only_one_rank_has_is_restored_too(recovered: Job, gateway: G
 async def test_without_a_saved_state_training_begins_again_and_says_what_is_lost(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """There is no checkpoint: all steps are executed again, with the same result."""
+    """A job without a checkpoint executes all steps again, with the same result."""
     await lost(job, gateway)
     done = job.steps(0)[-1]["step"]
     await gateway.again(1)
@@ -148,7 +148,7 @@ async def test_a_pod_that_came_as_a_backup_starts_its_processes_again_too(
 async def test_processes_of_a_replaced_pod_that_live_do_no_step_any_more(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """They belong to an earlier generation. Their pod is deleted later."""
+    """Processes of the replaced pod belong to an earlier generation. The pod is deleted later."""
     job.slow_down()
     await job.start()
     await job.reached(3)
@@ -176,7 +176,7 @@ async def test_a_process_that_fails_before_it_trains_is_reported(job: Job, gatew
 
 
 async def test_a_pod_that_is_lost_meanwhile_is_reported(job: Job, gateway: GatewayPeer) -> None:
-    """Its launcher is awaited for some seconds only, since it reconnects at once."""
+    """A launcher that is away is awaited for some seconds only, since it reconnects at once."""
     await lost(job, gateway)
     await job.lose("worker-0")
     await gateway.again(1)
@@ -193,7 +193,7 @@ def state(*, able: bool = True, again: str = "") -> PodState:
 
 
 async def test_a_launcher_of_an_older_release_is_not_ordered() -> None:
-    """It would ignore the order, and all others would wait for its processes."""
+    """An older launcher would ignore the order, and all others would wait for its processes."""
     pods = Pods(decides=True)
     pods.hear(pods.attach(), state(able=False))
     with pytest.raises(CannotRepair, match="launcher of rank 0 is of an older release"):
@@ -202,7 +202,7 @@ async def test_a_launcher_of_an_older_release_is_not_ordered() -> None:
 
 @pytest.mark.parametrize(("again", "ordered"), [("", True), ("attempt-0", True), ("attempt-1", False)])
 async def test_a_launcher_that_comes_back_gets_the_order_unless_it_has_carried_it_out(again: str, ordered: bool) -> None:
-    """Another pod, such as a new one, does not get it."""
+    """The order goes to pods that were there. A new pod does not get it."""
     pods = Pods()
     pods.begin_again({"pod"}, "attempt-1", "all begin again")
     one, other = pods.attach(), pods.attach()
@@ -214,7 +214,7 @@ async def test_a_launcher_that_comes_back_gets_the_order_unless_it_has_carried_i
 
 
 async def test_an_order_without_pods_still_ends_all_processes(job: Job, gateway: GatewayPeer) -> None:
-    """All ranks leave, and their pods end with the exit code for that."""
+    """An `exit` without pods makes all ranks leave, and pods end with the exit code for that."""
     await lost(job, gateway)
     await gateway.order("changeStrategy", "change_strategy", strategy="exit", uuid="attempt-2")
     assert await job.started["worker-0"].code() == 2

@@ -80,7 +80,7 @@ async def test_a_denied_hot_switch_leaves_the_sub_health_alone(temporal: Workflo
 async def test_the_owners_default_holds_when_nobody_answers(
     temporal: WorkflowEnvironment, default: Unanswered, outcome: Outcome
 ) -> None:
-    """After the limit `approval` the mode counts as denied, or as approved where the owner says so."""
+    """The mode counts as denied after the limit `approval`, or as approved where the owner says so."""
     limits = Limits(approval=timedelta(seconds=1))
     job = asking(Mode.HOT_SWITCH, unanswered=default, limits=limits)
     async with training(temporal, job) as (world, _peer):
@@ -117,7 +117,7 @@ async def test_a_real_fault_ends_the_question_about_a_hot_switch(temporal: Workf
 
 
 async def test_a_question_ends_if_the_job_is_only_observed(temporal: WorkflowEnvironment) -> None:
-    """Nothing may be done for the job any more, whoever approves it."""
+    """An observed job is not touched, whoever approves a mode."""
     async with questioned(temporal, asking(Mode.HOT_SWITCH)) as (world, peer):
         await register(world.client, world.job.model_copy(update={"observe": True}))
         incident = await world.incident()
@@ -140,7 +140,7 @@ async def test_a_question_ends_with_its_fault(temporal: WorkflowEnvironment) -> 
 
 
 async def test_a_denied_restart_is_given_up_and_may_be_tried_again(temporal: WorkflowEnvironment) -> None:
-    """Nothing was stopped. A person who changes the mind begins the ladder again, and is asked again."""
+    """The pods stay as they are. A person who changes the mind begins the ladder again, and is asked again."""
     async with training(temporal, asking(Mode.JOB_RESCHEDULING)) as (world, _peer):
         pod = world.cluster.fail(world.cluster.holder(1).metadata.name)
         await world.fault(pod_fault(pod.metadata.name, pod.metadata.uid))
@@ -228,7 +228,7 @@ async def test_an_abort_cancels_the_running_mode(temporal: WorkflowEnvironment) 
 
 
 async def test_nothing_is_aborted_or_tried_again_of_a_job_that_trains(temporal: WorkflowEnvironment) -> None:
-    """Both are refused, with what a person can do instead."""
+    """An abort and a retry are refused, with what a person can do instead."""
     async with training(temporal, a_job()) as (world, _peer):
         assert await refusal(world, Updates.ABORT, {}) == f"no recovery of job {world.job.name} is running"
         assert "rekindle recover" in await refusal(world, Updates.RETRY, "Ada")

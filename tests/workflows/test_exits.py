@@ -26,7 +26,7 @@ def leaving(policy: SubHealthStrategy, *traits: Trait) -> Job:
 async def test_a_job_leaves_a_slow_node_as_its_policy_says(
     temporal: WorkflowEnvironment, policy: SubHealthStrategy, modes: list[Mode], orders: list[str]
 ) -> None:
-    """All pods start again elsewhere. Only `graceExit` saves the step at which training stands."""
+    """The pods start again elsewhere. Only `graceExit` saves the step at which training stands."""
     async with training(temporal, leaving(policy)) as (world, peer):
         await world.fault(sub_health())
         incident = await world.restarted()

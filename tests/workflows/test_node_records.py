@@ -98,7 +98,7 @@ async def test_two_incidents_set_a_node_aside_until_the_time_is_over(temporal: W
 
 
 async def test_an_incident_that_is_told_twice_counts_once(temporal: WorkflowEnvironment) -> None:
-    """So does the same fault that another job sees at the same time."""
+    """The same fault counts once, too, if another job sees it at the same time."""
     async with recorded(temporal, "node-lemon-2") as records:
         await records.tell(incident(1), incident(1), incident(7, job="job-2", at=timedelta(minutes=1)))
         await records.settled(1, aside=False)
@@ -107,7 +107,7 @@ async def test_an_incident_that_is_told_twice_counts_once(temporal: WorkflowEnvi
 
 
 async def test_a_node_that_a_person_releases_is_not_set_aside_for_the_same_incidents(temporal: WorkflowEnvironment) -> None:
-    """One more incident is not enough then, and the release at the end of the time changes nothing."""
+    """A single further incident is not enough then, and the release at the end of the time changes nothing."""
     async with recorded(temporal, "node-lemon-3") as records:
         await records.tell(incident(1), incident(2))
         await records.settled(0, aside=True)
@@ -202,7 +202,7 @@ CRASH = Fault(id="c", kind=FaultKind.PROCESS, node="node-1", ranks=(1,), source=
     ids=["broken and slow nodes", "a drain", "a process that ends", "nothing was done", "half the cluster"],
 )
 def test_a_node_is_blamed_for_its_own_faults(ended: Incident, nodes: tuple[str, ...] | None) -> None:
-    """Neither a drain, a process of the job, nor a fault of very many nodes blames one."""
+    """A drain, a process of the job and a fault of very many nodes blame no node."""
     job: Job = a_job()
     found = node_records.blame(JobState.of(job), ended)
     assert (found and found.nodes) == nodes

@@ -98,7 +98,7 @@ async def test_rank_0_and_its_pod_are_replaced_as_any_other(temporal: WorkflowEn
 
 
 async def test_a_failed_process_of_a_pod_that_lives_leads_to_another_pod(temporal: WorkflowEnvironment) -> None:
-    """Its pod is faulty too. It is deleted when the new one has its ranks."""
+    """The pod of a faulty process is faulty too. It is deleted when the new one has its ranks."""
     async with with_a_spare(temporal, of_pods()) as (world, peer):
         old = world.cluster.holder(1)
         await peer.report_fault(3)
@@ -175,7 +175,7 @@ async def test_an_order_that_cannot_be_delivered_leads_to_a_restart(temporal: Wo
 
 
 async def test_a_second_pod_that_is_lost_after_the_order_leads_to_a_restart(temporal: WorkflowEnvironment) -> None:
-    """No answer is awaited: the ranks wait for one that does not come."""
+    """The answer is not awaited, as the ranks wait for one that does not come."""
     script = Script(before_status=lambda _: _never())
     async with with_a_spare(temporal, of_pods("exit"), script) as (world, peer):
         await world.fault(lost_pod(1))
@@ -187,7 +187,7 @@ async def test_a_second_pod_that_is_lost_after_the_order_leads_to_a_restart(temp
 
 
 async def test_a_second_pod_that_is_lost_before_the_order_is_replaced_too(temporal: WorkflowEnvironment) -> None:
-    """All faults are announced again, and one order names both pods."""
+    """The faults are announced again together, and one order names both pods."""
     job = of_pods()
     cluster = ScriptedCluster(job, nodes=6)
     cluster.backup_starts = False

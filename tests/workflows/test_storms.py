@@ -188,7 +188,7 @@ async def test_a_real_fault_ends_the_hold_of_a_hot_switch(temporal: WorkflowEnvi
 
 
 async def test_an_incident_that_is_held_can_be_aborted(temporal: WorkflowEnvironment) -> None:
-    """No mode runs, and the job waits for a new try."""
+    """The job is not moved, and waits for a new try."""
     async with broken(temporal, a_job()) as (world, _peer):
         await world.tell(Updates.ABORT, {"by": "Ada", "reason": "maintenance"})
         incident = await world.incident()

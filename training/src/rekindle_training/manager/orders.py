@@ -166,7 +166,7 @@ def _kind(signal: ProcessManageSignal) -> Kind | None:
 
 
 STRATEGIES = {RETRY: Kind.RETRY, DUMP: Kind.DUMP, EXIT: Kind.AGAIN}
-"""Other strategies. An `exit` names pods here: without them all processes leave."""
+"""Kinds of orders by their strategy. An `exit` names pods here: without them all processes leave."""
 
 
 def _number(field: str, text: str, end: int) -> int:
