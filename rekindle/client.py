@@ -350,10 +350,10 @@ class Rekindle:
         return await self._update(await self.find(job), ids.Updates.ABORT, Abort(by=by, reason=reason))
 
     async def retry(self, job: str, *, by: str = "") -> Receipt:
-        """Begins the ladder again for a job that was given up.
+        """Begins the ladder again for a job that was given up, or for faults that are left alone.
 
         Raises:
-            BadInput: unknown job. Refused: the job was not given up. Busy: a recovery is running.
+            BadInput: unknown job. Refused: neither is the case. Busy: a recovery is running.
         """
         return await self._update(await self.find(job), ids.Updates.RETRY, by)
 

@@ -492,13 +492,14 @@ def retried(state: JobState, request: Pending, now: datetime) -> JobState:
     """Returns the state in which a person wants another try: the ladder begins again, and may restart the job once more.
 
     Args:
-        request: request for a restart, which is made if nothing is known to be faulty.
+        request: request for a restart, which is made if the job stands and nothing is known to be faulty.
     """
+    stands = state.given_up is not None
     total = state.job.retries
     spared = state.retried if total is None else min(state.retried, max(total - 1, 0))
     state = faults.rejudged(state, every=True).with_(again=None, given_up=None, restarts=(), repairs=(), retried=spared)
     state = state.with_(tried_again=now)
-    return state if real_faults(state) else requested(state, request)
+    return requested(state, request) if stands and not real_faults(state) else state
 
 
 def _given_up(state: JobState, incident: Incident) -> GivenUp | None:

@@ -641,7 +641,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.RETRY)
     def retry(self, by: str) -> Receipt:
-        """Begins the ladder again for a job that was given up, on behalf of a person."""
+        """Begins the ladder again for a job that was given up, or for faults that are left alone, on behalf of a person."""
         request = ModeRequest(mode=LAST.mode, requested_by=by)
         pending = Pending(id=_update_id(), request=request)
         self.known.state = job_reducers.retried(self.state, pending, workflow.now())

@@ -60,7 +60,7 @@ COMMANDS = {
     "rekindle.cli.decide:abort": (
         "Abort the recovery of JOB (name or id), also one that a fault began: its mode is cancelled, and no other follows."
     ),
-    "rekindle.cli.decide:retry": ("Recover JOB (name or id) again, whose recovery was given up or aborted."),
+    "rekindle.cli.decide:retry": ("Recover JOB (name or id) again, whose recovery was given up, denied or aborted."),
     "rekindle.cli.links:failover": (
         "Move devices of JOB (name or id) to their backup links for a maintenance; training pauses for a moment."
     ),

@@ -43,7 +43,7 @@ async def abort(job: str, *, reason: Reason = "", output: Output = Format.TEXT) 
 
 
 async def retry(job: str, *, output: Output = Format.TEXT) -> None:
-    """Recover JOB (name or id) again, whose recovery was given up or aborted.
+    """Recover JOB (name or id) again, whose recovery was given up, denied or aborted.
 
     It may be restarted once more, even if its restarts are used up.
 

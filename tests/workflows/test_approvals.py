@@ -19,7 +19,7 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from tests.fakes.peer import ScriptedPeer
-from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, register, sub_health, training
+from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, register, sub_health, training
 
 DENY, APPROVE = Unanswered.DENY, Unanswered.APPROVE
 
@@ -227,8 +227,35 @@ async def test_an_abort_cancels_the_running_mode(temporal: WorkflowEnvironment) 
         assert (await world.status()).state.given_up is None
 
 
+async def test_a_slow_node_that_was_left_alone_is_judged_again_on_request(temporal: WorkflowEnvironment) -> None:
+    """The job was not given up, as it trains. A person who changes the mind after an abort is asked again."""
+    async with questioned(temporal, asking(Mode.HOT_SWITCH)) as (world, _peer):
+        receipt = await world.tell(Updates.ABORT, {"by": "Ada"})
+        assert f"`rekindle retry {world.job.name}` begins again" in receipt.info
+        assert (await world.incident()).verdict is Outcome.CANCELLED
+        assert (await world.status()).state.given_up is None
+        await world.tell(Updates.RETRY, "Ada")
+        assert (await asked(world)).incident == 2
+        await world.tell(Updates.ANSWER, {"approved": True})
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_job_that_stands_beside_a_slow_node_is_restarted_on_request(temporal: WorkflowEnvironment) -> None:
+    """The slow node is no reason for the job to stand. A hot switch would not start it, and is not tried."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase(RESUMES)
+        await world.skip(timedelta(minutes=15, seconds=5))
+        assert (await world.incident()).verdict is Outcome.GIVEN_UP
+        seen = sub_health().model_copy(update={"source": WATCHER})
+        await world.tell(Updates.SIGHTING, Sighting(faults=(seen,)))
+        assert (await world.status()).state.incidents == 1
+        await world.tell(Updates.RETRY, "Ada")
+        assert (await world.restarted(2)).verdict is Outcome.RECOVERED
+
+
 async def test_nothing_is_aborted_or_tried_again_of_a_job_that_trains(temporal: WorkflowEnvironment) -> None:
     """An abort and a retry are refused, with what a person can do instead."""
     async with training(temporal, a_job()) as (world, _peer):
         assert await refusal(world, Updates.ABORT, {}) == f"no recovery of job {world.job.name} is running"
-        assert "rekindle recover" in await refusal(world, Updates.RETRY, "Ada")
+        assert "no fault of it is left alone" in await refusal(world, Updates.RETRY, "Ada")

@@ -55,9 +55,16 @@ def next_case(state: JobState, now: datetime) -> Case | None:
         return None  # anything that is started now would be interrupted
     if state.request:
         return _request(state, state.request)
+    return _sub_health_due(state, now)
+
+
+def _sub_health_due(state: JobState, now: datetime) -> Case | None:
+    """Returns the case of the sub-healthy pod whose turn it is. None: there is none, or the job stands, so that no pod is moved
+    while it trains."""
     sub_healths = [one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH and _counts(one)]
     due = [fault for fault in sub_healths if _due(fault, timedelta(0)) <= now]
-    return _sub_health(state, _in_turn(state, due)) if due else None
+    stands = state.given_up is not None and state.given_up.stopped
+    return _sub_health(state, _in_turn(state, due)) if due and not stands else None
 
 
 def lost_recovery(state: JobState) -> Case:

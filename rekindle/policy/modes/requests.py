@@ -91,12 +91,12 @@ def problem_of(kind: type[Input], given: object, example: str) -> str:
 
 
 def retry_problem(state: JobState) -> str:
-    """Returns why there is nothing to try again. Empty: the job was given up."""
+    """Returns why there is nothing to try again. Empty: the job was given up, or a fault of it is left alone."""
     if state.job.observe:
         return observe_only.ONLY
-    if state.given_up is None:
-        return f"job {state.job.name} was not given up; what is faulty is recovered by: rekindle recover {state.job.name}"
-    return ""
+    if state.given_up or any(one.judged for one in state.faults):
+        return ""
+    return f"job {state.job.name} was not given up, and no fault of it is left alone"
 
 
 def _is_of_a_run(given: object) -> bool:
