@@ -4,6 +4,7 @@ Used by `IncidentRun`. Nothing of the mode is done before the answer: training r
 """
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 
@@ -38,20 +39,24 @@ class Approvals:
     def noted(self, verdict: Verdict) -> Verdict:
         """Returns the verdict of a mode with who approved the mode."""
         words = (notes[verdict.mode] for notes in (self._granted, self._held) if verdict.mode in notes)
-        return verdict.with_(reason="; ".join((verdict.reason, *words)))
+        approved = self._granted.get(verdict.mode, "")
+        return verdict.with_(reason="; ".join((verdict.reason, *words)), approved=approved)
 
-    async def verdict(self, mode: Mode, incident: int, before: Sequence[Verdict], stopped: Callable[[], str]) -> Verdict | None:
+    async def verdict(
+        self, mode: Mode, incident: int, before: Sequence[Verdict], stopped: Callable[[], str], since: datetime
+    ) -> Verdict | None:
         """Asks whether a mode may run, and holds it in a storm. Returns its verdict if it may not run; None: it may.
 
         Args:
             before: verdicts of the incident so far.
             stopped: returns why no mode of the incident may run any more. Empty: one may.
+            since: time since which the next mode has been waiting, for all questions about it.
         """
-        known, now = self._known, workflow.now()
-        asked = None if mode in self._granted else approvals.question(known.state, self._case, mode, incident, now)
+        known = self._known
+        asked = None if mode in self._granted else approvals.question(known.state, self._case, mode, incident, since)
         if asked and (verdict := await self._ask(asked, before, stopped)):
             return verdict
-        held = None if self._goes else approvals.hold(known.state, self._case, mode, incident, now)
+        held = None if self._goes else approvals.hold(known.state, self._case, mode, incident, since)
         return await self._ask(held, before, stopped) if held and held.until > workflow.now() else None
 
     async def _ask(self, asked: Question, before: Sequence[Verdict], stopped: Callable[[], str]) -> Verdict | None:
@@ -67,7 +72,7 @@ class Approvals:
         try:
             await workflow.wait_condition(
                 lambda: bool(self._answer or stopped() or moot() or self._is_over(asked)),
-                timeout=asked.until - workflow.now(),
+                timeout=max(asked.until - workflow.now(), timedelta(0)),
                 timeout_summary=f"a storm holds the {mode}" if asked.storm else f"approval of the {mode}",
             )
         except TimeoutError:

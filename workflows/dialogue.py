@@ -11,7 +11,6 @@ from typing import ClassVar, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
-from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
 from rekindle.model.attachment import Attachment
@@ -340,10 +339,10 @@ class Dialogue:
         return any(report.kind is kind for report in self.inbox)
 
 
-def cancel_and_forget(activity: ActivityHandle[T]) -> None:
-    """Cancels an activity whose result is not needed, and consumes its error, which would otherwise be logged."""
-    activity.cancel()
-    activity.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+def cancel_and_forget(work: asyncio.Task[T]) -> None:
+    """Cancels work, such as an activity, whose result is not needed. Its error is consumed, which would otherwise be logged."""
+    work.cancel()
+    work.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def _never_began(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
 """
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -30,7 +31,7 @@ from rekindle.policy.placement import avoided_nodes, node_records, standbys
 from workflows import attachments, faults, job_reducers, steps
 from workflows.approvals import Approvals
 from workflows.child import Child
-from workflows.dialogue import Dialogue
+from workflows.dialogue import Dialogue, cancel_and_forget
 from workflows.job_context import JobContext
 from workflows.journal import Journal, event_of
 
@@ -170,10 +171,14 @@ class IncidentRun:
         The next mode of the ladder ends processes, so a fault of the watcher is looked at again first. For other faults the
         cluster need not answer.
         """
-        while not self._known.state.ended and all(fault.source == WATCHER for fault in self._news()):
-            if await look(self._known, self._journal):
+        while not self._stopped() and all(fault.source == WATCHER for fault in self._news()):
+            looking = asyncio.create_task(look(self._known, self._journal))
+            await workflow.wait_condition(lambda: looking.done() or bool(self._stopped()))  # noqa: B023
+            if not looking.done():
+                cancel_and_forget(looking)
+            elif looking.result():
                 break
-            await pause_for_the_cluster(self._known)
+            await pause_for_the_cluster(self._known, self._stopped)
         return bool(self._news())
 
     def _news(self) -> list[Fault]:
@@ -199,8 +204,9 @@ class IncidentRun:
         if self._known.state.job.approvals or self._known.state.storm:
             self._receipt_to = ""  # the receipt does not wait for a person or for a storm, so that it carries no order
         follows = self._following(verdicts, mode) if verdicts else next(iter(self.case.plan.modes[1:]), None)
+        since = workflow.now()
         for one in approvals.asked_before(mode, follows):
-            if verdict := await self._approvals.verdict(one, self._number, verdicts, self._stopped):
+            if verdict := await self._approvals.verdict(one, self._number, verdicts, self._stopped, since):
                 self._denied = (*self._denied, one)
                 return verdict
         return None
@@ -352,9 +358,12 @@ def _answer(verdicts: list[Verdict]) -> Verdict:
     return last if first is last else last.with_(asked=Own(outcome=first.outcome, reason=first.reason))
 
 
-async def pause_for_the_cluster(known: JobContext) -> None:
+async def pause_for_the_cluster(known: JobContext, stopped: Callable[[], str] = lambda: "") -> None:
+    """Waits before the cluster is asked again, unless the job has ended or the wait is stopped for another reason."""
     try:
-        await workflow.wait_condition(lambda: bool(known.state.ended), timeout=UNANSWERED, timeout_summary="wait for the cluster")
+        await workflow.wait_condition(
+            lambda: bool(known.state.ended or stopped()), timeout=UNANSWERED, timeout_summary="wait for the cluster"
+        )
     except TimeoutError:
         pass
 

@@ -102,6 +102,7 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
         lost_recovery=recovery,
         left_behind=known.left_behind[-KEPT_PODS:],
         links=known.links,
+        given_up=known.given_up if known.given_up and known.given_up.aborted else None,  # all else is decided again
         misses_stream=had_another and not state.introduced and recovery_is_on(registration.job),
     )
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
@@ -131,6 +132,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         retried=state.retried,
         left_behind=state.left_behind,
         links=state.links,
+        given_up=state.given_up,
         moved=tuple(one for incident in state.history[-1:] for verdict in incident.ladder for one in verdict.switched),
     )
 
@@ -475,7 +477,9 @@ def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> 
     """Returns the state after a person has aborted an incident: nothing more is done about the present faults."""
     words = f"{verdict.outcome}: {verdict.reason}"
     stopped = verdict.restarted_at is not None
-    given_up = GivenUp(since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason), stopped=stopped)
+    given_up = GivenUp(
+        since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason), aborted=True, stopped=stopped
+    )
     standing = tuple(faults.judged(state.faults, [one.fault for one in state.faults], words))
     return without_given_up(state.with_(faults=standing, again=None, given_up=given_up))
 

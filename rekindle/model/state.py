@@ -43,6 +43,9 @@ class GivenUp(Value):
     incident: int
     mode: Mode
     reason: Note
+    aborted: bool = False
+    """True if a person has aborted it. Nothing is recovered until a person wants that, or the job trains again."""
+
     stopped: bool = False
     """True if its pods were stopped, so that only a step shows that the job trains again."""
 
@@ -116,6 +119,8 @@ class Remembered(Value):
     """Pods that took over in the last incident. The watcher may not have reported them yet."""
 
     links: tuple[OnBackup, ...] = ()
+    given_up: GivenUp | None = None
+    """Recovery that was given up or aborted. None: there is none."""
 
 
 class Registration(Value):

@@ -45,6 +45,7 @@ class VerdictChanges(TypedDict, total=False):
 
     outcome: Outcome
     reason: str
+    approved: str
     seconds: float
     phases: tuple[Phase, ...]
     went_on_at: datetime | None
@@ -65,6 +66,7 @@ class VerdictChanges(TypedDict, total=False):
 
 
 FEW = (
+    "approved",
     "resumed_at",
     "training",
     "again",
@@ -92,6 +94,9 @@ class Verdict(Value):
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
     steps_lost: int | None = None
+    approved: Text = ""
+    """Who approved the mode. Empty: it needed no approval."""
+
     resumed_at: int | None = None
     """Restart: the first step that was completed after it. None: it is unknown."""
 

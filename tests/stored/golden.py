@@ -74,6 +74,7 @@ REMEMBERED = Remembered(
     left_behind=(OLD,),
     moved=VERDICT.switched,
     links=(OnBackup(ranks=(2, 3), maintenance="link-failover/default.gpt/node-1/1"),),
+    given_up=GivenUp(since=NOW, incident=3, mode=Mode.JOB_RESCHEDULING, reason="aborted by ada", aborted=True),
 )
 STATE = JobState(
     job=Job(

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,13 +14,28 @@ from rekindle.ids import Updates
 from rekindle.model.approval import Question, Unanswered
 from rekindle.model.fault import WATCHER, Sighting
 from rekindle.model.incident import ModeRequest
-from rekindle.model.job import Job
+from rekindle.model.job import Job, NoSpare
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
-from tests.fakes.peer import ScriptedPeer
-from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, register, sub_health, training
+from rekindle.model.state import JobState, Registration
+from rekindle.policy.modes import cases
+from tests.fakes.peer import Script, ScriptedPeer
+from tests.support.harness import (
+    NOW,
+    RESUMES,
+    Harness,
+    a_job,
+    a_mindio_job,
+    node_fault,
+    pod_fault,
+    register,
+    sub_health,
+    training,
+)
+from workflows import job_reducers
 
+SHORT = Limits(backup_scheduled=timedelta(seconds=0.5))
 DENY, APPROVE = Unanswered.DENY, Unanswered.APPROVE
 
 
@@ -104,6 +119,18 @@ async def test_an_answer_is_taken_once_and_only_for_what_waits(temporal: Workflo
         assert "the last decision: hot switch of incident 1, denied by Ada" in await refusal(
             world, Updates.ANSWER, {"approved": True}
         )
+
+
+async def test_a_switch_that_waits_for_a_spare_is_asked_about_once(temporal: WorkflowEnvironment) -> None:
+    """It is tried again every minute, which the person who approved it wanted."""
+    async with questioned(temporal, asking(Mode.HOT_SWITCH, no_spare=NoSpare.WAIT, limits=SHORT)) as (world, _peer):
+        world.cluster.spare = False
+        await world.tell(Updates.ANSWER, {"approved": True, "by": "Ada"})
+        assert (await world.incident()).ladder[0].approved == "approved by Ada"
+        world.cluster.spare = True
+        await world.skip(timedelta(minutes=1), of=world.entity)
+        incident = await world.incident(2)
+        assert (incident.verdict, incident.ladder[0].approved) == (Outcome.RECOVERED, "")
 
 
 async def test_a_real_fault_ends_the_question_about_a_hot_switch(temporal: WorkflowEnvironment) -> None:
@@ -200,6 +227,22 @@ async def test_a_training_side_that_leaves_is_not_kept_waiting(temporal: Workflo
         assert question.until - question.since < job.limits.next_order
 
 
+async def test_two_questions_wait_no_longer_than_one(temporal: WorkflowEnvironment) -> None:
+    """A MindIO client that stands counts from its report, whatever is asked about what follows."""
+    approvals = dict.fromkeys((Mode.DYING_GASP, Mode.JOB_RESCHEDULING), DENY)
+    job = a_mindio_job(approvals=approvals, annotations={RECOVER_STRATEGY: "dump"})
+    async with training(temporal, job) as (world, _peer):
+        await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
+        first = await asked(world)
+        await world.tell(Updates.ANSWER, {"approved": True})
+        second = (
+            await world.settled(lambda status: bool(status.state.question and status.state.question != first))
+        ).state.question
+        assert second
+        assert (first.mode, second.mode) == (Mode.DYING_GASP, Mode.JOB_RESCHEDULING)
+        assert second.until == first.until
+
+
 async def test_an_aborted_incident_ends_and_nothing_follows(temporal: WorkflowEnvironment) -> None:
     """The person who aborts is named, and the job waits for a new try."""
     async with training(temporal, asking(Mode.JOB_RESCHEDULING)) as (world, _peer):
@@ -212,6 +255,40 @@ async def test_an_aborted_incident_ends_and_nothing_follows(temporal: WorkflowEn
         state = (await world.settled(lambda status: status.state.given_up is not None)).state
         assert [one.judged for one in state.faults] == ["cancelled: aborted by Ada: maintenance"]
         assert state.incidents == 1
+
+
+async def test_an_aborted_job_is_left_alone_until_a_person_wants_it(temporal: WorkflowEnvironment) -> None:
+    """Further faults, and the loss of its workflow, begin nothing. A retry recovers all of them."""
+    async with training(temporal, asking(Mode.JOB_RESCHEDULING)) as (world, _peer):
+        pod = world.cluster.fail(world.cluster.holder(1).metadata.name)
+        await world.fault(pod_fault(pod.metadata.name, pod.metadata.uid))
+        await asked(world)
+        await world.tell(Updates.ABORT, {"by": "Ada"})
+        await world.incident()
+        await world.fault(node_fault("node-0"))
+        state = (await world.status()).state
+        assert (state.incidents, state.question) == (1, None)
+        remembered = job_reducers.to_remember(state, "")
+        registration = Registration(job=world.job, remembered=remembered)
+        again = job_reducers.registered(JobState.of(world.job), registration, NOW).with_(lost_recovery="", faults=state.faults)
+        assert again.given_up == state.given_up
+        assert cases.next_case(again, datetime.now(UTC)) is None
+        await world.tell(Updates.RETRY, "Ada")
+        assert (await asked(world)).incident == 2
+
+
+async def test_an_abort_does_not_wait_for_a_cluster(temporal: WorkflowEnvironment) -> None:
+    """The fault that interrupted a hot switch is not looked at again, as nothing follows."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, _peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        world.cluster.unreachable = True
+        pod = world.cluster.holder(0)
+        fault = pod_fault(pod.metadata.name, pod.metadata.uid).model_copy(update={"source": WATCHER, "pod_ranks": (0,)})
+        await world.tell(Updates.SIGHTING, Sighting(faults=(fault,)))
+        await world.settled(lambda status: status.running is None)
+        await world.tell(Updates.ABORT, {"by": "Ada"})
+        assert (await world.incident()).verdict is Outcome.CANCELLED
 
 
 async def test_an_abort_cancels_the_running_mode(temporal: WorkflowEnvironment) -> None:

@@ -10,6 +10,7 @@ from rekindle.model.fault import FaultKind
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
+from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import observe_only, requests
 from rekindle.policy.modes.cases import Case, is_broken
 from rekindle.policy.modes.mode_table import LAST, About, row_of
@@ -21,16 +22,25 @@ DELIVERED = timedelta(seconds=5)
 EXAMPLE = '{"approved": true, "by": "an operator"}'
 
 
-def question(state: JobState, case: Case, mode: Mode, incident: int, now: datetime) -> Question | None:
-    """Returns the question to ask before this mode. None: the mode needs no approval. A requested mode needs none."""
+def question(state: JobState, case: Case, mode: Mode, incident: int, since: datetime) -> Question | None:
+    """Returns the question to ask before this mode. None: the mode needs no approval.
+
+    A requested mode needs none, nor one that was approved and is tried again every minute, until there is a spare node.
+
+    Args:
+        since: time since which the mode has been waiting, perhaps for the answer to another question.
+    """
     if mode not in state.job.approvals or _is_requested(case, mode):
+        return None
+    waited = drain_verdicts.waited(state.history, case)
+    if waited and waited.ladder[-1].approved and waited.ladder[-1].mode is mode:
         return None
     return Question(
         mode=mode,
         incident=incident,
         about=note(case.summary),
-        since=now,
-        until=now + _longest(state, mode, state.job.limits.approval),
+        since=since,
+        until=since + _longest(state, mode, state.job.limits.approval),
         unanswered=state.job.approvals[mode],
     )
 

@@ -47,15 +47,16 @@ def next_case(state: JobState, now: datetime) -> Case | None:
     """Returns what to do now: first real faults, then requests, then sub-healthy pods. None: there is nothing to do now."""
     if state.lost_recovery:
         return lost_recovery(state)
-    if real := _real_faults_due(state, now):
-        if not (state.again and now < state.again.at):
-            return _real_faults(state, real)
-        return _request(state, state.request) if state.request else None
-    if _counts_soon(state, now):
+    aborted = state.given_up is not None and state.given_up.aborted
+    real = () if aborted else _real_faults_due(state, now)
+    if real and not (state.again and now < state.again.at):
+        return _real_faults(state, real)
+    stands = bool(real) or aborted
+    if not stands and _counts_soon(state, now):
         return None  # anything that is started now would be interrupted
     if state.request:
         return _request(state, state.request)
-    return _sub_health_due(state, now)
+    return None if stands else _sub_health_due(state, now)
 
 
 def _sub_health_due(state: JobState, now: datetime) -> Case | None:
