@@ -28,7 +28,7 @@ from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
 from rekindle.policy.placement import avoided_nodes, node_records, standbys
-from workflows import attachments, faults, job_reducers, steps
+from workflows import attachments, faults, given_up, job_reducers, steps
 from workflows.approvals import Approvals
 from workflows.child import Child
 from workflows.dialogue import Dialogue, cancel_and_forget
@@ -159,7 +159,7 @@ class IncidentRun:
         await self._conclude(verdicts)
         over = verdicts[-1].outcome in (Outcome.RECOVERED, Outcome.CANCELLED)
         if self._aborted and verdicts[-1].outcome is not Outcome.RECOVERED:
-            self._known.state = job_reducers.aborted(self._known.state, verdicts[-1], self._number, workflow.now())
+            self._known.state = given_up.aborted(self._known.state, verdicts[-1], self._number, workflow.now())
         elif over and any(verdict.was_interrupted for verdict in verdicts):  # the faults of the mode remain, and are tried again
             self._known.state = faults.rejudged(self._known.state)
         if self._was_terminated:

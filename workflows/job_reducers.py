@@ -20,12 +20,10 @@ from rekindle.model.situation import PodRef, Switched
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
-    KEPT_INCIDENTS,
     KEPT_REFUSING,
     KEPT_REPORTS,
     Answered,
     Downgrade,
-    GivenUp,
     JobState,
     Pending,
     Refusing,
@@ -38,15 +36,11 @@ from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import retries
 from rekindle.policy.modes.cases import RESTARTS, Case, lost_recovery
-from rekindle.policy.modes.eligibility import MOST_REPAIRS, is_behind_an_operation, real_faults, recovery_is_on
-from rekindle.policy.modes.job_phase import has_trained, phase
+from rekindle.policy.modes.eligibility import MOST_REPAIRS, is_behind_an_operation, recovery_is_on
 from rekindle.policy.modes.mode_table import LAST, MODES, About, row_of
 from rekindle.policy.operations import links
 from rekindle.policy.training_sides.table import side_of
-from workflows import again, attachments, faults
-
-KEPT_WHOLE = 3
-"""Number of latest incidents whose phases and faults stay in the history. Of the others only the verdicts stay."""
+from workflows import again, attachments, faults, given_up, history
 
 KEPT_PODS = 20
 """Maximum number of remembered pods that were left behind. More of them mean that the cluster deletes no pods."""
@@ -62,10 +56,6 @@ LONGEST_ID = 64
 
 OURS = "rekindle"
 """Source of faults that a recovery left."""
-
-SHORT = 120
-"""Maximum bytes of a note of a phase, and of the texts of an older incident."""
-
 
 # ---- messages of the watcher
 
@@ -270,10 +260,12 @@ def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
 
     The verdict is stored, so that a repeated request does not begin the mode again. The latest ones contain what was moved.
     """
-    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
+    answer = Answered(id=request_id, verdict=history.short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
-    known = [Answered(id=one.id, verdict=_short(one.verdict, SHORT)) for one in state.answers[: 1 - KEPT_WHOLE]]
-    return state.with_(request=waiting, answers=(*known, *state.answers[1 - KEPT_WHOLE :], answer)[-KEPT_ANSWERS:])
+    known = [
+        Answered(id=one.id, verdict=history.short(one.verdict, history.SHORT)) for one in state.answers[: 1 - history.KEPT_WHOLE]
+    ]
+    return state.with_(request=waiting, answers=(*known, *state.answers[1 - history.KEPT_WHOLE :], answer)[-KEPT_ANSWERS:])
 
 
 def withdrawn(state: JobState, request_id: str) -> JobState:
@@ -402,10 +394,10 @@ def was_observed(state: JobState, case: Case, reason: str) -> bool:
     back or has grown was accepted after them.
     """
     since = max((fault.accepted_at for fault in case.faults if fault.accepted_at), default=None)
-    said = bounds.note(case.summary), bounds.cut(reason, SHORT)
+    said = bounds.note(case.summary), bounds.cut(reason, history.SHORT)
     for incident in state.history:
         is_newer = since is not None and since > incident.started_at
-        if not is_newer and (incident.summary, bounds.cut(incident.ladder[-1].reason, SHORT)) == said:
+        if not is_newer and (incident.summary, bounds.cut(incident.ladder[-1].reason, history.SHORT)) == said:
             return True
     return False
 
@@ -425,7 +417,7 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
         policy_after=state.policy,
         faults=tuple(faults.brief(fault) for fault in case.faults),
     )
-    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)), lost_recovery="")
+    return state.with_(incidents=incident.number, history=history.kept((*state.history, incident)), lost_recovery="")
 
 
 def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fault] = ()) -> JobState:
@@ -446,7 +438,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     is_wait = drain_verdicts.waits(state.job, case, incident.ladder[-1])
     repeated = drain_verdicts.waited(state.history, case) if is_wait else None
     state = state.with_(
-        history=_kept((*(one for one in state.history if one != repeated), incident)),
+        history=history.kept((*(one for one in state.history if one != repeated), incident)),
         restarts=(*state.restarts, *begun)[-RESTARTS:],
         retried=retries.counted(state, incident),
         repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
@@ -454,7 +446,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         left_behind=_left_behind(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         asked=state.asked and not restarts,
-        given_up=_given_up(state, incident),
+        given_up=given_up.after(state, incident),
         faults=tuple(faults.left(state, case, incident)),
     )
     if restarts:
@@ -471,50 +463,6 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         *(one.fault for one in state.faults if one.fault.id == again.FAULT),
     ]
     return state.with_(faults=tuple(faults.judged(state.faults, about, f"{last.outcome}: {last.reason}")))
-
-
-def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> JobState:
-    """Returns the state after a person has aborted an incident: nothing more is done about the present faults."""
-    words = f"{verdict.outcome}: {verdict.reason}"
-    stopped = verdict.restarted_at is not None
-    given_up = GivenUp(
-        since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason), aborted=True, stopped=stopped
-    )
-    standing = tuple(faults.judged(state.faults, [one.fault for one in state.faults], words))
-    return without_given_up(state.with_(faults=standing, again=None, given_up=given_up))
-
-
-def without_given_up(state: JobState) -> JobState:
-    """Returns the state in which a recovery that was given up no longer matters, if nothing is faulty and the job trains."""
-    given_up = state.given_up
-    if given_up is None or given_up.stopped or real_faults(state) or not has_trained(phase(state.with_(given_up=None), None)):
-        return state
-    return state.with_(given_up=None)
-
-
-def retried(state: JobState, request: Pending, now: datetime) -> JobState:
-    """Returns the state in which a person wants another try: the ladder begins again, and may restart the job once more.
-
-    Args:
-        request: request for a restart, which is made if the job stands and nothing is known to be faulty.
-    """
-    stands = state.given_up is not None
-    total = state.job.retries
-    spared = state.retried if total is None else min(state.retried, max(total - 1, 0))
-    state = faults.rejudged(state, every=True).with_(again=None, given_up=None, restarts=(), repairs=(), retried=spared)
-    state = state.with_(tried_again=now)
-    return requested(state, request) if stands and not real_faults(state) else state
-
-
-def _given_up(state: JobState, incident: Incident) -> GivenUp | None:
-    last = incident.ladder[-1]
-    if last.outcome is Outcome.RECOVERED:
-        return None
-    if last.outcome is not Outcome.GIVEN_UP:
-        return state.given_up
-    end = incident.started_at + timedelta(seconds=incident.seconds)
-    stopped = any(verdict.restarted_at for verdict in incident.ladder)
-    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=bounds.note(last.reason), stopped=stopped)
 
 
 def _made_no_pods(verdict: Verdict) -> bool:
@@ -544,44 +492,3 @@ def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, 
     for verdict in verdicts:
         left = () if verdict.restarted_at else tuple(dict.fromkeys((*left, *verdict.left_behind)))[-KEPT_PODS:]
     return left
-
-
-def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:
-    incidents = list(history)[-KEPT_INCIDENTS:]
-    older = [_outline(incident) for incident in incidents[:-KEPT_WHOLE]]
-    return (*older, *(_bounded(incident) for incident in incidents[-KEPT_WHOLE:]))
-
-
-def _bounded(incident: Incident) -> Incident:
-    kept = tuple(faults.brief(fault) for fault in incident.faults[: faults.KEPT_OF_AN_INCIDENT])
-    return incident.model_copy(update={"faults": kept, "ladder": tuple(_brief(verdict) for verdict in incident.ladder)})
-
-
-def _brief(verdict: Verdict) -> Verdict:
-    """Returns the verdict with shortened notes of its phases, as the reason contains the full text, and without what the history
-    does not need."""
-    phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
-    return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None, moved_by="", tested=None, found=())
-
-
-def _outline(incident: Incident) -> Incident:
-    ladder = (_short(verdict, SHORT) for verdict in incident.ladder)
-    return incident.model_copy(update={"faults": (), "ladder": tuple(ladder)})
-
-
-def _short(verdict: Verdict, most: int) -> Verdict:
-    """Returns the outcome of the verdict with its reason shortened to so many bytes."""
-    reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
-    return verdict.with_(
-        reason=reason,
-        look_at=look_at,
-        phases=(),
-        unread=(),
-        situation=None,
-        handled=(),
-        switched=(),
-        moved_links=None,
-        moved_by="",
-        tested=None,
-        found=(),
-    )

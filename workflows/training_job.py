@@ -17,32 +17,28 @@ from temporalio.exceptions import ApplicationError, FailureError
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model import bounds, stored
 from rekindle.model.activities.jobs import EndSession, RememberRequest
-from rekindle.model.approval import Abort
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.bounds import few
 from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
-from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job, JobId
 from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.mode import Outcome
-from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
-from rekindle.model.trace import Trace
+from rekindle.model.state import Contact, JobState, JobStatus, Registration
 from rekindle.model.verdict import Verdict
-from rekindle.policy.dialogue import orders
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import approvals, cases, eligibility, faulty_ranks, observe_only, requests
+from rekindle.policy.modes import cases, eligibility, faulty_ranks, requests
 from rekindle.policy.modes.cases import Case
-from rekindle.policy.modes.mode_table import LAST
 from rekindle.policy.operations import links
-from workflows import again, attachments, faults, job_reducers, orphaned_recovery, steps, ui_text
+from workflows import again, attachments, faults, given_up, job_reducers, orphaned_recovery, steps, ui_text
 from workflows.admission import Admission
 from workflows.attachments import Standing
 from workflows.incident import IncidentRun, look, pause_for_the_cluster
 from workflows.job_context import JobContext
 from workflows.journal import Journal
 from workflows.leftover_pods import LeftoverPods
+from workflows.people_updates import PeopleUpdates, rejected, update_id
 from workflows.shown import Shown
 from workflows.skipped_decisions import SkippedDecisions
 from workflows.standbys import Standbys
@@ -57,8 +53,6 @@ milliseconds.
 LOOKS_AFTER = timedelta(hours=1)
 """Time without news after which the job is looked at. This backs up the watcher, and finds a job whose end was not seen."""
 
-ABORT_EXAMPLE = '{"by": "an operator", "reason": "it is a planned stop"}'
-
 NOBODY = Job(id=JobId("unreadable"), name="unreadable", pods=1)
 """Placeholder for a job whose state cannot be read, until the workflow ends."""
 
@@ -70,7 +64,7 @@ A gateway with few streams offers each of them every 10 s.
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
-class TrainingJob:
+class TrainingJob(PeopleUpdates):
     @workflow.init
     def __init__(self, given: object) -> None:
         state, self._left_out = stored.read(JobState, given, needed=("job",))
@@ -90,10 +84,6 @@ class TrainingJob:
         self._shown = Shown({} if is_new or not self._is_readable else ui_text.job_row(self.state, None))
         self._told: tuple[Fault, ...] = ()
         self._skipped = SkippedDecisions(self.known, self.journal)
-
-    @property
-    def state(self) -> JobState:
-        return self.known.state
 
     # ---- its life
 
@@ -153,7 +143,7 @@ class TrainingJob:
 
     def _forget_what_is_over(self) -> None:
         before = self.state
-        self.known.state = job_reducers.without_given_up(faults.without_over(before, workflow.now()))
+        self.known.state = given_up.without(faults.without_over(before, workflow.now()))
         if drain_verdicts.is_due(self.state, workflow.now()):
             self.known.state = drain_verdicts.judged_again(self.state)
         if again.is_due(self.state, workflow.now()):
@@ -352,7 +342,7 @@ class TrainingJob:
     def _same_job(self, registration: Registration) -> None:
         if registration.job.id != self.state.job.id:
             words = f"job.id: {registration.job.id} is not this job, {self.state.job.id}"
-            raise _rejected(ErrorTypes.REQUEST_INVALID, words)
+            raise rejected(ErrorTypes.REQUEST_INVALID, words)
 
     @workflow.update(name=Updates.SIGHTING)
     def sighting(self, sighting: Sighting) -> Receipt:
@@ -410,11 +400,11 @@ class TrainingJob:
     def _is_news(self, attachment: Attachment) -> None:
         standing = attachments.standing(self.state, attachment)
         if standing is Standing.KNOWN:
-            raise _rejected(ErrorTypes.ATTACHMENT_KNOWN, "attached already")
+            raise rejected(ErrorTypes.ATTACHMENT_KNOWN, "attached already")
         if standing is Standing.OVER:
-            raise _rejected(ErrorTypes.ATTACHMENT_OVER, "another subscriber took over")
+            raise rejected(ErrorTypes.ATTACHMENT_OVER, "another subscriber took over")
         if not eligibility.recovery_is_on(self.state.job):
-            raise _rejected(ErrorTypes.RECOVERY_OFF, eligibility.RECOVERY_OFF)
+            raise rejected(ErrorTypes.RECOVERY_OFF, eligibility.RECOVERY_OFF)
 
     @workflow.update(name=Updates.DETACH)
     def detach(self, session: str) -> Receipt:
@@ -429,7 +419,7 @@ class TrainingJob:
     @detach.validator
     def _ends_something(self, session: str) -> None:
         if attachments.end_is_known(self.state, session):
-            raise _rejected(ErrorTypes.ATTACHMENT_KNOWN, "detached already")
+            raise rejected(ErrorTypes.ATTACHMENT_KNOWN, "detached already")
 
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
@@ -448,12 +438,12 @@ class TrainingJob:
     @report.validator
     def _who_waits_for_it(self, report: Report) -> None:
         if not self.state.introduced:
-            raise _rejected(ErrorTypes.NOT_REGISTERED, f"jobId={self.state.job.id} not registed")
+            raise rejected(ErrorTypes.NOT_REGISTERED, f"jobId={self.state.job.id} not registed")
         if recovery := self._running():
-            raise _rejected(ErrorTypes.REPORT_ELSEWHERE, recovery)
+            raise rejected(ErrorTypes.REPORT_ELSEWHERE, recovery)
         if self.incident:
-            raise _rejected(ErrorTypes.BETWEEN_MODES, "between two modes, try again")
-        raise _rejected(ErrorTypes.REPORT_UNEXPECTED, f"nothing waits for a report of {report.kind}")
+            raise rejected(ErrorTypes.BETWEEN_MODES, "between two modes, try again")
+        raise rejected(ErrorTypes.REPORT_UNEXPECTED, f"nothing waits for a report of {report.kind}")
 
     @workflow.update(name=Updates.REPORT_FAULTS)
     async def report_faults(self, report: FaultReport) -> Receipt:
@@ -462,7 +452,7 @@ class TrainingJob:
         The receipt contains the first order if that follows from the faults alone, and its gateway sends it at once.
         """
         self.known.state = job_reducers.reported(
-            self.state, report, workflow.now(), recovering=self.incident is not None, update_id=_update_id()
+            self.state, report, workflow.now(), recovering=self.incident is not None, update_id=update_id()
         )
         self._tell_faults()
         if not (report.takes_order and self._is_resting and self._has_work()):
@@ -479,10 +469,10 @@ class TrainingJob:
     def _fits(self, report: FaultReport) -> None:
         problem = requests.fault_problem(self.state.job, report.faults) or faults.room_problem(self.state, report)
         if problem:
-            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
+            raise rejected(ErrorTypes.REQUEST_INVALID, problem)
         strangers = any(attachments.is_missing(self.state, fault.session) for fault in report.faults)
         if strangers and eligibility.recovery_is_on(self.state.job):
-            raise _rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream has to be attached before its faults are reported")
+            raise rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream has to be attached before its faults are reported")
 
     def _running(self) -> str:
         """Returns the workflow id of the running recovery, or of one that an earlier workflow of the job had started; empty:
@@ -518,145 +508,6 @@ class TrainingJob:
             if one.maintenance:
                 reset = LinksReset(job_id=self.state.job.id, ranks=one.ranks, why=why)
                 self.journal.soon(_signalled(one.maintenance, Signals.LINKS_RESET, reset))
-
-    # ---- people and platforms
-
-    @workflow.update(name=Updates.TRACE)
-    def trace(self, trace: Trace) -> Receipt:
-        """Sets what ranks measure from now on. A manager that subscribes later gets it then."""
-        self.known.state = self.state.with_(trace=trace)
-        if here := self.state.attachment:
-            self.journal.soon(steps.tell_trace(orders.trace(self.state.job.id, trace), here.queue))
-        return Receipt(info="told")
-
-    @trace.validator
-    def _measures(self, trace: Trace) -> None:
-        if problem := requests.trace_problem(self.state):
-            raise _rejected(ErrorTypes.REQUEST_REFUSED, problem)
-
-    @workflow.update(name=Updates.RECOVER)
-    async def recover(self, request: object) -> Verdict:
-        """Runs a mode, regardless of the policy, and returns its verdict.
-
-        The update's id identifies the request: a repeated request gets the verdict and does not begin the mode again.
-
-        Args:
-            request: a `ModeRequest` as the client wrote it. An invalid one is refused by this handler, not by the SDK.
-        """
-        request_id = _update_id()
-        if job_reducers.answer_of(self.state, request_id) is None:
-            self.known.state = job_reducers.requested(self.state, Pending(id=request_id, request=requests.read(request)))
-            await workflow.wait_condition(lambda: job_reducers.answer_of(self.state, request_id) is not None)
-        verdict = job_reducers.answer_of(self.state, request_id)
-        assert verdict is not None
-        return verdict.with_(tested=self.known.tested.get(request_id))
-
-    @recover.validator
-    def _may_be_asked_for(self, request: object) -> None:
-        if job_reducers.answer_of(self.state, _update_id()):
-            return
-        if self.state.ended:
-            raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
-        if problem := requests.invalid(self.state, request):
-            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
-        if self.incident or self.state.request or self._has_work():
-            what = self.incident.describe() if self.incident else "an incident that is about to start"
-            raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.name} is busy with {what}")
-        if reason := requests.refused(self.state, requests.read(request)):
-            raise _rejected(ErrorTypes.REQUEST_REFUSED, reason)
-
-    @workflow.update(name=Updates.WITHDRAW)
-    def withdraw(self, request_id: str) -> Receipt:
-        """Withdraws a request for a mode. The mode is not begun, or is cancelled as far as it allows that."""
-        asked = self.incident.case.request if self.incident else None
-        if self.incident and asked and asked.id == request_id:
-            self.incident.withdraw(request_id)
-        elif job_reducers.answer_of(self.state, request_id) is None:
-            self.known.state = job_reducers.withdrawn(self.state, request_id)
-        return Receipt(info="withdrawn")
-
-    @withdraw.validator
-    def _may_be_a_request(self, request_id: str) -> None:
-        if problem := requests.withdrawal_problem(request_id):
-            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
-
-    @workflow.update(name=Updates.LIFT)
-    async def lift(self) -> Receipt:
-        """Lifts the downgrade on behalf of an operator: the owner's policy holds again, and sub-healths are judged again."""
-        if self.state.downgrade is None:
-            return Receipt(info=f"nothing to lift: the policy is {self.state.policy}")
-        self.known.state = job_reducers.lifted(self.state)
-        await self.journal.publish_policy(lambda: self.state)
-        await self.journal.remember()
-        words = f"the sub-health policy is {self.state.policy} again"
-        await self.journal.record(self.state, "SubHealthDowngradeLifted", words, warning=False)
-        self._show()
-        return Receipt(info=words)
-
-    @lift.validator
-    def _may_be_lifted(self) -> None:
-        if self.state.job.observe and self.state.downgrade:
-            raise _rejected(ErrorTypes.REQUEST_REFUSED, observe_only.ONLY)
-
-    @workflow.update(name=Updates.ANSWER)
-    def answer(self, given: object) -> Receipt:
-        """Takes a person's decision whether the mode that waits may run.
-
-        Args:
-            given: an `Answer` as the client wrote it.
-        """
-        answer, question = approvals.read(given), self.state.question
-        assert self.incident, "the validator has seen an incident"
-        assert question, "the validator has seen a question"
-        self.incident.answer(answer)
-        self._show()
-        return Receipt(info=f"the {question.mode} is {'approved' if answer.approved else 'denied'}")
-
-    @answer.validator
-    def _answers_something(self, given: object) -> None:
-        if problem := approvals.invalid(given):
-            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
-        if problem := approvals.refused(self.state, approvals.read(given), self.known.last_decision):
-            raise _rejected(ErrorTypes.REQUEST_REFUSED, problem)
-
-    @workflow.update(name=Updates.ABORT)
-    def abort(self, given: object) -> Receipt:
-        """Ends the running incident on behalf of a person: its mode is cancelled, and none follows.
-
-        Args:
-            given: an `Abort` as the client wrote it.
-        """
-        asked = requests.read_as(Abort, given, ABORT_EXAMPLE)
-        assert self.incident, "the validator has seen an incident"
-        what = self.incident.describe()
-        self.incident.abort(f"aborted by {asked.by or 'a client'}{asked.reason and f': {asked.reason}'}")
-        return Receipt(info=f"{what}: it ends, and no other mode follows; `rekindle retry {self.state.job.name}` begins again")
-
-    @abort.validator
-    def _runs_something(self, given: object) -> None:
-        if problem := requests.problem_of(Abort, given, ABORT_EXAMPLE):
-            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
-        if self.incident is None:
-            raise _rejected(ErrorTypes.REQUEST_REFUSED, f"no recovery of job {self.state.job.name} is running")
-
-    @workflow.update(name=Updates.RETRY)
-    def retry(self, by: str) -> Receipt:
-        """Begins the ladder again for a job that was given up, or for faults that are left alone, on behalf of a person."""
-        request = ModeRequest(mode=LAST.mode, requested_by=by)
-        pending = Pending(id=_update_id(), request=request)
-        self.known.state = job_reducers.retried(self.state, pending, workflow.now())
-        self.journal.soon(self.journal.remember())
-        self._show()
-        return Receipt(info=f"job {self.state.job.name} is recovered again, by the cheapest mode that is possible now")
-
-    @retry.validator
-    def _was_given_up(self, by: str) -> None:
-        if self.state.ended:
-            raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
-        if self.incident or self.state.request:
-            raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.name} is busy with a recovery")
-        if problem := requests.retry_problem(self.state):
-            raise _rejected(ErrorTypes.REQUEST_REFUSED, problem)
 
     def _to_remember(self) -> RememberRequest:
         recovery = self._running()
@@ -715,13 +566,3 @@ async def _signalled(workflow_id: str, signal: str, payload: Value) -> None:
         workflow.logger.info(
             "signal dropped, workflow already ended", extra={"workflow": workflow_id, "signal": signal, "error": str(error)}
         )
-
-
-def _update_id() -> str:
-    info = workflow.current_update_info()
-    assert info is not None
-    return info.id
-
-
-def _rejected(kind: str, message: str) -> ApplicationError:
-    return ApplicationError(message, type=kind)

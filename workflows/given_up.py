@@ -1,0 +1,57 @@
+"""Recoveries that were given up or aborted: how they become part of the job's state, and how that ends. Pure."""
+
+from datetime import datetime, timedelta
+
+from rekindle.model import bounds
+from rekindle.model.incident import Incident
+from rekindle.model.mode import Outcome
+from rekindle.model.state import GivenUp, JobState, Pending
+from rekindle.model.verdict import Verdict
+from rekindle.policy.modes.eligibility import real_faults
+from rekindle.policy.modes.job_phase import has_trained, phase
+from workflows import faults
+
+
+def after(state: JobState, incident: Incident) -> GivenUp | None:
+    """Returns the recovery that is given up after an incident. None: there is none."""
+    last = incident.ladder[-1]
+    if last.outcome is Outcome.RECOVERED:
+        return None
+    if last.outcome is not Outcome.GIVEN_UP:
+        return state.given_up
+    end = incident.started_at + timedelta(seconds=incident.seconds)
+    stopped = any(verdict.restarted_at for verdict in incident.ladder)
+    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=bounds.note(last.reason), stopped=stopped)
+
+
+def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> JobState:
+    """Returns the state after a person has aborted an incident: nothing more is done about the present faults."""
+    words = f"{verdict.outcome}: {verdict.reason}"
+    stopped = verdict.restarted_at is not None
+    given_up = GivenUp(
+        since=now, incident=incident, mode=verdict.mode, reason=bounds.note(verdict.reason), aborted=True, stopped=stopped
+    )
+    standing = tuple(faults.judged(state.faults, [one.fault for one in state.faults], words))
+    return without(state.with_(faults=standing, again=None, given_up=given_up))
+
+
+def without(state: JobState) -> JobState:
+    """Returns the state in which a recovery that was given up no longer matters, if nothing is faulty and the job trains."""
+    given_up = state.given_up
+    if given_up is None or given_up.stopped or real_faults(state) or not has_trained(phase(state.with_(given_up=None), None)):
+        return state
+    return state.with_(given_up=None)
+
+
+def retried(state: JobState, request: Pending, now: datetime) -> JobState:
+    """Returns the state in which a person wants another try: the ladder begins again, and may restart the job once more.
+
+    Args:
+        request: request for a restart, which is made if the job stands and nothing is known to be faulty.
+    """
+    stands = state.given_up is not None
+    total = state.job.retries
+    spared = state.retried if total is None else min(state.retried, max(total - 1, 0))
+    state = faults.rejudged(state, every=True).with_(again=None, given_up=None, restarts=(), repairs=(), retried=spared)
+    state = state.with_(tried_again=now)
+    return state.with_(request=request) if stands and not real_faults(state) else state
