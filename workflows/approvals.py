@@ -11,6 +11,7 @@ from temporalio import workflow
 from rekindle.model.approval import Answer, Question, Unanswered, spelled
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
+from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import approvals
 from rekindle.policy.modes.cases import Case
 from workflows.job_context import JobContext
@@ -28,6 +29,8 @@ class Approvals:
         """Modes that were approved, each with who decided that."""
         self._held: dict[Mode, str] = {}
         """Modes that a storm has held, each with how that ended."""
+        self._is_interrupted = False
+        """True if a real fault came while the hot switch of a sub-healthy pod waited."""
         self._goes = False
         """True if no storm holds the modes of this incident any more: a person wants them, or one was held as long as allowed."""
 
@@ -48,16 +51,22 @@ class Approvals:
         """Asks whether a mode may run, and holds it in a storm. Returns its verdict if it may not run; None: it may.
 
         Args:
-            before: verdicts of the incident so far.
+            before: verdicts of the modes that have run in the incident.
             stopped: returns why no mode of the incident may run any more. Empty: one may.
             since: time since which the next mode has been waiting, for all questions about it.
         """
         known = self._known
-        asked = None if mode in self._granted else approvals.question(known.state, self._case, mode, incident, since)
+        is_granted = mode in self._granted or self._was_approved(mode)
+        asked = None if is_granted else approvals.question(known.state, self._case, mode, incident, since)
         if asked and (verdict := await self._ask(asked, before, stopped)):
             return verdict
         held = None if self._goes else approvals.hold(known.state, self._case, mode, incident, since)
         return await self._ask(held, before, stopped) if held and held.until > workflow.now() else None
+
+    def _was_approved(self, mode: Mode) -> bool:
+        """Returns whether a person approved the mode that is tried again every minute, until there is a spare node."""
+        waited = drain_verdicts.waited(self._known.state.history, self._case)
+        return waited is not None and waited.ladder[-1].mode is mode and bool(waited.ladder[-1].approved)
 
     async def _ask(self, asked: Question, before: Sequence[Verdict], stopped: Callable[[], str]) -> Verdict | None:
         known, mode = self._known, asked.mode
@@ -67,7 +76,9 @@ class Approvals:
         self._journal.soon(self._journal.record(known.state, event, self._words(asked), warning=True))
 
         def moot() -> Verdict | None:
-            return None if before else approvals.is_moot(known.state, self._case, asked, workflow.now())
+            if before:
+                return None
+            return approvals.is_moot(known.state, self._case, asked, workflow.now(), interrupted=self._is_interrupted)
 
         try:
             await workflow.wait_condition(
@@ -90,6 +101,7 @@ class Approvals:
     def _ruled(self, asked: Question, before: Sequence[Verdict], moot: Verdict | None) -> Verdict | None:
         mode = asked.mode
         if self._answer is None and (moot or self._is_over(asked)):
+            self._is_interrupted |= moot is not None and moot.was_interrupted
             if asked.storm:
                 self._held[mode] = f"held for {(workflow.now() - asked.since).total_seconds():.0f} s, until a storm was over"
             return moot

@@ -50,8 +50,6 @@ def retried(state: JobState, request: Pending, now: datetime) -> JobState:
         request: request for a restart, which is made if the job stands and nothing is known to be faulty.
     """
     stands = state.given_up is not None
-    total = state.job.retries
-    spared = state.retried if total is None else min(state.retried, max(total - 1, 0))
-    state = faults.rejudged(state, every=True).with_(again=None, given_up=None, restarts=(), repairs=(), retried=spared)
-    state = state.with_(tried_again=now)
+    state = faults.rejudged(state, every=True)
+    state = state.with_(again=None, given_up=None, restarts=(), repairs=(), tried_again=now)
     return state.with_(request=request) if stands and not real_faults(state) else state

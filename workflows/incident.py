@@ -162,7 +162,7 @@ class IncidentRun:
             self._known.state = given_up.aborted(self._known.state, verdicts[-1], self._number, workflow.now())
         elif over and any(verdict.was_interrupted for verdict in verdicts):  # the faults of the mode remain, and are tried again
             self._known.state = faults.rejudged(self._known.state)
-        if self._was_terminated:
+        if self._was_terminated and not self._aborted:
             self._known.state = faults.rejudged(self._known.state, every=True)
 
     async def _is_broken(self) -> bool:
@@ -204,10 +204,10 @@ class IncidentRun:
         if self._known.state.job.approvals or self._known.state.storm:
             self._receipt_to = ""  # the receipt does not wait for a person or for a storm, so that it carries no order
         follows = self._following(verdicts, mode) if verdicts else next(iter(self.case.plan.modes[1:]), None)
-        since = workflow.now()
+        since, ran = workflow.now(), [verdict for verdict in verdicts if verdict.mode in self._situation.tried]
         for one in approvals.asked_before(mode, follows):
-            if verdict := await self._approvals.verdict(one, self._number, verdicts, self._stopped, since):
-                self._denied = (*self._denied, one)
+            if verdict := await self._approvals.verdict(one, self._number, ran, self._stopped, since):
+                self._denied, self._was_terminated = (*self._denied, one), False
                 return verdict
         return None
 
@@ -345,8 +345,9 @@ class IncidentRun:
             return verdict.with_(reason=ended)
         if ended and verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.CANCELLED, training=None, reason=f"{ended}: {verdict.reason}")
-        if self._aborted and verdict.outcome is Outcome.ESCALATE:
-            return verdict.with_(outcome=Outcome.CANCELLED, training=None, reason=f"{self._aborted}: {verdict.reason}")
+        if self._aborted and verdict.outcome in (Outcome.ESCALATE, Outcome.GIVEN_UP):
+            outcome = Outcome.CANCELLED if verdict.outcome is Outcome.ESCALATE else verdict.outcome
+            return verdict.with_(outcome=outcome, training=None, reason=f"{self._aborted}: {verdict.reason}")
         if verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.GIVEN_UP, training=None)
         return verdict

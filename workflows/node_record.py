@@ -21,7 +21,7 @@ from workflows.shown import Shown
 WATCHED, SET_ASIDE = "watched", "set aside"
 
 AGAIN = timedelta(minutes=5)
-"""Pause before the release of a node is tried again."""
+"""Pause before a change of the node, which the cluster did not answer, is tried again."""
 
 
 @workflow.defn(name=Workflows.NODE_RECORD)
@@ -64,10 +64,7 @@ class NodeRecordWorkflow:
     async def _set_aside(self, reason: str) -> None:
         last = self.record.incidents[-1]
         request = AsideRequest(node=self.record.node, reason=reason, job_id=last.job_id)
-        try:
-            refused = (await steps.set_aside(request)).refused
-        except ActivityError as error:
-            refused = f"the cluster does not answer: {error.cause}"
+        refused = await self._refusal(request)
         if refused:
             workflow.logger.warning("node not set aside", extra={"node": self.record.node, "reason": refused})
             self.record = self.record.model_copy(update={"incidents": self.record.incidents[1:]})
@@ -75,6 +72,15 @@ class NodeRecordWorkflow:
         # The incidents are used up: a node that a person releases is not set aside for them again.
         aside = Aside(reason=reason, until=workflow.now() + last.aside)
         self.record = self.record.model_copy(update={"incidents": (), "aside": aside})
+
+    async def _refusal(self, request: AsideRequest) -> str:
+        """Sets the node aside, however long the cluster does not answer. Returns why it may not be; empty: it is set aside."""
+        while True:
+            try:
+                return (await steps.set_aside(request)).refused
+            except ActivityError as error:
+                workflow.logger.warning("node not set aside yet", extra={"node": self.record.node, "error": str(error.cause)})
+                await workflow.sleep(AGAIN, summary="before the cluster is asked again")
 
     async def _release(self, aside: Aside) -> None:
         try:

@@ -45,6 +45,9 @@ class NodeRecord(Value):
 
     node: Text
     incidents: tuple[NodeIncident, ...] = ()
+    told: tuple[Text, ...] = ()
+    """Last incidents that were recorded, also those that have set the node aside. One that is told again counts once."""
+
     aside: Aside | None = None
     """Present period. None: the node is not set aside."""
 

@@ -12,7 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates
 from rekindle.model.approval import Question, Unanswered
-from rekindle.model.fault import WATCHER, Sighting
+from rekindle.model.fault import WATCHER, FaultReport, Sighting
 from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job, NoSpare
 from rekindle.model.keys import RECOVER_STRATEGY
@@ -275,6 +275,37 @@ async def test_an_aborted_job_is_left_alone_until_a_person_wants_it(temporal: Wo
         assert cases.next_case(again, datetime.now(UTC)) is None
         await world.tell(Updates.RETRY, "Ada")
         assert (await asked(world)).incident == 2
+
+
+async def test_an_abort_holds_after_a_mode_was_terminated(temporal: WorkflowEnvironment) -> None:
+    """The faults of a terminated mode would be judged again, which the person does not want."""
+    job = asking(Mode.JOB_RESCHEDULING, annotations={RECOVER_STRATEGY: "recover"})
+    async with training(temporal, job, Script(offers=())) as (world, _peer):
+        await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
+        await (await world.running()).terminate("by hand")
+        await asked(world)
+        await world.tell(Updates.ABORT, {"by": "Ada"})
+        await world.incident()
+        state = (await world.settled(lambda status: status.state.given_up is not None)).state
+        assert {one.judged for one in state.faults} == {"cancelled: aborted by Ada"}
+
+
+async def test_a_question_after_a_denial_ends_with_its_fault(temporal: WorkflowEnvironment) -> None:
+    """A denied mode has touched nothing, so that a job whose node is back is not restarted."""
+    approvals = {Mode.PROCESS_RESCHEDULING: DENY, Mode.JOB_RESCHEDULING: APPROVE}
+    async with training(temporal, a_job(approvals=approvals, annotations={RECOVER_STRATEGY: "recover"})) as (world, peer):
+        fault = node_fault("node-1").model_copy(update={"pod_ranks": (1,)})
+        await world.fault(fault)
+        first = await asked(world)
+        await world.tell(Updates.ANSWER, {"approved": False})
+        await world.settled(lambda status: status.state.question not in (None, first))
+        await world.tell(Updates.REPORT_FAULTS, FaultReport(cleared=(fault.id,)))
+        incident = await world.incident()
+        assert (incident.verdict, incident.ladder[-1].reason) == (
+            Outcome.CANCELLED,
+            "the fault was over before it was approved",
+        )
+        assert not peer.orders
 
 
 async def test_an_abort_does_not_wait_for_a_cluster(temporal: WorkflowEnvironment) -> None:

@@ -1,13 +1,19 @@
 """Policies by which a job leaves a sub-healthy node: `graceExit` saves the state first, `forceExit` does not."""
 
+from datetime import timedelta
+
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates
 from rekindle.model.approval import Unanswered
+from rekindle.model.incident import Incident
 from rekindle.model.job import Job, SubHealthStrategy, Trait
 from rekindle.model.mode import Mode, Outcome
-from tests.support.harness import a_job, sub_health, training
+from rekindle.model.state import JobState
+from rekindle.model.verdict import Verdict
+from rekindle.policy.modes import ladder
+from tests.support.harness import NOW, a_job, sub_health, training
 
 GRACE, FORCE = SubHealthStrategy.GRACE_EXIT, SubHealthStrategy.FORCE_EXIT
 
@@ -42,7 +48,7 @@ async def test_a_job_is_restarted_once_for_a_slow_node(temporal: WorkflowEnviron
         await world.fault(sub_health(name="first"))
         assert (await world.restarted()).verdict is Outcome.RECOVERED
         await world.fault(sub_health(name="again"))
-        assert "the job was restarted for it already (policy forceExit)" in await world.judged()
+        assert "the job was restarted for it less than a day ago (policy forceExit)" in await world.judged()
         assert (await world.status()).state.incidents == 1
 
 
@@ -55,6 +61,25 @@ async def test_a_person_may_be_asked_before_a_job_leaves_a_slow_node(temporal: W
         assert not peer.orders
         await world.tell(Updates.ANSWER, {"approved": True, "by": "Ada"})
         assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+def test_a_node_that_is_slow_again_weeks_later_leads_to_another_restart() -> None:
+    """It was repaired meanwhile. The restart of that time says nothing about it."""
+    verdict = Verdict(mode=Mode.JOB_RESCHEDULING, outcome=Outcome.RECOVERED, reason="x")
+    restart = Incident(
+        number=1,
+        summary="x",
+        started_at=NOW,
+        seconds=1.0,
+        verdict=verdict.outcome,
+        ladder=(verdict,),
+        policy_after=FORCE,
+        faults=(sub_health(),),
+    )
+    state = JobState.of(leaving(FORCE)).with_(history=(restart,))
+    for later, modes in ((timedelta(hours=20), ()), (timedelta(days=20), (Mode.JOB_RESCHEDULING,))):
+        fault = sub_health().model_copy(update={"accepted_at": NOW + later})
+        assert ladder.for_exit(state, fault).modes == modes
 
 
 async def test_a_scheduler_that_knows_the_policy_carries_it_out(temporal: WorkflowEnvironment) -> None:

@@ -11,6 +11,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.errors import NotFound
 from rekindle.ids import CONTROL_QUEUE, Queries, Signals, Workflows, node_record_workflow
 from rekindle.model.fault import Decided, Fault, FaultKind
 from rekindle.model.incident import Incident
@@ -24,6 +25,7 @@ from rekindle.model.verdict import Verdict
 from rekindle.policy.detection import isolation
 from rekindle.policy.placement import node_records
 from tests.support.harness import NOW, Harness, a_job, harness, node_fault, sub_health, training
+from workflows import node_record
 
 DAY = timedelta(days=1)
 
@@ -143,6 +145,34 @@ async def test_an_incident_is_counted_that_comes_while_the_node_is_released(
         await skipping
         await records.settled(1, aside=False)
         assert not records.marks
+
+
+async def test_an_incident_that_set_the_node_aside_is_not_counted_again(temporal: WorkflowEnvironment) -> None:
+    """Its activity may be repeated when the record has used it up."""
+    async with recorded(temporal, "node-lemon-8") as records:
+        await records.tell(incident(1), incident(2))
+        await records.settled(0, aside=True)
+        await records.tell(incident(2), incident(3))
+        record = await records.settled(1, aside=True)
+        assert [one.number for one in record.incidents] == [3]
+
+
+async def test_a_change_that_fails_loses_no_incident(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is set aside by the next try, and needs no further incident."""
+    async with recorded(temporal, "node-lemon-9") as records:
+        cluster, write, asked = records.world.cluster, records.world.cluster.annotate_node, asyncio.Event()
+
+        async def refused(name: str, annotations: dict[str, str | None]) -> None:
+            asked.set()
+            raise NotFound("no such node")
+
+        monkeypatch.setattr(cluster, "annotate_node", refused)
+        await records.tell(incident(1), incident(2))
+        await asked.wait()
+        await records.world.recorded(records.handle, "TIMER_STARTED")
+        monkeypatch.setattr(cluster, "annotate_node", write)
+        await records.world.skip(node_record.AGAIN, records.handle)
+        await records.settled(0, aside=True)
 
 
 async def test_few_nodes_are_set_aside(temporal: WorkflowEnvironment) -> None:

@@ -58,6 +58,17 @@ async def test_a_restart_on_request_uses_no_retry(temporal: WorkflowEnvironment)
         assert (await world.status()).state.retried == 0
 
 
+async def test_a_person_may_want_another_try_of_a_job_without_retries(temporal: WorkflowEnvironment) -> None:
+    """The budget of zero holds for the next fault again."""
+    async with training(temporal, with_retries("0")) as (world, _peer):
+        await _fails(world)
+        assert (await world.incident()).verdict is Outcome.GIVEN_UP
+        await world.tell(Updates.RETRY, "Ada")
+        assert (await world.restarted(2)).verdict is Outcome.RECOVERED
+        await _fails(world, 0)
+        assert (await world.incident(3)).verdict is Outcome.GIVEN_UP
+
+
 async def test_a_budget_outlives_the_workflow_of_the_job(temporal: WorkflowEnvironment) -> None:
     """The number of retries is written on the job's object. A workflow that reads it there goes on counting."""
     async with training(temporal, with_retries("1")) as (world, _peer):

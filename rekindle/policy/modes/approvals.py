@@ -10,8 +10,7 @@ from rekindle.model.fault import FaultKind
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Training, Verdict
-from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import observe_only, requests
+from rekindle.policy.modes import observe_only, requests, retries
 from rekindle.policy.modes.cases import Case, is_broken
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.training_sides.table import side_of
@@ -23,17 +22,12 @@ EXAMPLE = '{"approved": true, "by": "an operator"}'
 
 
 def question(state: JobState, case: Case, mode: Mode, incident: int, since: datetime) -> Question | None:
-    """Returns the question to ask before this mode. None: the mode needs no approval.
-
-    A requested mode needs none, nor one that was approved and is tried again every minute, until there is a spare node.
+    """Returns the question to ask before this mode. None: the mode needs no approval. A requested mode needs none.
 
     Args:
         since: time since which the mode has been waiting, perhaps for the answer to another question.
     """
     if mode not in state.job.approvals or _is_requested(case, mode):
-        return None
-    waited = drain_verdicts.waited(state.history, case)
-    if waited and waited.ladder[-1].approved and waited.ladder[-1].mode is mode:
         return None
     return Question(
         mode=mode,
@@ -74,7 +68,7 @@ def _is_wanted(state: JobState, case: Case, mode: Mode) -> bool:
     if not case.faults:
         return True  # the job's workflow was lost in a recovery
     again = state.tried_again
-    if again is None or any(incident.started_at >= again for incident in state.history):
+    if again is None or not retries.is_wanted(state):
         return False
     return all(fault.accepted_at and fault.accepted_at <= again for fault in case.faults)
 
@@ -98,15 +92,18 @@ def asked_before(mode: Mode, follows: Mode | None) -> tuple[Mode, ...]:
     return (mode, follows) if mode is Mode.DYING_GASP and follows else (mode,)
 
 
-def is_moot(state: JobState, case: Case, asked: Question, now: datetime) -> Verdict | None:
+def is_moot(state: JobState, case: Case, asked: Question, now: datetime, *, interrupted: bool) -> Verdict | None:
     """Returns the verdict of a mode whose question no longer matters. None: it does.
 
-    The mode is the first one of its incident, so that training was not touched.
+    No mode of its incident has run, so that training was not touched.
+
+    Args:
+        interrupted: True if a real fault has interrupted the incident of a sub-healthy pod.
     """
     mode, meanwhile = asked.mode, "while a storm held it" if asked.storm else "before it was approved"
     if state.job.observe:
         return Verdict(mode=mode, outcome=Outcome.CANCELLED, reason=observe_only.ONLY)
-    if _is_only_slow(case):
+    if _is_only_slow(case) and not interrupted:
         if is_broken(state, now):
             words = f"a real fault came {meanwhile}"
             return Verdict(mode=mode, outcome=Outcome.CANCELLED, training=Training.FAULTED, reason=words)
@@ -125,7 +122,7 @@ def denied(case: Case, mode: Mode, why: str, before: Sequence[Verdict]) -> Verdi
     """Returns the verdict of a mode that was denied: the next mode follows. A sub-health is left alone instead.
 
     Args:
-        before: verdicts of the incident, of which the last one tells how training stands.
+        before: verdicts of the modes that have run, of which the last one tells how training stands.
     """
     only_slow = not before and _is_only_slow(case)
     left = before[-1].training if before else None

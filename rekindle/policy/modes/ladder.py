@@ -1,5 +1,7 @@
 """Chooses the modes that are tried for a fault, and their order. The order itself is `mode_table.LADDER`."""
 
+from datetime import timedelta
+
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident, ModeRequest
@@ -19,6 +21,10 @@ EXITS = {
     SubHealthStrategy.FORCE_EXIT: (LAST.mode,),
 }
 """Modes for a sub-healthy pod by which all pods leave, by the policy. Source: the Kubernetes contract."""
+
+
+ONCE_WITHIN = timedelta(days=1)
+"""Time within which a job is restarted once for the same slow node."""
 
 
 class Plan(Value):
@@ -45,13 +51,13 @@ def for_sub_health(state: JobState, pod_rank: int) -> Plan:
 def for_exit(state: JobState, fault: Fault) -> Plan:
     """Returns the plan for a sub-healthy pod whose job is to be restarted elsewhere, if no scheduler does that.
 
-    One restart is made for a fault: if the pods are on the node again, no other one was free.
+    One restart is made for a fault within a day: if the pods are on the node again, no other one was free.
     """
     policy = state.policy
     if state.job.has(Trait.CONTROLLER_RECREATES):
         return Plan(ignored=_why_ignored(policy, state.downgrade))
     if _was_restarted_for(state, fault):
-        return Plan(ignored=f"the job was restarted for it already (policy {policy}), and no other node was free")
+        return Plan(ignored=f"the job was restarted for it less than a day ago (policy {policy})")
     if blocker := blocked(state, LAST.mode):
         return Plan(refused=blocker)
     if reasons := LAST.reasons_against(state, None):
@@ -60,7 +66,8 @@ def for_exit(state: JobState, fault: Fault) -> Plan:
 
 
 def _was_restarted_for(state: JobState, fault: Fault) -> bool:
-    places = {(one.node, one.code) for incident in state.history if _has_restarted(incident) for one in incident.faults}
+    lately = (one for one in state.history if fault.accepted_at and fault.accepted_at - one.started_at < ONCE_WITHIN)
+    places = {(one.node, one.code) for incident in lately if _has_restarted(incident) for one in incident.faults}
     return (fault.node, fault.code) in places
 
 

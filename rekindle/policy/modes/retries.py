@@ -28,9 +28,15 @@ def left(state: JobState) -> int | None:
 
 def used_up(state: JobState, faults: Iterable[Fault]) -> str:
     """Returns why a restart for these faults would exceed the budget. Empty: it would not."""
-    if left(state) != 0 or not is_unconditional(faults):
+    if left(state) != 0 or is_wanted(state) or not is_unconditional(faults):
         return ""
     return f"a pod failed, no fault of a node or device is known, and {FAULT_RETRY_TIMES}={state.job.retries} is used up"
+
+
+def is_wanted(state: JobState) -> bool:
+    """Returns whether a person wants another try, which no incident has made yet. It may exceed the budget."""
+    again = state.tried_again
+    return again is not None and all(incident.started_at < again for incident in state.history)
 
 
 def counted(state: JobState, incident: Incident) -> int:

@@ -57,12 +57,11 @@ def _told(state: JobState, incident: Incident) -> NodeIncident:
 
 def with_incident(record: NodeRecord, new: NodeIncident) -> NodeRecord:
     """Returns the record with another incident. A repetition, and the same fault seen by another job, change nothing."""
-    for known in record.incidents:
-        if known.job_id != new.job_id and abs(known.at - new.at) < APART:
-            return record
-        if (known.job_id, known.number) == (new.job_id, new.number):
-            return record
-    return record.model_copy(update={"incidents": (*record.incidents, new)[-KEPT:]})
+    key = f"{new.job_id}/{new.number}"
+    same = any(known.job_id != new.job_id and abs(known.at - new.at) < APART for known in record.incidents)
+    if same or key in record.told:
+        return record
+    return record.model_copy(update={"incidents": (*record.incidents, new)[-KEPT:], "told": (*record.told, key)[-KEPT:]})
 
 
 def without_old(record: NodeRecord, now: datetime) -> NodeRecord:
