@@ -172,6 +172,9 @@ class Signals:
     VERDICT = "verdict"
     """Signal from a cancelled mode to `TrainingJob`. A cancelled workflow has no result."""
 
+    ANNOUNCED = "announced"
+    """Signal from a mode to `TrainingJob`: faults are announced to the training side."""
+
     UPGRADED = "upgraded"
     """Signal to long-running workflows (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another version of the control worker is
     current."""

@@ -12,6 +12,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymen
 
 from activities.admission import AdmissionActivities
 from activities.clusters.port import Cluster
+from activities.contract import ContractActivities
 from activities.jobs import JobActivities
 from activities.journal import JournalActivities
 from activities.nodes import NodeActivities
@@ -65,6 +66,7 @@ def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., An
     """Returns every activity of the control worker."""
     pods, journal, jobs = PodActivities(cluster), JournalActivities(cluster, client), JobActivities(client)
     plans, nodes, admission = PlanActivities(client, cluster), NodeActivities(cluster), AdmissionActivities(cluster)
+    contract = ContractActivities(cluster)
     return (
         pods.ensure_backup,
         pods.ensure_replacement,
@@ -106,6 +108,8 @@ def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., An
         nodes.set_aside,
         nodes.release_node,
         admission.try_backup,
+        contract.write_words,
+        contract.ask_platform,
     )
 
 

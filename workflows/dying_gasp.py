@@ -24,6 +24,7 @@ from workflows.process_level import ProcessLevel, answer
 class DyingGasp(ProcessLevel):
     MODE = Mode.DYING_GASP
     ASKS_FIRST = True
+    saved = False
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
@@ -41,8 +42,11 @@ class DyingGasp(ProcessLevel):
             pods = faulty_ranks.pods_of(job, situation.announced)
             order = orders.change_strategy(job.id, situation.attempt, Strategy.DUMP, situation.announced, pods)
             report = await self.carry_out(order, job.limits.dump)
-        saved = f"no state is saved: {answer(report)}" if report.code else report.info
-        raise Ends(Outcome.ESCALATE, saved)
+        self.saved = not report.code
+        raise Ends(Outcome.ESCALATE, report.info if self.saved else f"no state is saved: {answer(report)}")
+
+    def ended(self, verdict: Verdict) -> Verdict:
+        return verdict.with_(saved=self.saved)
 
     def is_answered(self) -> bool:
         """Returns whether the order was answered, or can no longer be because the last pod was lost meanwhile."""

@@ -34,6 +34,7 @@ from workflows.child import Child
 from workflows.dialogue import Dialogue, cancel_and_forget
 from workflows.job_context import JobContext
 from workflows.journal import Journal, event_of
+from workflows.platform import Platform
 
 STAND = (About.RANKS, About.LINKS, About.CHECKS)
 """Subjects of modes that finish their work while training stands."""
@@ -70,6 +71,7 @@ class IncidentRun:
         self.taken_over: tuple[OnBackup, ...] = ()
         """Ranks whose links were moved by another client than their maintenance, which is waiting for them."""
         self._approvals = Approvals(case, known, journal, shown)
+        self._platform = Platform(case, known)
         self._denied = ladder.left_out(case.request.request if case.request else None)
         """Modes that are not tried in this incident, since a person does not want them."""
         self._aborted = ""
@@ -145,9 +147,10 @@ class IncidentRun:
     async def run(self) -> None:
         state = self._known.state = job_reducers.begun(self._known.state, self.case)
         self._number = state.incidents
+        self._journal.words.incident_begins()
         verdicts: list[Verdict] = []
-        while mode := self._next_mode(verdicts):
-            verdict = await self._unapproved(mode, verdicts) or self._approvals.noted(await self._run_mode(mode))
+        while mode := await self._chosen_mode(verdicts):
+            verdict = await self._unapproved(mode, verdicts) or self._noted(await self._run_mode(mode))
             if mode is LAST.mode and self.case.plan.passed_over and verdict.outcome is Outcome.RECOVERED:
                 verdict = verdict.with_(reason=bounds.reason(f"{verdict.reason}; {self.case.plan.passed_over}"))
             verdicts.append(drain_verdicts.decided(self.case, self._known.state, workflow.now(), verdict))
@@ -164,6 +167,10 @@ class IncidentRun:
             self._known.state = faults.rejudged(self._known.state)
         if self._was_terminated and not self._aborted:
             self._known.state = faults.rejudged(self._known.state, every=True)
+
+    def _noted(self, verdict: Verdict) -> Verdict:
+        """Returns the verdict of a mode with who decided about it."""
+        return self._platform.noted(self._approvals.noted(verdict))
 
     async def _is_broken(self) -> bool:
         """Returns whether the fault that interrupted a mode still exists.
@@ -186,17 +193,26 @@ class IncidentRun:
         counting = cases.counting(self._known.state, workflow.now())
         return [fault for fault in not_among(counting, self._met) if not fault.backup]
 
+    async def _chosen_mode(self, verdicts: list[Verdict]) -> Mode | None:
+        """Returns the next mode of the incident, after the platform was asked that decides about the job. None: it is over."""
+        mode = self._next_mode(verdicts)
+        if mode is None or not self._platform.decides(mode):
+            return mode
+        self._receipt_to = ""  # the receipt does not wait for a platform
+        await self._platform.ask(self._stopped)
+        return self._next_mode(verdicts)
+
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
         """Returns the next mode of the incident; None: the incident is over."""
         if not verdicts:
-            return self.case.plan.modes[0]
+            return next(mode for mode in self.case.plan.modes if mode not in self._platform.denied)
         last = verdicts[-1]
         if self._ending or self._stopped() or not (last.outcome is Outcome.ESCALATE or last.was_interrupted):
             return None
         return self._following(verdicts)
 
     def _following(self, verdicts: list[Verdict], *further: Mode) -> Mode | None:
-        tried = (*self._situation.tried, *self._denied, *further)
+        tried = (*self._situation.tried, *self._denied, *self._platform.denied, *further)
         return succession.next_after(self._known.state, verdicts, self.case.plan.modes, tried, workflow.now())
 
     async def _unapproved(self, mode: Mode, verdicts: list[Verdict]) -> Verdict | None:
@@ -229,6 +245,7 @@ class IncidentRun:
         try:
             await self._child.start(context.model_copy(update={"first_order": self.first_order}))
             self._journal.soon(self._journal.remember())  # after the start, which is urgent
+            self._journal.words.mode_begins(mode, context.situation)
             verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
@@ -238,6 +255,7 @@ class IncidentRun:
         tried = (*self._situation.tried, mode)
         learnt = verdict.situation or self._situation
         self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)
+        self._journal.words.mode_ended(verdict, self._situation)
         return verdict.with_(situation=None)
 
     def _order_of_the_receipt(self, mode: Mode, context: RecoveryContext) -> Order | None:
@@ -272,6 +290,7 @@ class IncidentRun:
             holders=state.holders,
             links=state.links,
             front=self.case.request.request.front if self.case.request else "",
+            platform=self._platform.has_answered,
         )
 
     async def _apply(self, verdict: Verdict) -> None:
@@ -293,6 +312,7 @@ class IncidentRun:
 
     async def _conclude(self, verdicts: list[Verdict]) -> None:
         last = verdicts[-1] = self._final(verdicts[-1])
+        self._journal.words.incident_is_over()
         incident = Incident(
             number=self._number,
             summary=self.case.summary,

@@ -34,7 +34,7 @@ from rekindle.model.verdict import Verdict
 from rekindle.policy.detection import refusals
 from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts
-from rekindle.policy.modes import retries
+from rekindle.policy.modes import contract_words, retries
 from rekindle.policy.modes.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.modes.eligibility import MOST_REPAIRS, is_behind_an_operation, recovery_is_on
 from rekindle.policy.modes.mode_table import LAST, MODES, About, row_of
@@ -68,7 +68,8 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
     job = registration.job
     if not state.registered:
         holders = _as_moved(registration.holders, registration.remembered.moved)
-        state = _remembered(state, registration, now).with_(registered=True, holders=holders)
+        state = _remembered(state, registration, now)
+        state = state.with_(registered=True, holders=holders, unswept=contract_words.are_used(job))
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # we wrote `ignore` into the label
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)

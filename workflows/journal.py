@@ -17,17 +17,20 @@ from rekindle.model.node_record import Blame
 from rekindle.model.state import JobState
 from rekindle.policy.dialogue.client_identity import UNSURE
 from workflows import steps
+from workflows.contract_words import ContractWords
+from workflows.job_context import JobContext
 
 TOLD_AT_ONCE = 5
 """Maximum number of events for one change of the job's problems. The job's page lists all of them."""
 
 
 class Journal:
-    def __init__(self, to_remember: Callable[[], RememberRequest]) -> None:
+    def __init__(self, known: JobContext, to_remember: Callable[[], RememberRequest]) -> None:
         """Args:
         to_remember: what a later workflow of the job must find, as it is at that moment.
         """
         self._to_remember = to_remember
+        self.words = ContractWords(known, self.soon)
         # Writes of one kind run one after the other, each with the state at its turn, so that the last state is kept.
         self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
         self._is_memory_due = False

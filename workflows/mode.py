@@ -15,13 +15,15 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from rekindle.ids import ErrorTypes, Signals
 from rekindle.model import bounds
 from rekindle.model.attachment import Progress
+from rekindle.model.base import Value
+from rekindle.model.contract import Announced
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultsNow, not_among
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Outcome
 from rekindle.model.situation import Phase, Situation
 from rekindle.model.verdict import Training, Verdict
-from rekindle.policy.modes import recovery_opening
+from rekindle.policy.modes import contract_words, recovery_opening
 from rekindle.temporal import Attributes
 from workflows.dialogue import Dialogue
 from workflows.shown import Shown
@@ -82,6 +84,7 @@ class ModeWorkflow(Dialogue):
         self._shown = Shown({Attributes.PHASE: first})
         self.phases: list[Phase] = []
         self.current = ""
+        self._telling: asyncio.Task[None] | None = None
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
 
     def standing_faults(self) -> tuple[Fault, ...]:
@@ -112,6 +115,16 @@ class ModeWorkflow(Dialogue):
     @workflow.signal(name=Signals.PROGRESSED)
     def progressed(self, progress: Progress) -> None:
         self.progress = progress
+
+    # ---- what other components are told
+
+    def tell_announced(self, *, in_place: bool) -> None:
+        """Tells the job that faults are announced, for the words of the contract. Nothing waits for that."""
+        job = self.context.job
+        if contract_words.are_used(job):
+            ranks = tuple(one.rank for one in self.situation.announced)
+            told = Announced(ranks=ranks, in_place=in_place)
+            self._telling = asyncio.create_task(_told_parent(Signals.ANNOUNCED, told))
 
     # ---- phases, verdict, undo
 
@@ -212,12 +225,16 @@ class ModeWorkflow(Dialogue):
 
     @staticmethod
     async def _tell_parent(verdict: Verdict) -> None:
-        parent = workflow.info().parent
-        assert parent is not None, "a front has no verdict of its own"
-        try:
-            await workflow.get_external_workflow_handle(parent.workflow_id).signal(Signals.VERDICT, verdict)
-        except FailureError as error:
-            workflow.logger.info("job workflow not found", extra={"error": str(error)})
+        await _told_parent(Signals.VERDICT, verdict)
+
+
+async def _told_parent(signal: str, payload: Value) -> None:
+    parent = workflow.info().parent
+    assert parent is not None, "a front tells nothing by itself"
+    try:
+        await workflow.get_external_workflow_handle(parent.workflow_id).signal(signal, payload)
+    except FailureError as error:
+        workflow.logger.info("job workflow not found", extra={"error": str(error)})
 
 
 def seconds(limit: timedelta) -> str:

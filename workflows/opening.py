@@ -14,6 +14,7 @@ from temporalio.exceptions import ActivityError
 from rekindle.model.attachment import Attachment
 from rekindle.model.dialogue import Order, Report, ReportKind
 from rekindle.model.job import Job
+from rekindle.model.keys import PLATFORM_RESULT
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Situation
 from rekindle.model.verdict import Training
@@ -21,6 +22,7 @@ from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks, recovery_opening
 from workflows import steps
 from workflows.mode import Ends, ModeWorkflow, seconds
+from workflows.platform import asked_platform
 
 
 async def open_recovery(mode: ModeWorkflow, situation: Situation) -> Situation:
@@ -106,6 +108,7 @@ class _Opening:
         """Announces the faults, once per attempt. A later fault is sent with the strategy."""
         if not self.situation.attempt:
             self.mode.situation = self.situation.with_(attempt=self.mode.new_attempt())
+        await self._confirm()
         retries = recovery_opening.may_retry(self.job, self.told())
         holders = () if retries or not self.leave else await holders_now(self.mode)
         situation = self.told()
@@ -116,7 +119,20 @@ class _Opening:
             announced=recovery_opening.announcement(self.job, situation, leave=self.leave),
             leaving=tuple(sorted((*situation.leaving, *named))),
         )
+        if not retries:
+            self.mode.tell_announced(in_place=self.mode.MODE is Mode.IN_PLACE)
         await self._give(order)
+
+    async def _confirm(self) -> None:
+        """Has the platform confirm the faults, which may know others. It is asked once in an incident."""
+        if not self.mode.context.platform or self.situation.confirmed:
+            return
+        self.mode.situation = self.told().with_(confirmed=True)
+        async with self.mode.phase("platform confirms the faults"):
+            within = self.job.limits.platform_result
+            answer = await asked_platform(self.mode, PLATFORM_RESULT, within, self.situation.faulty)
+        known = tuple(one for one in answer.faults if one.rank < self.job.ranks)
+        self.mode.situation = recovery_opening.updated(self.job, self.situation, self.mode.standing_faults(), known)
 
     def _announcement(self, leaving: tuple[int, ...]) -> Order:
         situation = self.situation

@@ -9,6 +9,7 @@ from temporalio import workflow
 
 from rekindle.model.dialogue import Order, Report, ReportKind, Strategy
 from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, not_among
+from rekindle.model.keys import RANK_TABLE_READY
 from rekindle.model.mode import Outcome
 from rekindle.model.situation import Handled
 from rekindle.model.verdict import Training, Verdict
@@ -17,6 +18,7 @@ from workflows.asked import asked_whether_it_trains
 from workflows.mode import Ends, seconds
 from workflows.non_interruptible import NonInterruptible
 from workflows.opening import open_recovery
+from workflows.platform import asked_platform
 
 NEWS = timedelta(seconds=1)
 """Time limit for the report of a second fault after a repair has failed.
@@ -75,6 +77,21 @@ class ProcessLevel(NonInterruptible):
         if strategy not in (*situation.offers, Strategy.EXIT):  # which is always possible
             offered = ", ".join(situation.offers) or "nothing but to leave"
             raise Ends(Outcome.ESCALATE, f"the training side does not offer {strategy}, it offers {offered}")
+        if strategy is Strategy.RECOVER and self.context.platform:
+            await self._rank_table_is_ready()
+
+    async def _rank_table_is_ready(self) -> None:
+        """Waits until the platform has prepared the rank table for a recovery.
+
+        Raises:
+            Ends: it has not, or says that it cannot.
+        """
+        limit = self.context.job.limits.rank_table
+        async with self.phase("platform prepares the rank table"):
+            answer = await asked_platform(self, RANK_TABLE_READY, limit)
+        if answer.value != "true":
+            said = f"says {answer.value!r}" if answer.answered else f"has not said `true` within {seconds(limit)}"
+            raise self.fails(f"the rank table is not ready: the platform {said} ({RANK_TABLE_READY})")
 
     async def carry_out(self, order: Order, within: timedelta) -> Report:
         """Sends the order and returns the training side's answer.

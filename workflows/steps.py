@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, ActivityHandle
 
 from activities.admission import AdmissionActivities
+from activities.contract import ContractActivities
 from activities.jobs import JobActivities
 from activities.journal import JournalActivities
 from activities.nodes import NodeActivities
@@ -52,6 +53,7 @@ from rekindle.model.activities.requests import AskRequest, RecoveryEnd, Terminat
 from rekindle.model.activities.standbys import StandbysNow, StandbysRequest
 from rekindle.model.activities.targets import FindingsRequest, Found, LinkTargets, ResolveLinksRequest, TargetsRequest
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.contract import PlatformAnswer, PlatformRequest, Words, WordsRequest, WordsWritten
 from rekindle.model.dialogue import Order
 from rekindle.model.explained import NodesNow, NodesRequest
 from rekindle.model.links import OnBackup
@@ -376,6 +378,19 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
 async def remember(request: RememberRequest) -> None:
     await _journal_write(
         workflow.start_activity_method(JournalActivities.remember, request, **named(MEMORY, "note what must be found again"))
+    )
+
+
+async def write_words(job_id: str, words: Words) -> WordsWritten:
+    what = "what holds in a recovery is removed" if words.over else "other components are told of the recovery"
+    return await workflow.execute_activity_method(
+        ContractActivities.write_words, WordsRequest(job_id=job_id, words=words), **named(MEMORY, what)
+    )
+
+
+def ask_platform(request: PlatformRequest) -> ActivityHandle[PlatformAnswer]:
+    return workflow.start_activity_method(
+        ContractActivities.ask_platform, request, **named(_waiting(request.within), f"wait for the platform's {request.key}")
     )
 
 

@@ -20,6 +20,7 @@ from rekindle.model.activities.jobs import EndSession, RememberRequest
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.bounds import few
+from rekindle.model.contract import Announced
 from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
 from rekindle.model.job import Job, JobId
@@ -76,7 +77,7 @@ class TrainingJob(PeopleUpdates):
         """Number of messages about the job, and when it was found to have changed."""
         self._receipt_to = ""
         """Session of the stream whose gateway waits for the first order that the faults lead to."""
-        self.journal = Journal(self._to_remember)
+        self.journal = Journal(self.known, self._to_remember)
         self._leftovers = LeftoverPods(self.known)
         self._standbys = Standbys(self.known, self.journal)
         self._admission = Admission(self.known, self.journal)
@@ -148,6 +149,7 @@ class TrainingJob(PeopleUpdates):
             self.known.state = drain_verdicts.judged_again(self.state)
         if again.is_due(self.state, workflow.now()):
             self.known.state = again.judged_again(self.state)
+        self.journal.words.sweep()
         if self.state is not before:
             self._show()
         if before.given_up and not self.state.given_up:
@@ -335,6 +337,8 @@ class TrainingJob(PeopleUpdates):
         self.known.state = job_reducers.registered(self.state, registration, workflow.now())
         if registration.sighting:
             self._sighted(registration.sighting)
+        if self.incident is None:
+            self.journal.words.sweep()
         self._show()
         return Receipt(info=f"job {registration.job.id} is registered")
 
@@ -523,6 +527,11 @@ class TrainingJob(PeopleUpdates):
     def verdict_of_a_cancelled_mode(self, verdict: Verdict) -> None:
         if self.incident:
             self.incident.verdict_told(verdict)
+
+    @workflow.signal(name=Signals.ANNOUNCED)
+    def announced(self, told: Announced) -> None:
+        if self.incident:
+            self.journal.words.announced(told)
 
     @workflow.signal(name=Signals.SHOW_AGAIN)
     def show_again(self) -> None:

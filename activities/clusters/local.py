@@ -22,6 +22,7 @@ class LocalCluster:
     """Implements `activities.clusters.port.Cluster`."""
 
     evictions = None
+    contract = None
 
     def __init__(self, socket: Path, rules: Rules | None = None) -> None:
         """Args:

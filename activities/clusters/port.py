@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.model.contract import Words
 from rekindle.model.rules import Rules
 
 
@@ -51,6 +52,25 @@ class Evictions(Protocol):
         ...
 
 
+class Contract(Protocol):
+    """Capability of a cluster whose other components read how a recovery goes, and whose platforms may decide about it."""
+
+    async def ensure_words(self, job_id: str, words: Words) -> int | None:
+        """Writes what the contract says of a job now. Every part is written, even if another one fails.
+
+        Returns the `RetryTime` of the job's reset-config; None: the job has no usable reset-config.
+        """
+        ...
+
+    async def said_by_platform(self, job_id: str) -> Mapping[str, str]:
+        """Returns the annotations of the job where its platform writes."""
+        ...
+
+    async def tell_platform(self, job_id: str, annotations: Mapping[str, str]) -> None:
+        """Sets annotations of the job where its platform reads."""
+        ...
+
+
 class Cluster(Protocol):
     """Port to a cluster.
 
@@ -64,6 +84,11 @@ class Cluster(Protocol):
     @property
     def evictions(self) -> Evictions | None:
         """Budgets against evictions. None: pods of this cluster are never evicted."""
+        ...
+
+    @property
+    def contract(self) -> Contract | None:
+        """Words for other components. None: none of them reads any."""
         ...
 
     async def job(self, job_id: str) -> JobObject:

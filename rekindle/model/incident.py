@@ -48,6 +48,9 @@ class RecoveryContext(Value):
     phase: str = ""
     """Phase of the mode at its start, for the list of workflows. Empty: an earlier version did not set it."""
 
+    platform: bool = False
+    """True if a platform has decided about the incident, and is asked by modes too."""
+
     first_order: Order | None = None
     """Order that the receipt of the faults has already carried to the stream of its session. None: there was none."""
 

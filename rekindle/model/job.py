@@ -50,6 +50,8 @@ class Trait(StrEnum):
     """Rekindle does not create pods of this kind, so that there are no standbys."""
     FIRST_WORD_HOLDS = "first_word_holds"
     """The pods describe the job in turn, so that the description at its registration stays in force."""
+    CONTRACT_WORDS = "contract_words"
+    """Components of MindCluster read in labels, annotations and ConfigMaps how a recovery of the job goes."""
 
 
 TRAITS_BEFORE = {

@@ -12,6 +12,17 @@ FAULT_RETRY_TIMES = "fault-retry-times"
 """Label of a job: number of restarts, 0 to 100, after a pod or process failed although no fault of a node or device is known.
 Without it only their frequency is limited. Without it the Ascend Operator fails an AscendJob for good with the first failed
 pod."""
+PLATFORM_STRATEGY = "ProcessRecoverStrategy"
+"""Annotation of a job: if it is present, a platform decides, and writes the strategy into it: `retry`, `recover`, `dump` or
+`exit`. Volcano then deletes no pods."""
+PLATFORM_CONFIRM = "ProcessConfirmFault"
+"""Annotation of a PodGroup: faults, for the platform, as `rank:type` separated by commas."""
+PLATFORM_RESULT = "ProcessResultFault"
+"""Annotation of a PodGroup, by the platform: faults that it knows, in the same form. It may be empty."""
+RANK_TABLE_READY = "RankTableReady"
+"""Annotation of a PodGroup, by the platform: `true` if the rank table is ready for a recovery."""
+RECOVER_STATUS = "ProcessRecoverStatus"
+"""Annotation of a PodGroup: how the last strategy ended."""
 WAIT_RESCHEDULE = "wait-reschedule-timeout"
 """Annotation of a job: the limit `replacementScheduled` in seconds, 30 to 270."""
 FRAMEWORK = "framework"

@@ -100,6 +100,18 @@ class Limits(Written):
     """Longest time for which a storm holds a mode that moves pods, unless a person approves it. 0: no mode is held. If the
     training side exits without an order, and stands, the time is shorter than `nextOrder`. Source: ours."""
 
+    platform_strategy: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
+    """Platform mode: time in which the platform names a strategy for a fault. Then the job's own strategies hold. Source: ours;
+    ClusterD waits 300 s, and MindIO has left by then."""
+
+    platform_result: timedelta = Field(default=timedelta(seconds=10), gt=timedelta(0))
+    """Platform mode: time in which the platform answers the faults that it has to confirm, while training stands. Source: ours;
+    ClusterD waits 300 s, and MindIO has left by then."""
+
+    rank_table: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
+    """Platform mode: time until the platform has prepared the rank table, while training stands. When exceeded, the next mode
+    follows. Source: ours; ClusterD waits 300 s, and MindIO has left by then."""
+
     replacement_scheduled: timedelta = Field(default=timedelta(seconds=270), gt=timedelta(0))
     """Process rescheduling: time from the creation of a new pod until it has a node, while training stands. When exceeded, there
     is no spare. Source: ClusterD, 30 to 270 s."""

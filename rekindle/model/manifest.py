@@ -44,6 +44,7 @@ from rekindle.model.keys import (
     LIMITS,
     MANAGER_LOST,
     NO_SPARE,
+    PLATFORM_STRATEGY,
     POD_RESCHEDULING,
     PROCESS_RECOVER_ENABLE,
     RANKS_PER_POD,
@@ -59,7 +60,17 @@ from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS,
 from rekindle.model.training_side import TrainingSide
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, POD_RESCHEDULING, FRAMEWORK, FAULT_RETRY_TIMES)
-KEPT_ANNOTATIONS = (APPROVAL, CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, NO_SPARE, RECOVER_STRATEGY)
+KEPT_ANNOTATIONS = (
+    APPROVAL,
+    CAPABILITIES,
+    DOWNGRADED,
+    DRAIN,
+    IGNORE_RULES,
+    MANAGER_LOST,
+    NO_SPARE,
+    PLATFORM_STRATEGY,
+    RECOVER_STRATEGY,
+)
 """Labels and annotations of a job object that recoveries read. All others are dropped: they may be large."""
 
 SPELLED = {

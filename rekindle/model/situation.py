@@ -55,6 +55,7 @@ class SituationChanges(TypedDict, total=False):
     stopped: bool
     announced: tuple[FaultRank, ...]
     leaving: tuple[int, ...]
+    confirmed: bool
     offered: bool
     offers: tuple[str, ...]
     presumed: bool
@@ -92,6 +93,9 @@ class Situation(Value):
     leaving: Ranks = ()
     """Pod ranks that an exit order of this incident has named. Named again, the order would end the pod that replaced the old
     one."""
+
+    confirmed: bool = False
+    """True if the platform that decides about the job was asked to confirm the faults. It is asked once in an incident."""
 
     offered: bool = False
     """True if the training side has reported its offers, or its report was lost in an outage."""

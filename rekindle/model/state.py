@@ -191,6 +191,7 @@ class JobStateChanges(TypedDict, total=False):
     upkeep: Upkeep
     trace: Trace | None
     asked: bool
+    unswept: bool
     lost_recovery: str
     ended: str
 
@@ -294,6 +295,9 @@ class JobState(Value):
 
     asked: bool = False
     """True if the cluster was asked, since the job's last restart, whether it would admit a backup pod."""
+
+    unswept: bool = False
+    """True if labels, annotations or ConfigMaps may say of the job what holds only during a recovery."""
 
     lost_recovery: str = ""
     """Workflow id of a recovery that was running when an earlier workflow of this job was lost. Empty: none was."""

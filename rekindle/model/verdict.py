@@ -50,6 +50,7 @@ class VerdictChanges(TypedDict, total=False):
     phases: tuple[Phase, ...]
     went_on_at: datetime | None
     training: Training | None
+    saved: bool
     policy_after: SubHealthStrategy | None
     look_at: str
     switched: tuple[Switched, ...]
@@ -68,6 +69,7 @@ class VerdictChanges(TypedDict, total=False):
 FEW = (
     "approved",
     "resumed_at",
+    "saved",
     "training",
     "again",
     "failed_on",
@@ -99,6 +101,9 @@ class Verdict(Value):
 
     resumed_at: int | None = None
     """Restart: the first step that was completed after it. None: it is unknown."""
+
+    saved: bool = False
+    """Dying gasp: True if the ranks that are left have saved their state."""
 
     training: Training | None = None
     """None: training stands as the situation says, or was not touched."""

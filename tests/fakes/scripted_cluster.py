@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
-from activities.clusters.port import Evictions, Replacement, Snapshot
+from activities.clusters.port import Contract, Evictions, Replacement, Snapshot
 from rekindle.errors import ClusterUnavailable, Invalid, NotFound, Refused, Withheld
 from rekindle.model.cluster import (
     ClusterEvent,
@@ -51,6 +51,7 @@ class ScriptedCluster:
     """Cluster with the pods of one job; every write is recorded in `writes`."""
 
     evictions: Evictions | None = None
+    contract: Contract | None = None
 
     def __init__(self, job: Job, nodes: int = 3, first_node: int = 0) -> None:
         self.job_model = job

@@ -42,7 +42,7 @@ RECOVER = f"""{OPENED}
 """
 
 RECOVERS = {
-    # In 09k a platform decides. It is not asked, and its annotations are not written: the orders are those of any other job.
+    # In 09k a platform decides (`test_recorded_words.py`): the orders are those of any other job.
     "02, 03 and 09k, an exception in rank 1, or its end": Dialogue.of(2, "recover,dump", RECOVER),
     # The second fault is reported after the announcement. Of the two pods, only the second one has not been ordered to exit.
     "08a, rank 2 is killed before the announcement": Dialogue.of(

@@ -104,19 +104,6 @@ async def test_recover_is_ordered_first_and_names_no_pod_a_second_time(temporal:
         assert (await world.status()).state.faults == ()
 
 
-@pytest.mark.parametrize("decides", ["", "dump"], ids=["not yet", "otherwise"])
-async def test_a_platform_that_decides_is_not_waited_for(temporal: WorkflowEnvironment, decides: str) -> None:
-    """The annotation of such a platform changes no order: faults of memory are announced with their ranks, and the step is
-    repeated."""
-    job = mindio(allows="retry,recover")
-    job = job.model_copy(update={"annotations": {**job.annotations, "ProcessRecoverStrategy": decides}})
-    async with their_job(temporal, job) as (world, peer, _):
-        await peer.report_fault(3, kind="0")
-        assert ladder(await world.incident()) == [(RETRY, RECOVERED)]
-        assert peer.carried_out == ["stop_train", "on_global_rank", "retry"]
-        assert [fields(order)[2] for order in peer.received[1:]] == [["3:0"], ["3:0"]]
-
-
 async def test_all_faulty_pods_are_replaced_and_not_any(temporal: WorkflowEnvironment) -> None:
     """Two of them left; one comes in time, the other gets no node: there is no spare, whatever the first one does."""
     async with their_job(temporal, mindio(limits={"replacement_scheduled": timedelta(seconds=1)})) as (world, peer, cluster):

@@ -22,6 +22,7 @@ from rekindle.errors import Conflict, NotFound
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import (
     BACKUP_SOURCE,
+    PLATFORM_STRATEGY,
     POD_TYPE,
     PROCESS_RECOVER_ENABLE,
     RANK_INDEX,
@@ -51,9 +52,6 @@ FAULT_SCHEDULING = "fault-scheduling"
 
 POD_RESCHEDULING = "pod-rescheduling"
 """Label of a job: with `on`, Volcano at first keeps pods that are not faulty."""
-
-PLATFORM_DECIDES = "ProcessRecoverStrategy"
-"""Annotation of a job: if it is present, Volcano deletes nothing."""
 
 UPPER_LIMIT = "huawei.com/recover_policy_path"
 """Annotation of a job: with `pod`, Volcano always keeps pods that are not faulty."""
@@ -140,9 +138,9 @@ class AskedByMarks:
         kept = _named(pods, old) or _called(backups, _annotations(_now(pods, old)).get(BACKUP_NAME, "")) or backups[0]
         for extra in backups:
             if extra is not kept:  # at its end the Operator would remove the marks of the old pod, if it knew that pod
-                await _mark(ops, extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
+                await mark(ops, extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
         if _named(pods, old) is None:
-            await _mark(ops, old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
+            await mark(ops, old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
         return kept
 
     async def ensure_replacement(
@@ -199,7 +197,7 @@ class AskedByMarks:
         elif is_backup(pod):
             await self._end_backups(ops, job, [pod], grace_seconds)
         elif _annotations(pod).get(IN_HOT_SWITCH) == "true" and _would_end_only(await _group(ops, job), pod):
-            await _mark(ops, pod, {ASK_VOLCANO: "delete"}, {FAULT_TYPE: "SubHealth"})
+            await mark(ops, pod, {ASK_VOLCANO: "delete"}, {FAULT_TYPE: "SubHealth"})
             await self._see_deleted(ops, job, [pod], "Volcano", 0)
         else:
             await ops.delete(pod, grace_seconds)
@@ -207,7 +205,7 @@ class AskedByMarks:
     async def _end_backups(self, ops: PodAccess, job: Workload, backups: Sequence[Object], grace_seconds: int) -> None:
         """Deletes backups. One that was promoted meanwhile is the pod of its rank, and stays."""
         for backup in backups:
-            await _mark(ops, backup, {ASK_OPERATOR: "delete"})
+            await mark(ops, backup, {ASK_OPERATOR: "delete"})
         await self._see_deleted(ops, job, backups, "the Operator", grace_seconds)
 
     async def _see_deleted(self, ops: PodAccess, job: Workload, doomed: Sequence[Object], asked: str, grace_seconds: int) -> None:
@@ -266,7 +264,7 @@ class StoppedByVolcano:
         now. Without a grace period, the pods are deleted directly. A pod on a lost node is deleted at once: its mark would
         disappear with it before Volcano looks.
         """
-        await _switch_recovery(ops, job, "on", "pause")
+        await switch_recovery(ops, job, "on", "pause")
         stays = (pod for pod in pods if _holds_rank(pod) and not is_on(pod, lost_nodes))
         first = min(stays, key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
         for manager in await ops.reader.managers(job):
@@ -277,16 +275,16 @@ class StoppedByVolcano:
             return
         for pod in pods:
             if is_backup(pod):
-                await _mark(ops, pod, {ASK_OPERATOR: "delete"})
+                await mark(ops, pod, {ASK_OPERATOR: "delete"})
             else:
                 await _unmark(ops, pod, MARKS)
-        await _mark(ops, first, {}, {FAULT_TYPE: "Separate"})
+        await mark(ops, first, {}, {FAULT_TYPE: "Separate"})
         for pod in pods:
             if is_on(pod, lost_nodes):
                 await ops.delete(pod, 0)
 
     async def let_go(self, ops: PodAccess, job: Workload) -> None:
-        await _switch_recovery(ops, job, "pause", "on")
+        await switch_recovery(ops, job, "pause", "on")
 
     async def ensure_pods(self, ops: PodAccess, job: Workload, generation: str, places: Places) -> list[Object]:
         """Waits until the Operator has created the missing pods. It numbers generations by itself."""
@@ -294,7 +292,7 @@ class StoppedByVolcano:
         pods = await ops.reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
         if (there := len(_holders(pods))) < count:
             raise Conflict(f"{there} of {count} pods of AscendJob {job.name} are there")
-        await _switch_recovery(ops, job, "pause", "on")
+        await switch_recovery(ops, job, "pause", "on")
         for pod in pods:
             if is_backup(pod):
                 await ops.delete(pod, 0)
@@ -304,7 +302,7 @@ class StoppedByVolcano:
 # ---- what both do
 
 
-async def _switch_recovery(ops: PodAccess, job: Workload, before: str, after: str) -> None:
+async def switch_recovery(ops: PodAccess, job: Workload, before: str, after: str) -> None:
     """Changes the label of process-level recovery from `before` to `after`. A job without the label is left unchanged."""
     with suppress(NotFound):
         if _labels(await _group(ops, job)).get(PROCESS_RECOVER_ENABLE) != before:
@@ -320,7 +318,7 @@ async def _group(ops: PodAccess, job: Workload) -> Object:
         return {"metadata": {}}
 
 
-async def _mark(
+async def mark(
     ops: PodAccess, pod: Object, annotations: dict[str, str | None], labels: dict[str, str | None] | None = None
 ) -> None:
     """Writes annotations and labels of a pod.
@@ -336,7 +334,7 @@ async def _unmark(ops: PodAccess, pod: Object, marks: Iterable[str]) -> None:
     annotations: dict[str, str | None] = {mark: None for mark in marks if mark in _annotations(pod)}
     labels: dict[str, str | None] = {FAULT_TYPE: None} if _is_called_sub_healthy(pod) else {}
     if annotations or labels:
-        await _mark(ops, pod, annotations, labels)
+        await mark(ops, pod, annotations, labels)
 
 
 def pod_group(job: Workload) -> str:
@@ -345,7 +343,7 @@ def pod_group(job: Workload) -> str:
 
 def _acts(group: Object) -> bool:
     """Returns whether Volcano currently deletes any pods of this job. Source: Volcano plugin."""
-    configured = _labels(group).get(FAULT_SCHEDULING) in ("force", "grace") and PLATFORM_DECIDES not in _annotations(group)
+    configured = _labels(group).get(FAULT_SCHEDULING) in ("force", "grace") and PLATFORM_STRATEGY not in _annotations(group)
     return configured and group.get("status", {}).get("phase") in ("Running", "Unknown")
 
 

@@ -13,6 +13,7 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.budgets import JobBudgets
 from activities.clusters.kubernetes.claims import Claims
+from activities.clusters.kubernetes.contract_words import ContractWords
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
 from activities.clusters.kubernetes.kinds import KINDS
@@ -68,6 +69,7 @@ class KubernetesCluster:
         self._reader = Reader(api, settings, kinds, claims)
         self._operations = PodOperations(api, self._reader, settings)
         self.evictions = JobBudgets(api, self._reader, claims)
+        self.contract = ContractWords(api, self._operations, self._to_change)
         self._heard = Heard(api, self.rules)
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()

@@ -78,7 +78,7 @@ class ModeRow:
 
 IN_PLACE_TRIES = RESCHEDULING_TRIES = 3
 """Number of tries in one recovery, since other ranks may be lost meanwhile, or new pods may fail."""
-OPENING = ("absence", "stop", "settle", "release", "look", "absence", "offers")
+OPENING = ("absence", "stop", "settle", "release", "look", "platform_result", "absence", "offers")
 REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
 
 LADDER: tuple[ModeRow, ...] = (
@@ -124,7 +124,7 @@ LADDER: tuple[ModeRow, ...] = (
         about=About.RANKS,
         serves=(FaultKind.PROCESS,),
         reasons_against=eligibility.in_place,
-        limits=(*OPENING, "absence", "repair") * IN_PLACE_TRIES,
+        limits=(*OPENING, "rank_table", "absence", "repair") * IN_PLACE_TRIES,
         begins_unasked="faulty processes start again",
     ),
     ModeRow(  # replaces faulty pods on other nodes, with the state of replicas
@@ -136,7 +136,7 @@ LADDER: tuple[ModeRow, ...] = (
         serves=REAL,
         reasons_against=eligibility.process_rescheduling,
         limits=(
-            *(*OPENING, "replacement_scheduled", "backup_start", "absence", "repair") * RESCHEDULING_TRIES,
+            *(*OPENING, "rank_table", "replacement_scheduled", "backup_start", "absence", "repair") * RESCHEDULING_TRIES,
             *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
         hands_over=True,
