@@ -13,7 +13,7 @@ from rekindle.model.contract import PlatformAnswer, PlatformRequest, WordsReques
 from rekindle.model.keys import PLATFORM_CONFIRM, PLATFORM_RESULT
 from rekindle.policy.modes import platform_answers
 
-LOOKS_EVERY = 0.5
+LOOKS_EVERY = 1.0
 """Seconds between two looks at the annotations of a job whose platform is to answer."""
 
 NO_PLATFORM = PlatformAnswer(problem="this cluster has no platform")

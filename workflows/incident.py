@@ -217,6 +217,8 @@ class IncidentRun:
 
     async def _unapproved(self, mode: Mode, verdicts: list[Verdict]) -> Verdict | None:
         """Returns the verdict of a mode that may not run, since a person denied it, or will not answer. None: it may."""
+        if why := self._stopped():  # while the platform was asked
+            return Verdict(mode=mode, outcome=Outcome.CANCELLED, reason=why)
         if self._known.state.job.approvals or self._known.state.storm:
             self._receipt_to = ""  # the receipt does not wait for a person or for a storm, so that it carries no order
         follows = self._following(verdicts, mode) if verdicts else next(iter(self.case.plan.modes[1:]), None)

@@ -5,10 +5,12 @@ asked again.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityHandle
 
 from rekindle.model.bounds import note
 from rekindle.model.contract import PlatformAnswer, PlatformRequest
@@ -25,6 +27,9 @@ from workflows.mode import ModeWorkflow
 
 SEND = timedelta(seconds=5)
 """Time for the next order to arrive, after an answer, at a training side that exits if no order comes in time."""
+
+LATE = timedelta(seconds=2)
+"""Time after the limit in which an answer of the cluster is still awaited. The cluster may be away."""
 
 AT_ONCE = timedelta(0)
 
@@ -55,14 +60,13 @@ class Platform:
         job = self._known.state.job
         within = AT_ONCE if self._answer else job.limits.platform_strategy
         asking = steps.ask_platform(PlatformRequest(job_id=job.id, key=PLATFORM_STRATEGY, within=within))
-        await workflow.wait_condition(lambda: asking.done() or bool(stopped()))
-        if not asking.done():
-            cancel_and_forget(asking)
-            return
-        try:
-            self._answer = await asking
-        except ActivityError as error:
-            self._answer = PlatformAnswer(problem=note(f"{error.cause}"))
+        with suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: asking.done() or bool(stopped()),
+                timeout=within + LATE,
+                timeout_summary=f"the platform's {PLATFORM_STRATEGY}",
+            )
+        self._answer = await _answer(asking)
         self.denied = platform_choice.denied(self._answer)
 
     def noted(self, verdict: Verdict) -> Verdict:
@@ -84,10 +88,15 @@ async def asked_platform(mode: ModeWorkflow, key: str, within: timedelta, confir
     if answer_by:
         within = max(min(within, answer_by - workflow.now() - SEND), AT_ONCE)
     asking = steps.ask_platform(PlatformRequest(job_id=job.id, key=key, confirm=confirm, within=within))
-    await mode.until(lambda: asking.done() or bool(mode.lost_manager), None, f"wait for the platform's {key}")
+    await mode.until(lambda: asking.done() or bool(mode.lost_manager), within + LATE, f"wait for the platform's {key}")
+    return await _answer(asking)
+
+
+async def _answer(asking: ActivityHandle[PlatformAnswer]) -> PlatformAnswer:
+    """Returns the platform's answer. A question that is still open is withdrawn."""
     if not asking.done():
         cancel_and_forget(asking)
-        return PlatformAnswer(problem="the manager was lost meanwhile")
+        return PlatformAnswer(problem="the cluster does not answer in time")
     try:
         return await asking
     except ActivityError as error:

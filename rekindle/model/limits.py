@@ -102,15 +102,15 @@ class Limits(Written):
 
     platform_strategy: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
     """Platform mode: time in which the platform names a strategy for a fault. Then the job's own strategies hold. Source: ours;
-    ClusterD waits 300 s, and MindIO has left by then."""
+    ClusterD waits 300 s, and its client has left by then."""
 
     platform_result: timedelta = Field(default=timedelta(seconds=10), gt=timedelta(0))
     """Platform mode: time in which the platform answers the faults that it has to confirm, while training stands. Source: ours;
-    ClusterD waits 300 s, and MindIO has left by then."""
+    ClusterD waits 300 s, and its client has left by then."""
 
     rank_table: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
     """Platform mode: time until the platform has prepared the rank table, while training stands. When exceeded, the next mode
-    follows. Source: ours; ClusterD waits 300 s, and MindIO has left by then."""
+    follows. Source: ours; ClusterD waits 300 s, and its client has left by then."""
 
     replacement_scheduled: timedelta = Field(default=timedelta(seconds=270), gt=timedelta(0))
     """Process rescheduling: time from the creation of a new pod until it has a node, while training stands. When exceeded, there

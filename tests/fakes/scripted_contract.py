@@ -19,6 +19,8 @@ class ScriptedContract:
         self.annotations: dict[str, str] = {}
         self.refusals = 0
         """Number of writes that fail from now on."""
+        self.is_away = False
+        """True if the annotations cannot be read."""
         self.when_told: Callable[[Mapping[str, str]], None] = lambda _: None
         """Called with the annotations that the platform is told."""
         self._changed = asyncio.Event()
@@ -34,6 +36,8 @@ class ScriptedContract:
         return self.restarts
 
     async def said_by_platform(self, job_id: str) -> Mapping[str, str]:
+        if self.is_away:
+            raise ClusterUnavailable("scripted: the cluster is away")
         return dict(self.annotations)
 
     async def tell_platform(self, job_id: str, annotations: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from temporalio.testing import WorkflowEnvironment
 from activities.pod_recreation import MakingAnew
 from rekindle.errors import BadInput
 from rekindle.ids import Updates
+from rekindle.model.approval import Abort
 from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job, Trait
 from rekindle.model.keys import PLATFORM_CONFIRM, PLATFORM_RESULT, PLATFORM_STRATEGY, RANK_TABLE_READY, RECOVER_STRATEGY
@@ -23,6 +24,7 @@ from tests.fakes.scripted_cluster import TheirCluster
 from tests.fakes.scripted_contract import ScriptedContract
 from tests.support.harness import RESUMES, Harness, a_mindio_job, training
 from tests.workflows.support.openings import SHORT, fields
+from workflows import platform
 
 RETRY, IN_PLACE, ELSEWHERE = Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING
 SAVE, RESTART = Mode.DYING_GASP, Mode.JOB_RESCHEDULING
@@ -166,6 +168,33 @@ async def test_the_platform_may_change_its_mind_between_two_modes(temporal: Work
         await peer.report_fault(3)
         incident = await restarted(world, peer)
         assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+
+
+async def test_an_abort_does_not_wait_for_the_platform(temporal: WorkflowEnvironment) -> None:
+    """The incident ends while the platform is asked, and no mode has begun."""
+    job = decided_by_a_platform()
+    job = job.model_copy(update={"limits": job.limits.model_copy(update={"platform_strategy": timedelta(minutes=15)})})
+    async with their_job(temporal, job, {}) as (world, peer, _):
+        await peer.report_fault(3)
+        await world.settled(lambda status: status.state.incidents == 1)
+        await world.tell(Updates.ABORT, Abort(by="an operator"))
+        incident = await world.incident()
+        assert ladder(incident) == [(IN_PLACE, Outcome.CANCELLED)]
+        assert peer.carried_out == []
+
+
+@pytest.mark.usefixtures("unsandboxed")
+async def test_a_cluster_that_is_away_does_not_delay_the_recovery(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The platform cannot be asked. The recovery begins with the job's own strategies when the limit has passed."""
+    monkeypatch.setattr(platform, "LATE", timedelta(0))
+    async with their_job(temporal, decided_by_a_platform(), answers()) as (world, peer, contract):
+        contract.is_away = True
+        await peer.report_fault(3, kind="0")
+        incident = await world.incident()
+        assert ladder(incident) == [(RETRY, RECOVERED)]
+        assert "the platform was not asked: the cluster does not answer in time" in incident.ladder[0].reason
 
 
 async def test_a_person_who_asks_for_a_mode_is_not_overruled(temporal: WorkflowEnvironment) -> None:
