@@ -192,8 +192,9 @@ def _show_job(status: JobStatus, output: Format) -> None:
 
 def _chance(chance: Chance) -> str:
     pods = f" of {numbered('pod rank', chance.pod_ranks)}" if chance.pod_ranks else ""
-    held = f"possible, held by a storm: {chance.held}" if chance.held else "possible"
-    return f"{chance.mode}{pods}: {'; '.join(chance.against) or held}"
+    asked = f", a platform decides ({chance.asked})" if chance.asked else ""
+    held = f", held by a storm: {chance.held}" if chance.held else ""
+    return f"{chance.mode}{pods}: {'; '.join(chance.against) or f'possible{asked}{held}'}"
 
 
 def _standing(one: Standing) -> list[str]:

@@ -330,6 +330,13 @@ def test_pods_without_a_super_pod_need_no_release(said: str) -> None:
     assert super_pods.entry([placed(0, "node-1", said), placed(1, "node-2", said)], (1,), "job", 1) == ""
 
 
+def test_an_entry_that_would_fill_the_config_map_of_all_jobs_is_left_out() -> None:
+    """Other jobs need room there too."""
+    pods = [member(rank, f"node-{rank}", devices=[f"{rank:05d}{one:03d}" for one in range(64)]) for rank in range(500)]
+    assert super_pods.entry(pods, range(500), "job", 1) == ""
+    assert super_pods.entry(pods, range(5), "job", 1)
+
+
 async def test_the_entry_of_a_job_is_written_and_removed(job: Described) -> None:
     """Entries of other jobs stay. Users create the namespace, and a cluster without it needs no entry."""
     uid = job.job["metadata"]["uid"]

@@ -6,11 +6,13 @@ from rekindle.model.contract import Announced, FaultLabel, PlatformAnswer, Statu
 from rekindle.model.dialogue import Strategy
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.job import Job, JobId, Trait
+from rekindle.model.keys import PLATFORM_STRATEGY
 from rekindle.model.mode import FAULT_MODES, Mode, Outcome
 from rekindle.model.situation import Situation
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import contract_words, platform_choice
+from rekindle.policy.modes.chances import chances
 
 JOB = Job(id=JobId("j"), name="j", pods=3, ranks_per_pod=2, kind="AscendJob", traits=(Trait.CONTRACT_WORDS,))
 STATE = JobState(job=JOB, holders=("a", "b", "?"))
@@ -90,3 +92,11 @@ def test_a_platform_never_denies_the_restart(said: str, allowed: set[Mode]) -> N
     """A word that is not accepted denies nothing: the job's own strategies hold."""
     denied = platform_choice.denied(PlatformAnswer(answered=True, value=said))
     assert set(FAULT_MODES) - set(denied) == allowed
+
+
+def test_a_platform_that_decides_is_named_where_modes_are_explained() -> None:
+    """Modes that repair processes begin when it has allowed them. A hot switch and a restart need no word of it."""
+    job = JOB.model_copy(update={"annotations": {PLATFORM_STRATEGY: ""}})
+    asked = {chance.mode for chance in chances(JobState(job=job)) if chance.asked}
+    assert asked == set(FAULT_MODES) - {Mode.HOT_SWITCH, Mode.JOB_RESCHEDULING}
+    assert not any(chance.asked for chance in chances(STATE))

@@ -13,6 +13,9 @@ from rekindle.model.keys import RANK_INDEX
 DEVICES = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
 """Annotation of a pod by the Device Plugin: its devices, as JSON. Products that need no release have another one."""
 
+LONGEST = 200_000
+"""Maximum number of characters of an entry. All jobs share one ConfigMap, which takes 1 MiB."""
+
 MOST_DEVICES = 64
 """Maximum number of devices of one pod that are named."""
 
@@ -43,7 +46,8 @@ def entry(pods: Iterable[Object], leaving: Collection[int], job_id: str, now: in
         else:
             found[super_pod].healthy.add(node)
     said = {str(number): _written(found[number], job_id, now) for number in sorted(found) if found[number].devices}
-    return json.dumps(said, separators=(",", ":")) if said else ""
+    text = json.dumps(said, separators=(",", ":")) if said else ""
+    return text if len(text) <= LONGEST else ""
 
 
 def _written(super_pod: _SuperPod, job_id: str, now: int) -> dict[str, Any]:

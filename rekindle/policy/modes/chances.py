@@ -1,9 +1,10 @@
 """Chances of each mode of the ladder for a job as it is now, for people: what speaks against a mode, and for which pods."""
 
 from rekindle.model.base import Value
+from rekindle.model.keys import PLATFORM_STRATEGY
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
-from rekindle.policy.modes import eligibility
+from rekindle.policy.modes import eligibility, platform_choice
 from rekindle.policy.modes.mode_table import LADDER, About, ModeRow
 
 
@@ -20,6 +21,9 @@ class Chance(Value):
     held: str = ""
     """Reason of a storm by which the mode is held. Empty: it would begin at once."""
 
+    asked: str = ""
+    """Annotation by which a platform allows the mode for a fault. Empty: no platform decides."""
+
 
 def chances(state: JobState) -> tuple[Chance, ...]:
     """Returns the chances of all modes, in the order in which they are tried.
@@ -30,7 +34,9 @@ def chances(state: JobState) -> tuple[Chance, ...]:
 
 
 def _held(row: ModeRow, state: JobState, chance: Chance) -> Chance:
-    return chance.model_copy(update={"held": state.storm}) if row.moves_pods and state.storm else chance
+    held = state.storm if row.moves_pods else ""
+    asked = PLATFORM_STRATEGY if platform_choice.decides(state.job, None, row.mode) else ""
+    return chance.model_copy(update={"held": held, "asked": asked})
 
 
 def _of(row: ModeRow, state: JobState) -> list[Chance]:

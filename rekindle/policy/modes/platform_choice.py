@@ -24,7 +24,7 @@ STRATEGIES = ", ".join(ALLOWED)
 def decides(job: Job, request: ModeRequest | None, first: Mode) -> bool:
     """Returns whether a platform decides about an incident. It decides about faults, and not about what a person requests."""
     is_asked = PLATFORM_STRATEGY in job.annotations and job.has(Trait.CONTRACT_WORDS)
-    return is_asked and request is None and row_of(first).about in (About.RANKS, About.JOB)
+    return is_asked and request is None and row_of(first).about is About.RANKS
 
 
 def denied(answer: PlatformAnswer) -> tuple[Mode, ...]:
