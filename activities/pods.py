@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from temporalio import activity
+from temporalio.client import Client
 
 from activities.clusters.port import Cluster
 from activities.clusters.waiting import Wanted, until
@@ -16,7 +17,8 @@ from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
 from activities.pod_recreation import MakingAnew
 from activities.rule_breaker import Beliefs
-from rekindle.errors import Forbidden, Invalid, NotFound
+from activities.spares import Spares
+from rekindle.errors import Forbidden, Invalid, NotFound, SpareTaken
 from rekindle.model.activities.jobs import JobLook, JobRequest, Survey, SurveyRequest
 from rekindle.model.activities.pods import (
     Backup,
@@ -52,6 +54,7 @@ from rekindle.policy.detection.rules import of_node
 from rekindle.policy.detection.sighting import end_of, gone, is_lost, sight, standbys
 from rekindle.policy.operations import device_checks
 from rekindle.policy.operations.links import resolved
+from rekindle.policy.placement import spares
 from rekindle.policy.placement.unfit_nodes import Unfit, unfit
 
 MOST_NODES = 100
@@ -99,22 +102,27 @@ def was_standby(backup: Pod, name: str) -> bool:
 class PodActivities:
     """Activities for the pods of one cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, client: Client | None = None) -> None:
+        """Args:
+        client: of the workflow that decides who gets a spare node. None: it is not asked.
+        """
         self._cluster, self._rules, self._beliefs = cluster, cluster.rules, Beliefs(cluster)
+        self._spares = Spares(cluster, client)
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
         """Ensures the backup pod of a pod rank, once: a standby that takes it over, or a new pod.
 
         Raises:
-            `cluster.not_found` when no live pod holds the rank.
+            `cluster.not_found` when no live pod holds the rank; `cluster.spare_taken` when another job gets the spare node.
         """
         with translating_errors():
             async with heartbeating():
                 pods = await self._cluster.pods(request.job_id)
                 old = _holder(pods, request)
                 name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
-                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *(await self._unfit(pods)).both})
+                unfit = await self._unfit_if_granted(request, pods, old.spec.node_name)
+                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *unfit.both})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
                 return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name))
 
@@ -123,7 +131,8 @@ class PodActivities:
         """Creates the backup pod of a pod rank that has lost its pod, once: it failed, ends, is gone, or is on a node that is not
         ready or is to be avoided. Its name is that of its rank and of the suffix, whatever became of the old pod meanwhile.
 
-        Raises: `cluster.invalid` when the job's kind cannot replace it, with the reason.
+        Raises: `cluster.invalid` when the job's kind cannot replace it, with the reason; `cluster.spare_taken` when another job
+            gets the spare node.
         """
         job_id, pod_rank = request.job_id, request.pod_rank
         with translating_errors():
@@ -135,7 +144,8 @@ class PodActivities:
                 pods = await self._cluster.pods(job_id)
                 lost = await self._nodes(pod for pod in pods if rank_of(pod) == pod_rank)
                 bad = {node.metadata.name for node in lost if is_lost(node)}
-                avoid = sorted({*request.avoid_nodes, *bad, *(await self._unfit(pods)).both})
+                unfit = await self._unfit_if_granted(request, pods, *bad)
+                avoid = sorted({*request.avoid_nodes, *bad, *unfit.both})
                 made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
                 old = ref(made.old) if made.old else None
                 return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name))
@@ -147,6 +157,20 @@ class PodActivities:
         with translating_errors():
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
+
+    async def _unfit_if_granted(self, request: BackupRequest, pods: Sequence[Pod], *avoid: str) -> Unfit:
+        """Returns where new pods must not be placed, unless another job gets the spare node.
+
+        The question costs no time of its own, as the cluster is read meanwhile.
+        """
+        wish, made = request.spare, any(is_backup(pod) and rank_of(pod) == request.pod_rank for pod in pods)
+        if wish is None or made:  # by an earlier try
+            return await self._unfit(pods)
+        asking = self._spares.refusal(request.job_id, spares.avoiding(wish, avoid), pods, lambda: self._unfit(pods))
+        unfit, refusal = await asyncio.gather(self._unfit(pods), asking)
+        if refusal:
+            raise SpareTaken(refusal)
+        return unfit
 
     async def _unfit(self, pods: Sequence[Pod]) -> Unfit:
         """Returns where new pods of a job must not be placed.

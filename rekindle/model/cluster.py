@@ -72,6 +72,9 @@ class PodSpec(Resource):
     tolerates: tuple[str, ...] = ()
     """Keys of the taints of nodes that the pod tolerates by name."""
 
+    priority: int = 0
+    """Priority of the pod, which the cluster sets by its priority class. 0 where the cluster has no priorities."""
+
     gates: tuple[str, ...] = ()
     """Scheduling gates. The scheduler ignores the pod until other components have removed all of them."""
 

@@ -28,6 +28,7 @@ from rekindle.model.cluster import (
     ObjectMeta,
     Pod,
     PodPhase,
+    PodRole,
     PodSpec,
     PodStatus,
     PodTemplate,
@@ -36,6 +37,7 @@ from rekindle.model.cluster import (
 from rekindle.model.job import Trait
 from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
 from rekindle.model.training_side import TrainingSide
+from rekindle.policy.placement.spares import Occupant
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Condition types and phases of a job that has succeeded."""
@@ -136,6 +138,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             accelerators=sum(accelerators.count(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
+            priority=spec.get("priority") or 0,
             gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
             tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
@@ -146,6 +149,25 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
                 "uuids": uuids_of(annotations, pod.get("status", {}).get("containerStatuses", ())),
             }
         ),
+    )
+
+
+def occupant_of(raw: Object, job_id: str) -> Occupant:
+    """Converts a pod of anybody to what it occupies.
+
+    Args:
+        job_id: job that the pod belongs to; empty: none, or it does not matter.
+
+    Raises:
+        BadInput: a field that is read is wrong.
+    """
+    pod = schemas.checked(schemas.Occupant, {part: _lean(raw.get(part)) for part in ("metadata", "spec")})
+    annotations = pod["metadata"].get("annotations", {})
+    return Occupant(
+        node=pod["spec"].get("nodeName", ""),
+        accelerators=sum(accelerators.count(_limits(container)) for container in pod["spec"]["containers"]),
+        gives_way=annotations.get(keys.POD_TYPE) == PodRole.STANDBY and keys.RANK_INDEX not in annotations,
+        backup_of=job_id if annotations.get(keys.POD_TYPE) == PodRole.BACKUP else "",
     )
 
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text, few
 from rekindle.model.situation import PodRef
+from rekindle.model.spares import SpareWish
 
 
 class BackupRequest(Value):
@@ -15,6 +16,8 @@ class BackupRequest(Value):
     earlier hot switch."""
 
     avoid_nodes: tuple[str, ...]
+    spare: SpareWish | None = None
+    """Spare nodes that the mode needs in all. None: it does not ask whether another job needs them."""
 
 
 class Backup(Value):
