@@ -121,10 +121,10 @@ class PodActivities:
                 pods = await self._cluster.pods(request.job_id)
                 old = _holder(pods, request)
                 name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
-                unfit = await self._unfit_if_granted(request, pods, old.spec.node_name)
+                unfit, before = await self._if_granted(request, pods, old.spec.node_name)
                 avoid = sorted({*request.avoid_nodes, old.spec.node_name, *unfit.both})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
-                return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name))
+                return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name), before=before)
 
     @activity.defn
     async def ensure_replacement(self, request: BackupRequest) -> Replacement:
@@ -144,11 +144,11 @@ class PodActivities:
                 pods = await self._cluster.pods(job_id)
                 lost = await self._nodes(pod for pod in pods if rank_of(pod) == pod_rank)
                 bad = {node.metadata.name for node in lost if is_lost(node)}
-                unfit = await self._unfit_if_granted(request, pods, *bad)
+                unfit, before = await self._if_granted(request, pods, *bad)
                 avoid = sorted({*request.avoid_nodes, *bad, *unfit.both})
                 made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
                 old = ref(made.old) if made.old else None
-                return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name))
+                return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name), before=before)
 
     @activity.defn
     async def make_anew(self, request: RecreationRequest) -> Recreation:
@@ -158,19 +158,19 @@ class PodActivities:
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
 
-    async def _unfit_if_granted(self, request: BackupRequest, pods: Sequence[Pod], *avoid: str) -> Unfit:
-        """Returns where new pods must not be placed, unless another job gets the spare node.
+    async def _if_granted(self, request: BackupRequest, pods: Sequence[Pod], *avoid: str) -> tuple[Unfit, str]:
+        """Returns where new pods must not be placed, and who has got spare nodes before, unless another job gets the spare node.
 
         The question costs no time of its own, as the cluster is read meanwhile.
         """
         wish, made = request.spare, any(is_backup(pod) and rank_of(pod) == request.pod_rank for pod in pods)
         if wish is None or made:  # by an earlier try
-            return await self._unfit(pods)
-        asking = self._spares.refusal(request.job_id, spares.avoiding(wish, avoid), pods, lambda: self._unfit(pods))
-        unfit, refusal = await asyncio.gather(self._unfit(pods), asking)
-        if refusal:
-            raise SpareTaken(refusal)
-        return unfit
+            return await self._unfit(pods), ""
+        asking = self._spares.answer(request.job_id, spares.avoiding(wish, avoid), pods, lambda: self._unfit(pods))
+        unfit, answer = await asyncio.gather(self._unfit(pods), asking)
+        if answer.reason:
+            raise SpareTaken(answer.reason)
+        return unfit, answer.note
 
     async def _unfit(self, pods: Sequence[Pod]) -> Unfit:
         """Returns where new pods of a job must not be placed.

@@ -29,6 +29,8 @@ WITHIN = timedelta(seconds=2)
 LOOK_WITHIN = timedelta(seconds=5)
 """Limit of a look at the free nodes, which is needed only if several recoveries need a spare at once."""
 
+GRANTED = SpareAnswer(granted=True)
+
 SUMMARY = "which recovery gets a spare node"
 
 
@@ -65,18 +67,18 @@ class Spares:
             static_summary=SUMMARY,
         )
 
-    async def refusal(
-        self, job_id: str, wish: SpareWish | None, pods: Sequence[Pod], unfit: Callable[[], Awaitable[Unfit]]
-    ) -> str:
-        """Returns why the pods of a recovery are not to be created, since another job gets the spare node. Empty: they are.
+    async def answer(
+        self, job_id: str, wish: SpareWish, pods: Sequence[Pod], unfit: Callable[[], Awaitable[Unfit]]
+    ) -> SpareAnswer:
+        """Returns whether the pods of a recovery are to be created, or another job gets the spare node.
 
         Args:
             pods: all pods of the job.
             unfit: returns the nodes on which no backup pods are placed.
         """
-        claim = spares.claim_of(job_id, wish, pods) if wish else None
+        claim = spares.claim_of(job_id, wish, pods)
         if self._client is None or claim is None:
-            return ""
+            return GRANTED
         try:
             answer = await self._asked(self._client, SpareQuestion(claim=claim))
             if answer.look:
@@ -85,8 +87,8 @@ class Spares:
                 answer = await self._asked(self._client, SpareQuestion(claim=claim, view=view))
         except (RPCError, WorkflowUpdateFailedError, ClusterError, Unavailable, TimeoutError) as error:
             activity.logger.warning("spare node not asked for", extra={"job": job_id, "error": str(error)})
-            return ""
-        return answer.reason
+            return GRANTED
+        return answer
 
     async def _view(self, unfit: Callable[[], Awaitable[Unfit]]) -> SpareView:
         left_out, nodes = await unfit(), await self._cluster.nodes()

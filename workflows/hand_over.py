@@ -40,6 +40,11 @@ def is_spare_taken(error: ActivityError) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == SpareTaken.type
 
 
+def without_node(scheduled: Scheduled, before: str) -> str:
+    """Returns why a backup pod has no node, and which recoveries have got the spare nodes, if any did."""
+    return f"{scheduled.message}; {before}" if before else scheduled.message
+
+
 async def is_gone(job: Job, pod: PodRef) -> bool:
     """Returns whether the old pod is gone; False also if the cluster does not answer."""
     try:

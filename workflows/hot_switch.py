@@ -143,7 +143,8 @@ class HotSwitch(ModeWorkflow):
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,
-                f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: {scheduled.message}",
+                f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: "
+                f"{hand_over.without_node(scheduled, backup.before)}",
                 policy=IGNORE,
             )
         if wrong := hand_over.put_wrong(scheduled, (*avoid, backup.old.node)):

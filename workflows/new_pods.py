@@ -149,7 +149,7 @@ class NewPods(ProcessLevel):
                 raise
             return await steps.ensure_replacement(request)
         self.leaves[pod_rank] = (living.old.node,)
-        return Replacement(old=living.old, backup=living.backup, standby=living.standby)
+        return Replacement(old=living.old, backup=living.backup, standby=living.standby, before=living.before)
 
     async def _scheduled(self, pod_rank: int, avoid: tuple[str, ...], until: datetime) -> Replacement:
         """Waits until a new pod has a node, and returns it with that node.
@@ -164,7 +164,8 @@ class NewPods(ProcessLevel):
             limit = seconds(self.context.job.limits.replacement_scheduled)
             if held := hand_over.gated(found, limit):
                 raise self.fails(held)
-            raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
+            words = hand_over.without_node(found, backup.before)
+            raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {words}")
         if wrong := hand_over.put_wrong(found, (*avoid, *self.leaves.get(backup.backup.rank, ()))):
             raise self.fails(wrong)
         return backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": found.node})})

@@ -71,6 +71,9 @@ class SpareClaim(Value):
     taken: bool = False
     """True if the spare was granted, and the pods are being created."""
 
+    placed: bool = False
+    """True if all pods have nodes, as a later question has seen. Such a claim is kept for the messages to others."""
+
 
 class SpareView(Value):
     """Free nodes of the cluster, as read for one question."""
@@ -100,6 +103,9 @@ class SpareAnswer(Value):
 
     reason: Note = ""
     """Reason why another job gets the spare. Empty: none does."""
+
+    note: Note = ""
+    """Recoveries that have got spare nodes before, for the case that no further node is free. Empty: none."""
 
 
 class SpareClaims(Value):

@@ -64,12 +64,16 @@ def test_nobody_looks_at_the_nodes_while_one_recovery_needs_a_spare() -> None:
 
 
 def test_a_claim_whose_pods_have_nodes_no_longer_counts() -> None:
-    """Its node is not free any more, so that it takes nothing from others. The claim is dropped."""
+    """Its node is not free any more, so that it takes nothing from others. If no other node is free, its job can be named."""
     taken, own = claim("other", taken=True, until=NOW + MINUTE), claim("own")
     view = ONE_FREE.model_copy(update={"placed": {"other": 1}})
     found, left = spares.answered((taken,), SpareQuestion(claim=own, view=view), NOW)
     assert found.granted
-    assert [one.job_id for one in left] == ["own"]
+    assert found.note == "the process rescheduling of job default/other asked first and got a spare node"
+    third, _ = spares.answered(left[:1], SpareQuestion(claim=claim("third")), NOW)
+    assert third == found  # without another look
+    (again,) = spares.with_claim(left[:1], taken, NOW)
+    assert not again.taken  # it needs another node now
 
 
 def test_without_any_free_node_the_cluster_decides_as_for_a_single_job() -> None:

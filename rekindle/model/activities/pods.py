@@ -26,6 +26,9 @@ class Backup(Value):
     standby: bool = False
     """True if the pod was a standby. The order then has to name its rank."""
 
+    before: Note = ""
+    """Recoveries of other jobs that have got spare nodes before, for the case that no further node is free."""
+
 
 class Replacement(Value):
     """Pod that is to take over a pod rank that has lost its pod."""
@@ -36,6 +39,9 @@ class Replacement(Value):
 
     standby: bool = False
     """See `Backup.standby`."""
+
+    before: Note = ""
+    """See `Backup.before`."""
 
 
 class PodsRequest(Value):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from rekindle.model.bounds import fitting, note
+from rekindle.model.bounds import few, fitting, note
 from rekindle.model.cluster import Node, Pod, PodRole
 from rekindle.model.fault import FaultKind
 from rekindle.model.incident import RecoveryContext
@@ -117,7 +117,7 @@ def with_claim(claims: Sequence[SpareClaim], new: SpareClaim, now: datetime) -> 
     is not kept.
     """
     before = next((one for one in claims if one.job_id == new.job_id and one.incident == new.incident), None)
-    taken = before is not None and before.taken and before.mode is new.mode
+    taken = before is not None and before.taken and before.mode is new.mode and not before.placed
     since = before.since if before and before.since else now
     until = before.until if before and taken else now + ANNOUNCED
     others = without(claims, new.job_id)
@@ -186,14 +186,26 @@ def answered(claims: Sequence[SpareClaim], question: SpareQuestion, now: datetim
     own = next((one for one in known if one.job_id == question.claim.job_id), None)
     if own is None:
         return SpareAnswer(granted=True), known
-    if own.taken or len(known) == 1:
-        return SpareAnswer(granted=True), _taken(known, own, now)
+    if own.taken or all(one.placed for one in known if one is not own):
+        return _granted(known, own, now)
     if question.view is None:
         return SpareAnswer(look=True), known
-    rest = tuple(one for one in known if one is own or one.pods > question.view.placed.get(one.job_id, 0))
-    if reason := refusal(question.view, rest, own):
-        return SpareAnswer(reason=note(reason)), rest
-    return SpareAnswer(granted=True), _taken(rest, own, now)
+    known = tuple(one if one is own else _seen(one, question.view) for one in known)
+    if reason := refusal(question.view, [one for one in known if not one.placed], own):
+        return SpareAnswer(reason=note(reason)), known
+    return _granted(known, own, now)
+
+
+def _seen(claim: SpareClaim, view: SpareView) -> SpareClaim:
+    placed = claim.placed or claim.pods <= view.placed.get(claim.job_id, 0)
+    return claim.model_copy(update={"placed": placed, "taken": claim.taken or placed})
+
+
+def _granted(claims: Sequence[SpareClaim], own: SpareClaim, now: datetime) -> tuple[SpareAnswer, tuple[SpareClaim, ...]]:
+    """Returns the answer to a claim that gets its spare, as far as nodes are free."""
+    before = [f"the {one.mode} of job {one.job}" for one in claims if one.taken and one is not own]
+    words = f"{few(before, between=' and ')} asked first and got a spare node" if before else ""
+    return SpareAnswer(granted=True, note=note(words)), _taken(claims, own, now)
 
 
 def _taken(claims: Sequence[SpareClaim], own: SpareClaim, now: datetime) -> tuple[SpareClaim, ...]:
