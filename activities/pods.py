@@ -18,7 +18,7 @@ from activities.heartbeat import heartbeating
 from activities.pod_recreation import MakingAnew
 from activities.rule_breaker import Beliefs
 from activities.spares import Spares
-from rekindle.errors import Forbidden, Invalid, NotFound, SpareTaken
+from rekindle.errors import Forbidden, Invalid, NotFound, SpareTaken, Withheld
 from rekindle.model.activities.jobs import JobLook, JobRequest, Survey, SurveyRequest
 from rekindle.model.activities.pods import (
     Backup,
@@ -45,6 +45,7 @@ from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import GENERATION, POD_TYPE, TAKEN_AS
 from rekindle.model.situation import PodRef
+from rekindle.model.spares import SpareWish
 from rekindle.model.stress import StressTargets
 from rekindle.policy.detection import isolation, refusals
 from rekindle.policy.detection.devices import DeviceOfRank, devices
@@ -361,13 +362,26 @@ class PodActivities:
 
     @activity.defn
     async def ensure_pods(self, request: StartRequest) -> PodCount:
-        """Ensures the job's pods of this generation, once."""
+        """Ensures the job's pods of this generation, once.
+
+        Raises: `cluster.withheld` while a recovery of another job gets a node that the pods need.
+        """
         with translating_errors():
             async with heartbeating():
                 known = await self._unfit(())
+                if request.spare and (reason := await self._withheld(request, request.spare)):
+                    raise Withheld(reason)
                 avoid = tuple(dict.fromkeys((*request.avoid_nodes, *known.shut)))
                 shun = [node for node in known.sub_healthy if node not in avoid]
                 return _count(await self._cluster.ensure_pods(request.job_id, request.generation, avoid, shun))
+
+    async def _withheld(self, request: StartRequest, wish: SpareWish) -> str:
+        """Returns why the pods of a restart wait for a recovery of another job. Empty: they do not, or were created before."""
+        pods = await self._cluster.pods(request.job_id)
+        if any(pod.metadata.labels.get(GENERATION) == request.generation for pod in pods):
+            return ""
+        wanted = spares.avoiding(wish, request.avoid_nodes)
+        return (await self._spares.answer(request.job_id, wanted, (), lambda: self._unfit(()))).reason
 
     @activity.defn
     async def survey(self, request: SurveyRequest) -> Survey:
@@ -475,7 +489,14 @@ def _count(pods: Sequence[Pod]) -> PodCount:
     names = tuple(sorted(pod.metadata.name for pod in pods)[:NAMED])
     youngest = max(births, default=None)
     uids = tuple(pod.metadata.uid[:HOLDER_LENGTH] for pod in pods if pod.metadata.creation_timestamp == youngest)
-    return PodCount(count=len(pods), names=names, youngest=youngest, youngest_uids=uids)
+    return PodCount(
+        count=len(pods),
+        names=names,
+        youngest=youngest,
+        youngest_uids=uids,
+        accelerators=max((pod.spec.accelerators for pod in pods), default=0),
+        priority=max((pod.spec.priority for pod in pods), default=0),
+    )
 
 
 def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:

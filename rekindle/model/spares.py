@@ -35,9 +35,12 @@ class SpareWish(Value):
     """Number of ranks that start again if the mode gets no spare node."""
 
     pods: int = 1
+    need: int = 0
+    """Number of free accelerators that each pod needs on its node. 0: that of the job's present pods counts."""
+
     avoid_nodes: tuple[str, ...] = ()
     within: timedelta
-    """Time for which the spare is held, once the pods are being created."""
+    """Time for which the spare is held, once the pods are being created. Zero: it is not held."""
 
 
 class SpareNews(Value):

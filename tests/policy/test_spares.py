@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.activities.pods import PodCount
 from rekindle.model.cluster import Node, NodeStatus, ObjectMeta, Pod
 from rekindle.model.fault import Decided, Fault
 from rekindle.model.incident import RecoveryContext
@@ -152,6 +153,22 @@ def test_a_mode_says_what_it_needs() -> None:
     assert wish.within == Limits().backup_scheduled + MARGIN
     wish = spares.wish(Mode.PROCESS_RESCHEDULING, context(), 2)
     assert (wish.pods, wish.cost, wish.within) == (2, 4, Limits().replacement_scheduled + MARGIN)
+
+
+def test_a_restart_is_compared_and_holds_nothing() -> None:
+    """Its pods are gone when it asks, so that it says what they needed. It leaves no claim, whatever the answer is."""
+    assert spares.wish_of_restart(context(), PodCount()) is None
+    wish = spares.wish_of_restart(context(JOB.model_copy(update={"priority": None})), PodCount(accelerators=8, priority=3))
+    assert wish
+    own = spares.claim_of("uid", wish, ())
+    assert own
+    assert (own.pods, own.need, own.priority, own.cost) == (2, 8, 3, 4)
+    two = SpareView(free={"node-8": 8, "node-9": 8})
+    for rival, refused_by in ((claim("other", priority=9), True), (claim("other", priority=1), False)):
+        for view in (None, two):
+            found, left = spares.answered((rival,), SpareQuestion(claim=own, view=view), NOW)
+            assert bool(found.reason) is (refused_by and view is not None)
+            assert [one.job_id for one in left] == ["other"]
 
 
 @pytest.mark.parametrize(("drain", "cost"), [(Drain.WAIT, 0), (Drain.RESCHEDULE, 4), (Drain.LET_GO, 0)])

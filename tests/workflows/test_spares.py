@@ -12,6 +12,7 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import CONTROL_QUEUE, SPARES, Queries, Signals, SpareUpdates, Workflows
+from rekindle.model.cluster import Condition
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job, NoSpare, SubHealthStrategy
 from rekindle.model.limits import Limits
@@ -153,6 +154,22 @@ async def test_a_process_rescheduling_that_loses_its_spare_takes_its_next_mode(t
         assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
         assert lost(incident).startswith("no spare for pod rank 1: the spare node goes to the process rescheduling of job other/")
         await claims.settled("rival")
+
+
+async def test_a_restart_leaves_a_node_to_a_recovery_that_comes_first(temporal: WorkflowEnvironment) -> None:
+    """A restart that needs the spare creates no pods until the other recovery is over. The event has the reason."""
+    async with one_spare(temporal, elsewhere()) as (world, peer, claims):
+        world.cluster.conditions["node-1"] = (Condition(type="Ready", status="False"),)
+        await claims.rival()
+        await peer.report_fault(3)
+        event = await world.event("PodsRefused")
+        assert event.message.startswith("the spare node goes to the process rescheduling of job other/rival: its priority is 5")
+        assert not [write for write in world.cluster.writes if write.startswith("create")]
+        await claims.settled("rival")
+        await claims.release()
+        await world.skip(timedelta(minutes=1))
+        incident = await world.restarted()
+        assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
 
 
 async def test_a_process_rescheduling_waits_for_its_spare_where_its_owner_wants_that(temporal: WorkflowEnvironment) -> None:

@@ -95,6 +95,12 @@ class PodCount(Value):
     youngest_uids: tuple[str, ...] = ()
     """See `Restart.youngest_uids`."""
 
+    accelerators: int = 0
+    """Largest number of accelerators that one of the pods requests."""
+
+    priority: int = 0
+    """Highest priority of the pods."""
+
     def __str__(self) -> str:
         return few(self.names, self.count)
 
@@ -153,3 +159,5 @@ class StartRequest(Value):
     job_id: str
     generation: str
     avoid_nodes: tuple[str, ...]
+    spare: SpareWish | None = None
+    """Nodes that the pods need, if other recoveries may need them too. None: nobody is asked."""

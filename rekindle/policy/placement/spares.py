@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from rekindle.model.activities.pods import PodCount
 from rekindle.model.bounds import few, fitting, note
 from rekindle.model.cluster import Node, Pod, PodRole
 from rekindle.model.fault import FaultKind
@@ -61,6 +62,18 @@ def wish(mode: Mode, context: RecoveryContext, pods: int) -> SpareWish:
     )
 
 
+def wish_of_restart(context: RecoveryContext, deleted: PodCount) -> SpareWish | None:
+    """Returns the nodes that a restart of the whole job needs, as far as other recoveries may need them too.
+
+    None: its pods were deleted before, so that it is unknown what they need.
+    """
+    if not deleted.accelerators:
+        return None
+    known = wish(Mode.JOB_RESCHEDULING, context, context.job.pods)
+    priority = deleted.priority if known.priority is None else known.priority
+    return known.model_copy(update={"need": deleted.accelerators, "priority": priority, "within": timedelta(0)})
+
+
 def avoiding(wanted: SpareWish, nodes: Iterable[str]) -> SpareWish:
     """Returns a wish for spare nodes that are none of these either."""
     known = dict.fromkeys((*nodes, *wanted.avoid_nodes))
@@ -91,7 +104,7 @@ def claim_of(job_id: str, wanted: SpareWish, pods: Sequence[Pod]) -> SpareClaim 
     None: its pods need no accelerators, so that any node has room, or its standbys are enough.
     """
     ranks = [pod for pod in pods if not is_standby(pod)]
-    need = max((pod.spec.accelerators for pod in ranks), default=0)
+    need = wanted.need or max((pod.spec.accelerators for pod in ranks), default=0)
     count = wanted.pods - sum(is_standby(pod) and not (is_over(pod) or pod.metadata.deletion_timestamp) for pod in pods)
     if need <= 0 or count <= 0:
         return None
@@ -181,36 +194,39 @@ def view_of(nodes: Iterable[Node], unfit: Iterable[str], occupants: Iterable[Occ
 
 
 def answered(claims: Sequence[SpareClaim], question: SpareQuestion, now: datetime) -> tuple[SpareAnswer, tuple[SpareClaim, ...]]:
-    """Returns the answer to a question, and the claims after it."""
+    """Returns the answer to a question, and the claims after it.
+
+    A claim that holds nothing is compared with the others, and not kept.
+    """
     known = with_claim(current(claims, now), question.claim, now)
     own = next((one for one in known if one.job_id == question.claim.job_id), None)
     if own is None:
         return SpareAnswer(granted=True), known
-    if own.taken or all(one.placed for one in known if one is not own):
-        return _granted(known, own, now)
-    if question.view is None:
-        return SpareAnswer(look=True), known
-    known = tuple(one if one is own else _seen(one, question.view) for one in known)
-    if reason := refusal(question.view, [one for one in known if not one.placed], own):
-        return SpareAnswer(reason=note(reason)), known
-    return _granted(known, own, now)
+    if question.view:
+        known = tuple(one if one is own else _seen(one, question.view) for one in known)
+    answer = _answer(known, own, question.view)
+    if answer.granted:
+        until = own.until if own.taken else now + own.within
+        kept = own.model_copy(update={"taken": True, "until": until})
+        known = tuple(kept if one is own else one for one in known)
+    return answer, known if own.within else without(known, own.job_id)
+
+
+def _answer(claims: Sequence[SpareClaim], own: SpareClaim, view: SpareView | None) -> SpareAnswer:
+    rivals = [one for one in claims if one is not own and not one.placed]
+    if rivals and not own.taken:
+        if view is None:
+            return SpareAnswer(look=True)
+        if reason := refusal(view, [*rivals, own], own):
+            return SpareAnswer(reason=note(reason))
+    before = [f"the {one.mode} of job {one.job}" for one in claims if one.taken and one is not own]
+    words = f"{few(before, between=' and ')} asked first and got a spare node" if before else ""
+    return SpareAnswer(granted=True, note=note(words))
 
 
 def _seen(claim: SpareClaim, view: SpareView) -> SpareClaim:
     placed = claim.placed or claim.pods <= view.placed.get(claim.job_id, 0)
     return claim.model_copy(update={"placed": placed, "taken": claim.taken or placed})
-
-
-def _granted(claims: Sequence[SpareClaim], own: SpareClaim, now: datetime) -> tuple[SpareAnswer, tuple[SpareClaim, ...]]:
-    """Returns the answer to a claim that gets its spare, as far as nodes are free."""
-    before = [f"the {one.mode} of job {one.job}" for one in claims if one.taken and one is not own]
-    words = f"{few(before, between=' and ')} asked first and got a spare node" if before else ""
-    return SpareAnswer(granted=True, note=note(words)), _taken(claims, own, now)
-
-
-def _taken(claims: Sequence[SpareClaim], own: SpareClaim, now: datetime) -> tuple[SpareClaim, ...]:
-    until = own.until if own.taken else now + own.within
-    return tuple(one.model_copy(update={"taken": True, "until": until}) if one is own else one for one in claims)
 
 
 def refusal(view: SpareView, claims: Sequence[SpareClaim], own: SpareClaim) -> str:

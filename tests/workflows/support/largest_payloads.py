@@ -537,7 +537,7 @@ async def examples(job: Job) -> list[Any]:
         PodsRequest(job_id=job.id, pods=(pod_ref(1), pod_ref(2)), within=Limits().pause),
         PolicyRequest(job_id=job.id, strategy="ignore", reason=TEXT),
         Scheduled(node=a_name(1), message=TEXT * 5),
-        StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided),
+        StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided, spare=spare_wish()),
         StopRequest(job_id=job.id, grace_seconds=5, lost_nodes=avoided),
         Swap(old_deleted=False, message=TEXT * 5),
         SwapRequest(job_id=job.id, old=pod_ref(1), backup=pod_ref(2)),
