@@ -9,6 +9,7 @@ from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import BARE
 from activities.clusters.kubernetes.objects import pod_of
 from activities.clusters.kubernetes.pod_objects import backup_of, standby_of
+from rekindle.errors import BadInput
 
 CONFIGURATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
 MOUNTED = "huawei.com/AscendReal"
@@ -51,6 +52,15 @@ def test_devices_are_read_as_far_as_they_make_sense(annotations: dict[str, str],
 def test_a_pods_devices_are_part_of_its_status() -> None:
     """Devices are part of a pod's status, as in the local cluster."""
     assert pod_of(POD, JOB, ()).status.devices == ("4", "2")
+
+
+def test_the_priority_of_a_pod_is_read() -> None:
+    """Kubernetes writes it by the pod's priority class. A value of another kind is refused."""
+    spec = {"containers": [{"image": "train"}], "priority": 1000}
+    assert pod_of({**POD, "spec": spec}, JOB, ()).spec.priority == 1000
+    assert pod_of(POD, JOB, ()).spec.priority == 0
+    with pytest.raises(BadInput, match="priority"):
+        pod_of({**POD, "spec": {**spec, "priority": "high"}}, JOB, ())
 
 
 def test_devices_are_not_cloned_with_a_pod() -> None:

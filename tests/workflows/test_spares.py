@@ -10,6 +10,7 @@ import pytest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
 
 from rekindle.ids import CONTROL_QUEUE, SPARES, Queries, Signals, SpareUpdates, Workflows
 from rekindle.model.cluster import Condition
@@ -19,10 +20,12 @@ from rekindle.model.limits import Limits
 from rekindle.model.mode import Outcome
 from rekindle.model.spares import SpareAnswer, SpareClaim, SpareClaims, SpareQuestion, SpareView
 from rekindle.policy.drain import drain_verdicts
+from rekindle.temporal import plugin
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.workflows.test_process_level import ELSEWHERE, ESCALATE, RECOVERED, RESTART, elsewhere, ladder
+from workflows.spares import Spares
 
 HOUR = timedelta(hours=1)
 
@@ -106,6 +109,37 @@ async def test_the_higher_priority_gets_the_spare_although_it_asks_second(tempor
         answer = await claims.granted(rival, "node-2")
         name = f"{world.job.namespace}/{world.job.name}"
         assert answer.reason == f"the spare node goes to the hot switch of job {name}: its pod is already being created"
+
+
+async def test_a_recovery_claims_its_spare_when_it_begins(temporal: WorkflowEnvironment) -> None:
+    """Training is still being stopped and no pod was asked for, when another job with a lower priority wants the only spare."""
+    job = elsewhere().model_copy(update={"priority": 9})
+    async with one_spare(temporal, job, Script(answers_faults=False)) as (world, peer, claims):
+        await peer.report_fault(3)
+        await peer.until(lambda: "on_global_rank" in peer.orders)
+        rival = await claims.rival()
+        await claims.settled("rival", job.id)
+        answer = await claims.granted(rival, "node-2")
+        name = f"{job.namespace}/{job.name}"
+        words = f"the spare node goes to the process rescheduling of job {name}: its priority is 9, that of this job is 5"
+        assert (answer.granted, answer.reason) == (False, words)
+        await peer.report_offers()
+        assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
+        await claims.settled("rival")
+
+
+async def test_the_history_of_all_claims_replays(temporal: WorkflowEnvironment) -> None:
+    """The workflow takes the same steps again from its history, under the product's own converter and sandbox."""
+    async with one_spare(temporal, a_job()) as (world, _, claims):
+        rival = await claims.rival()
+        await world.fault(sub_health())
+        await world.incident()
+        assert (await claims.granted(rival, "node-2")).granted
+        await claims.release()
+        await claims.settled()
+        history = await claims.handle.fetch_history()
+    async with asyncio.timeout(90):
+        await Replayer(workflows=[Spares], plugins=[plugin()]).replay_workflow(history)
 
 
 @pytest.mark.parametrize(
