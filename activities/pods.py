@@ -496,6 +496,7 @@ def _count(pods: Sequence[Pod]) -> PodCount:
         youngest_uids=uids,
         accelerators=max((pod.spec.accelerators for pod in pods), default=0),
         priority=max((pod.spec.priority for pod in pods), default=0),
+        demands=next((pod.spec.demands for pod in pods if pod.spec.demands), ""),
     )
 
 

@@ -1,6 +1,6 @@
 """Spare nodes that several jobs may need at once: the claims of recoveries, and the answer to each."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
@@ -38,9 +38,12 @@ class SpareWish(Value):
     need: int = 0
     """Number of free accelerators that each pod needs on its node. 0: that of the job's present pods counts."""
 
+    demands: Text = ""
+    """Digest of what the pods demand of their nodes, with `need`."""
+
     avoid_nodes: tuple[str, ...] = ()
-    within: timedelta
-    """Time for which the spare is held, once the pods are being created. Zero: it is not held."""
+    holds: bool = True
+    """True if the claim counts for other jobs too. A restart is only compared with them."""
 
 
 class SpareNews(Value):
@@ -63,19 +66,24 @@ class SpareClaim(Value):
     need: int = 1
     """Number of free accelerators that each pod needs on its node."""
 
+    demands: Text = ""
+    """Digest of what the pods demand of their nodes. Only claims with the same demands compete."""
+
     avoid_nodes: tuple[str, ...] = ()
-    within: timedelta
+    holds: bool = True
+    """See `SpareWish.holds`."""
+
     since: datetime | None = None
     """Time of the first message of the incident. None: this is the first."""
 
     until: datetime | None = None
     """Time at which the claim is over by itself."""
 
-    taken: bool = False
-    """True if the spare was granted, and the pods are being created."""
+    taken: datetime | None = None
+    """Time at which the spare was granted, and the creation of the pods began. None: it was not granted."""
 
     placed: bool = False
-    """True if all pods have nodes, as a later question has seen. Such a claim is kept for the messages to others."""
+    """True if all pods have nodes, or have had the time to get them. Such a claim is kept for the messages to others."""
 
 
 class SpareView(Value):

@@ -63,6 +63,26 @@ def test_the_priority_of_a_pod_is_read() -> None:
         pod_of({**POD, "spec": {**spec, "priority": "high"}}, JOB, ())
 
 
+def test_pods_with_the_same_demands_can_use_the_same_nodes() -> None:
+    """Labels of nodes and kinds of accelerators count. Nodes that a pod avoids by name, and tolerations of every pod, do not."""
+
+    def demands(**changes: object) -> str:
+        known = {"containers": [{"image": "train", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}
+        return pod_of({**POD, "spec": {**known, **changes}}, JOB, ()).spec.demands
+
+    def placed(**term: object) -> dict[str, object]:
+        terms = {"nodeSelectorTerms": [term]}
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+    avoiding = placed(matchFields=[{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}])
+    usual = [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]
+    assert demands() == demands(affinity=avoiding) == demands(tolerations=usual)
+    zone = placed(matchExpressions=[{"key": "zone", "operator": "In", "values": ["a"]}])
+    others = [demands(nodeSelector={"kind": "h100"}), demands(affinity=zone), demands(tolerations=[{"key": "own"}])]
+    assert len({demands(), *others}) == 4
+    assert pod_of(POD, JOB, ()).spec.demands == ""
+
+
 def test_devices_are_not_cloned_with_a_pod() -> None:
     """A backup and a standby get devices of their own, on a node of their own."""
     for clone in (backup_of(POD, JOB, "gpt-0-b", "0", {}), standby_of(POD, JOB, "gpt-s", {}, ())):

@@ -12,12 +12,12 @@ from rekindle.model.cluster import Node, NodeStatus, ObjectMeta, Pod
 from rekindle.model.fault import Decided, Fault
 from rekindle.model.incident import RecoveryContext
 from rekindle.model.job import Drain, Job, JobId
-from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode
 from rekindle.model.situation import Situation
 from rekindle.model.spares import MOST_CLAIMS, MOST_FREE, SpareAnswer, SpareClaim, SpareNews, SpareQuestion, SpareView
+from rekindle.model.training_side import TrainingSide
 from rekindle.policy.placement import spares
-from rekindle.policy.placement.spares import ANNOUNCED, MARGIN, Occupant
+from rekindle.policy.placement.spares import ANNOUNCED, HELD, Occupant
 from tests.support.harness import NOW, node_fault, sub_health
 from tests.support.job_views import pod
 
@@ -28,9 +28,7 @@ OTHER = "the spare node goes to the process rescheduling of job default/other: "
 
 def claim(name: str, **changes: object) -> SpareClaim:
     """Returns a claim of a process rescheduling that began now, for one pod with all devices of a node."""
-    known = SpareClaim(
-        job_id=name, job=f"default/{name}", incident=1, mode=Mode.PROCESS_RESCHEDULING, cost=8, need=8, within=MINUTE, since=NOW
-    )
+    known = SpareClaim(job_id=name, job=f"default/{name}", incident=1, mode=Mode.PROCESS_RESCHEDULING, cost=8, need=8, since=NOW)
     return known.model_copy(update=changes)
 
 
@@ -46,7 +44,7 @@ def answer(own: SpareClaim, *others: SpareClaim, view: SpareView | None = ONE_FR
         ({"priority": -5, "cost": 99}, {"priority": -4}, "its priority is -4, that of this job is -5"),
         ({"cost": 0}, {}, "the priorities are equal, and without it 8 ranks would start again there, 0 here"),
         ({"since": NOW + MINUTE}, {}, "priority and cost are equal, and it asked first"),
-        ({"priority": 9, "cost": 99}, {"taken": True, "until": NOW + MINUTE}, "its pod is already being created"),
+        ({"priority": 9, "cost": 99}, {"taken": NOW, "until": NOW + MINUTE}, "its pod is already being created"),
     ],
 )
 def test_priority_comes_first_then_cost_then_who_asked_first(own: dict[str, object], other: dict[str, object], why: str) -> None:
@@ -61,12 +59,12 @@ def test_nobody_looks_at_the_nodes_while_one_recovery_needs_a_spare() -> None:
     alone = claim("own")
     assert answer(alone, view=None) == SpareAnswer(granted=True)
     assert answer(alone, claim("other"), view=None) == SpareAnswer(look=True)
-    assert answer(claim("own", taken=True, until=NOW + MINUTE), claim("other", priority=9), view=None).granted
+    assert answer(claim("own", taken=NOW, until=NOW + MINUTE), claim("other", priority=9), view=None).granted
 
 
 def test_a_claim_whose_pods_have_nodes_no_longer_counts() -> None:
     """Its node is not free any more, so that it takes nothing from others. If no other node is free, its job can be named."""
-    taken, own = claim("other", taken=True, until=NOW + MINUTE), claim("own")
+    taken, own = claim("other", taken=NOW, until=NOW + MINUTE), claim("own")
     view = ONE_FREE.model_copy(update={"placed": {"other": 1}})
     found, left = spares.answered((taken,), SpareQuestion(claim=own, view=view), NOW)
     assert found.granted
@@ -111,12 +109,28 @@ def test_more_than_can_be_compared_is_granted() -> None:
 
 
 def test_a_claim_is_over_by_itself() -> None:
-    """A claim that was only begun counts for a minute, and a granted one for the limit of its mode."""
-    known = spares.with_claim((), claim("own", within=timedelta(minutes=5)), NOW)
+    """A claim that was only begun counts for a minute. A granted one holds its spare while pods are placed, then it is named."""
+    known = spares.with_claim((), claim("own"), NOW)
     assert spares.current(known, NOW + ANNOUNCED) == ()
     _, granted = spares.answered(known, SpareQuestion(claim=known[0]), NOW)
-    assert spares.current(granted, NOW + timedelta(minutes=4)) == granted
-    assert spares.current(granted, NOW + timedelta(minutes=5)) == ()
+    assert spares.current(granted, NOW + HELD - timedelta(seconds=1)) == granted
+    (later,) = spares.current(granted, NOW + HELD)
+    assert later.placed
+    assert spares.current(granted, NOW + spares.NAMED) == ()
+
+
+def test_a_pod_that_cannot_use_the_free_nodes_holds_none_of_them() -> None:
+    """It has no node although one is free, long after it was created. The scheduler would have used the node."""
+    stuck, own = claim("other", taken=NOW, until=NOW + spares.NAMED, priority=9), claim("own")
+    question = SpareQuestion(claim=own, view=ONE_FREE)
+    assert not spares.answered((stuck,), question, NOW + timedelta(seconds=5))[0].granted
+    assert spares.answered((stuck,), question, NOW + HELD)[0].granted
+
+
+def test_jobs_that_need_other_nodes_do_not_compete() -> None:
+    """The free node may be of no use for the other job, whose pods select nodes by their labels."""
+    assert answer(claim("own"), claim("other", priority=9, demands="b7"), view=None) == SpareAnswer(granted=True)
+    assert answer(claim("own", demands="b7"), claim("other", priority=9, demands="b7")).reason
 
 
 def test_an_incident_keeps_its_place_and_a_mode_its_spare() -> None:
@@ -126,9 +140,9 @@ def test_an_incident_keeps_its_place_and_a_mode_its_spare() -> None:
     (again,) = spares.with_claim(taken, claim("own", since=None), NOW + timedelta(seconds=5))
     assert again == taken[0]
     (following,) = spares.with_claim(taken, claim("own", mode=Mode.POD_RESCHEDULING, since=None), NOW + MINUTE)
-    assert (following.since, following.taken) == (NOW, False)
+    assert (following.since, following.taken) == (NOW, None)
     (later,) = spares.with_claim(taken, claim("own", incident=2, since=None), NOW + MINUTE)
-    assert (later.since, later.taken) == (NOW + MINUTE, False)
+    assert (later.since, later.taken) == (NOW + MINUTE, None)
 
 
 def test_a_released_claim_leaves_the_others() -> None:
@@ -150,9 +164,8 @@ def test_a_mode_says_what_it_needs() -> None:
     """A hot switch costs nothing without a spare, since training goes on. Other modes lead to a restart of all ranks."""
     wish = spares.wish(Mode.HOT_SWITCH, context(), 1)
     assert (wish.job, wish.priority, wish.cost, wish.avoid_nodes) == ("default/demo", 7, 0, ("node-1",))
-    assert wish.within == Limits().backup_scheduled + MARGIN
     wish = spares.wish(Mode.PROCESS_RESCHEDULING, context(), 2)
-    assert (wish.pods, wish.cost, wish.within) == (2, 4, Limits().replacement_scheduled + MARGIN)
+    assert (wish.pods, wish.cost, wish.holds) == (2, 4, True)
 
 
 def test_a_restart_is_compared_and_holds_nothing() -> None:
@@ -188,6 +201,8 @@ def test_a_mode_without_new_pods_needs_no_spare() -> None:
     found = spares.news(Mode.PROCESS_RESCHEDULING, context(JOB, lost)).wish
     assert found
     assert found.pods == 2
+    mindio = JOB.model_copy(update={"training_side": TrainingSide.MINDIO})
+    assert spares.news(Mode.PROCESS_RESCHEDULING, context(mindio, lost)) == SpareNews()
 
 
 def _pod(rank: int | None, *, accelerators: int = 2, priority: int = 0, standby: bool = False) -> Pod:
@@ -245,7 +260,7 @@ CLAIMS = st.lists(
         st.integers(1, 8),
         st.integers(1, 3),
         st.sets(st.integers(0, 3), max_size=3),
-        st.booleans(),
+        st.sampled_from((None, NOW)),
     ),
     min_size=1,
     max_size=6,

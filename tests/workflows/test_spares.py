@@ -16,18 +16,16 @@ from rekindle.ids import CONTROL_QUEUE, SPARES, Queries, Signals, SpareUpdates, 
 from rekindle.model.cluster import Condition
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job, NoSpare, SubHealthStrategy
-from rekindle.model.limits import Limits
 from rekindle.model.mode import Outcome
 from rekindle.model.spares import SpareAnswer, SpareClaim, SpareClaims, SpareQuestion, SpareView
 from rekindle.policy.drain import drain_verdicts
+from rekindle.policy.placement.spares import NAMED
 from rekindle.temporal import plugin
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.workflows.test_process_level import ELSEWHERE, ESCALATE, RECOVERED, RESTART, elsewhere, ladder
 from workflows.spares import Spares
-
-HOUR = timedelta(hours=1)
 
 
 class Sized(ScriptedCluster):
@@ -46,8 +44,7 @@ class Claims:
     async def rival(self, **changes: Any) -> SpareClaim:
         """Lets another job begin a recovery that needs a spare node, as the activity of its job does."""
         known = SpareClaim(
-            **{"job_id": "rival", "job": "other/rival", "incident": 1, "mode": ELSEWHERE, "priority": 5, "need": 8, **changes},
-            within=changes.pop("within", HOUR),
+            **{"job_id": "rival", "job": "other/rival", "incident": 1, "mode": ELSEWHERE, "priority": 5, "need": 8, **changes}
         )
         await self._world.client.start_workflow(
             Workflows.SPARES,
@@ -224,14 +221,13 @@ async def test_a_process_rescheduling_waits_no_longer_than_for_any_spare(tempora
     """The limit for scheduling includes the time in which another job gets the spare."""
     job = elsewhere(replacement_scheduled=timedelta(seconds=12)).model_copy(update={"no_spare": NoSpare.WAIT})
     async with one_spare(temporal, job) as (world, peer, claims):
-        rival = await claims.rival()
-        assert (await claims.granted(rival)).granted
+        await claims.rival()
         await peer.report_fault(3)
         await world.phase("new pods start")
         for _ in range(3):
             await world.skip(timedelta(seconds=4.5))
         incident = await world.restarted()
-        assert lost(incident).endswith("its pod is already being created")
+        assert lost(incident).endswith("its priority is 5, that of this job is 0")
 
 
 async def test_nobody_is_refused_while_enough_spares_are_free(temporal: WorkflowEnvironment) -> None:
@@ -265,16 +261,15 @@ async def test_a_claim_is_over_with_its_recovery(temporal: WorkflowEnvironment, 
 
 
 async def test_a_claim_is_over_by_itself_if_its_job_is_lost(temporal: WorkflowEnvironment) -> None:
-    """The limit of its mode passes. The workflow ends when there was no claim for a while."""
+    """The time passes for which a claim is kept. The workflow ends when there was no claim for a while."""
     async with one_spare(temporal, a_job(), Script(pauses=False)) as (world, peer, claims):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
         await world.entity.terminate("by hand")
         await claims.settled(world.job.id)
-        await world.skip(Limits().backup_scheduled + timedelta(seconds=31), claims.handle)
-        await claims.settled()
-        await world.skip(timedelta(minutes=11), claims.handle)
+        await world.skip(NAMED + timedelta(seconds=1), claims.handle)
         await claims.handle.result()
+        await claims.settled()
 
 
 async def test_a_recovery_goes_on_without_the_workflow_that_decides(temporal: WorkflowEnvironment) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 import yaml
@@ -61,6 +62,10 @@ All existing limits need half of it. An owner may write a hundred times as much,
 
 RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 """Variables of a pod that say how many ranks it has."""
+
+
+OF_EVERY_POD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints that every pod tolerates for a while, as Kubernetes adds these tolerations by itself."""
 
 
 class Flat(yaml.SafeLoader):
@@ -139,6 +144,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
             priority=spec.get("priority") or 0,
+            demands=_demands(spec),
             gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
             tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
@@ -150,6 +156,18 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             }
         ),
     )
+
+
+def _demands(spec: Object) -> str:
+    """Returns a digest of what the pod demands of its node, without the nodes that it avoids by name."""
+    kinds = {name for container in spec["containers"] for name in _limits(container) if accelerators.is_accelerator(name)}
+    if not kinds:
+        return ""
+    required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    labels = [term["matchExpressions"] for term in required.get("nodeSelectorTerms", ()) if term.get("matchExpressions")]
+    tolerated = sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")} - {*OF_EVERY_POD})
+    what = [sorted(kinds), spec.get("nodeSelector", {}), labels, tolerated]
+    return sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def occupant_of(raw: Object, job_id: str) -> Occupant:

@@ -101,6 +101,9 @@ class PodCount(Value):
     priority: int = 0
     """Highest priority of the pods."""
 
+    demands: Text = ""
+    """Digest of what the pods demand of their nodes. See `PodSpec.demands`."""
+
     def __str__(self) -> str:
         return few(self.names, self.count)
 

@@ -31,6 +31,7 @@ from rekindle.model.spares import (
 )
 from rekindle.policy.detection.pod_ranks import is_over, is_standby
 from rekindle.policy.modes import faulty_ranks
+from rekindle.policy.training_sides.table import side_of
 
 NEEDS_SPARE = (Mode.HOT_SWITCH, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING)
 """Modes that create pods beside those of the job. A restart of the whole job has the nodes of its old pods."""
@@ -38,8 +39,11 @@ NEEDS_SPARE = (Mode.HOT_SWITCH, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING
 ANNOUNCED = timedelta(minutes=1)
 """Time for which a claim counts whose pods are not being created yet. Later it counts again with its question."""
 
-MARGIN = timedelta(seconds=30)
-"""Time after the limit of the mode in which the mode ends, and its pods are deleted."""
+HELD = timedelta(seconds=20)
+"""Time in which the scheduler puts the pods of a granted claim on nodes. Pods that still have none can use no free node."""
+
+NAMED = timedelta(minutes=10)
+"""Time for which a granted claim is kept, to be named to others. It ends with its recovery."""
 
 FIRST = datetime.min.replace(tzinfo=UTC)
 
@@ -49,16 +53,15 @@ FIRST = datetime.min.replace(tzinfo=UTC)
 
 def wish(mode: Mode, context: RecoveryContext, pods: int) -> SpareWish:
     """Returns the spare nodes that a mode needs for this number of new pods."""
-    job, is_switch = context.job, mode is Mode.HOT_SWITCH
+    job = context.job
     return SpareWish(
         job=f"{job.namespace}/{job.name}",
         incident=context.incident,
         mode=mode,
         priority=job.priority,
-        cost=0 if is_switch and not _is_restarted(context) else job.ranks,
+        cost=0 if mode is Mode.HOT_SWITCH and not _is_restarted(context) else job.ranks,
         pods=pods,
         avoid_nodes=fitting(context.avoid_nodes, MOST_AVOIDED_BYTES, MOST_AVOIDED),
-        within=(job.limits.backup_scheduled if is_switch else job.limits.replacement_scheduled) + MARGIN,
     )
 
 
@@ -71,7 +74,8 @@ def wish_of_restart(context: RecoveryContext, deleted: PodCount) -> SpareWish | 
         return None
     known = wish(Mode.JOB_RESCHEDULING, context, context.job.pods)
     priority = deleted.priority if known.priority is None else known.priority
-    return known.model_copy(update={"need": deleted.accelerators, "priority": priority, "within": timedelta(0)})
+    its_pods = {"need": deleted.accelerators, "demands": deleted.demands, "priority": priority}
+    return known.model_copy(update={**its_pods, "holds": False})
 
 
 def avoiding(wanted: SpareWish, nodes: Iterable[str]) -> SpareWish:
@@ -91,7 +95,7 @@ def news(mode: Mode, context: RecoveryContext) -> SpareNews:
     """Returns what a job needs while it runs a mode. The mode says more when it knows its pods."""
     if mode is Mode.HOT_SWITCH:
         return SpareNews(wish=wish(mode, context, 1))
-    if mode not in NEEDS_SPARE:
+    if mode not in NEEDS_SPARE or side_of(context.job).controller_recreates:  # whose pods the cluster places by itself
         return SpareNews()
     ranks = [one for fault in context.situation.faults for one in faulty_ranks.ranks_of(context.job, fault)]
     pods = faulty_ranks.pods_of(context.job, ranks)
@@ -118,8 +122,9 @@ def claim_of(job_id: str, wanted: SpareWish, pods: Sequence[Pod]) -> SpareClaim 
         cost=wanted.cost,
         pods=count,
         need=need,
+        demands=wanted.demands or next((pod.spec.demands for pod in ranks if pod.spec.demands), ""),
         avoid_nodes=wanted.avoid_nodes,
-        within=wanted.within,
+        holds=wanted.holds,
     )
 
 
@@ -130,7 +135,7 @@ def with_claim(claims: Sequence[SpareClaim], new: SpareClaim, now: datetime) -> 
     is not kept.
     """
     before = next((one for one in claims if one.job_id == new.job_id and one.incident == new.incident), None)
-    taken = before is not None and before.taken and before.mode is new.mode and not before.placed
+    taken = before.taken if before and before.mode is new.mode and not before.placed else None
     since = before.since if before and before.since else now
     until = before.until if before and taken else now + ANNOUNCED
     others = without(claims, new.job_id)
@@ -150,8 +155,9 @@ def words(claim: SpareClaim) -> str:
 
 
 def current(claims: Iterable[SpareClaim], now: datetime) -> tuple[SpareClaim, ...]:
-    """Returns the claims whose time is not over."""
-    return tuple(one for one in claims if one.until is None or one.until > now)
+    """Returns the claims whose time is not over. Pods of a granted claim have had the time to get nodes after a while."""
+    kept = (one for one in claims if one.until is None or one.until > now)
+    return tuple(one.model_copy(update={"placed": True}) if one.taken and one.taken + HELD <= now else one for one in kept)
 
 
 # ---- the view
@@ -205,28 +211,28 @@ def answered(claims: Sequence[SpareClaim], question: SpareQuestion, now: datetim
     if question.view:
         known = tuple(one if one is own else _seen(one, question.view) for one in known)
     answer = _answer(known, own, question.view)
-    if answer.granted:
-        until = own.until if own.taken else now + own.within
-        kept = own.model_copy(update={"taken": True, "until": until})
+    if answer.granted and not own.taken:
+        kept = own.model_copy(update={"taken": now, "until": now + NAMED})
         known = tuple(kept if one is own else one for one in known)
-    return answer, known if own.within else without(known, own.job_id)
+    return answer, known if own.holds else without(known, own.job_id)
 
 
 def _answer(claims: Sequence[SpareClaim], own: SpareClaim, view: SpareView | None) -> SpareAnswer:
-    rivals = [one for one in claims if one is not own and not one.placed]
+    alike = [one for one in claims if one is not own and one.demands == own.demands]
+    rivals = [one for one in alike if not one.placed]
     if rivals and not own.taken:
         if view is None:
             return SpareAnswer(look=True)
         if reason := refusal(view, [*rivals, own], own):
             return SpareAnswer(reason=note(reason))
-    before = [f"the {one.mode} of job {one.job}" for one in claims if one.taken and one is not own]
+    before = [f"the {one.mode} of job {one.job}" for one in alike if one.taken]
     words = f"{few(before, between=' and ')} asked first and got a spare node" if before else ""
     return SpareAnswer(granted=True, note=note(words))
 
 
 def _seen(claim: SpareClaim, view: SpareView) -> SpareClaim:
     placed = claim.placed or claim.pods <= view.placed.get(claim.job_id, 0)
-    return claim.model_copy(update={"placed": placed, "taken": claim.taken or placed})
+    return claim.model_copy(update={"placed": placed, "taken": claim.taken or (claim.since if placed else None)})
 
 
 def refusal(view: SpareView, claims: Sequence[SpareClaim], own: SpareClaim) -> str:
@@ -246,7 +252,7 @@ def refusal(view: SpareView, claims: Sequence[SpareClaim], own: SpareClaim) -> s
 
 def order(claim: SpareClaim) -> tuple[bool, int, int, datetime, str]:
     """Returns the sort key of claims: the first one gets what it needs."""
-    return not claim.taken, -claim.priority, -claim.cost, claim.since or FIRST, claim.job_id
+    return claim.taken is None, -claim.priority, -claim.cost, claim.since or FIRST, claim.job_id
 
 
 def _why(winner: SpareClaim, own: SpareClaim) -> str:

@@ -440,9 +440,7 @@ async def answers(job: Job, phase: PodPhase) -> list[Any]:
 
 def spare_wish() -> SpareWish:
     nodes = fitting([a_name(number) for number in range(MOST_AVOIDED)], MOST_AVOIDED_BYTES, MOST_AVOIDED)
-    return SpareWish(
-        job=TEXT, incident=1, mode=Mode.PROCESS_RESCHEDULING, pods=MOST_REPLACED, avoid_nodes=nodes, within=timedelta(hours=1)
-    )
+    return SpareWish(job=TEXT, incident=1, mode=Mode.PROCESS_RESCHEDULING, pods=MOST_REPLACED, avoid_nodes=nodes, demands=TEXT)
 
 
 def spares_asked_for(job: Job) -> list[Any]:
