@@ -160,7 +160,9 @@ class PodActivities:
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
 
     async def _if_granted(self, request: BackupRequest, pods: Sequence[Pod], *avoid: str) -> tuple[Unfit, str]:
-        """Returns where new pods must not be placed, and who has got spare nodes before, unless another job gets the spare node.
+        """Returns where new pods must not be placed, and who asked for spare nodes before.
+
+        Raises `SpareTaken` if another job gets the spare node.
 
         The question costs no time of its own, as the cluster is read meanwhile.
         """

@@ -41,7 +41,7 @@ def is_spare_taken(error: ActivityError) -> bool:
 
 
 def without_node(scheduled: Scheduled, before: str) -> str:
-    """Returns why a backup pod has no node, and which recoveries have got the spare nodes, if any did."""
+    """Returns why a backup pod has no node, and which recoveries have asked for spare nodes before."""
     return f"{scheduled.message}; {before}" if before else scheduled.message
 
 

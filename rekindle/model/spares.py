@@ -116,7 +116,7 @@ class SpareAnswer(Value):
     """Reason why another job gets the spare. Empty: none does."""
 
     note: Note = ""
-    """Recoveries that have got spare nodes before, for the case that no further node is free. Empty: none."""
+    """Recoveries that have asked for spare nodes before, for the case that no further node is free. Empty: none."""
 
 
 class SpareClaims(Value):

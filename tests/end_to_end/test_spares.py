@@ -106,7 +106,7 @@ async def test_one_of_two_jobs_gets_the_only_spare_node(two_jobs: TwoJobs) -> No
     assert found[loser].verdict is Outcome.IGNORED
     assert reason.startswith("no spare: ")
     assert f"the hot switch of job default/{winner}" in reason
-    assert winner == "high" or "its pod is already being created" in reason or "asked first" in reason, reason
+    assert winner == "high" or "its pod is already being created" in reason or "asked for a spare node first" in reason, reason
     await two_jobs.train_on()
     after = {name: await two_jobs.pod(name) for name in NAMES}
     assert after[winner].spec.node_name not in nodes

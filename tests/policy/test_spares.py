@@ -68,7 +68,7 @@ def test_a_claim_whose_pods_have_nodes_no_longer_counts() -> None:
     view = ONE_FREE.model_copy(update={"placed": {"other": 1}})
     found, left = spares.answered((taken,), SpareQuestion(claim=own, view=view), NOW)
     assert found.granted
-    assert found.note == "the process rescheduling of job default/other asked first and got a spare node"
+    assert found.note == "the process rescheduling of job default/other asked for a spare node first"
     third, _ = spares.answered(left[:1], SpareQuestion(claim=claim("third")), NOW)
     assert third == found  # without another look
     (again,) = spares.with_claim(left[:1], taken, NOW)

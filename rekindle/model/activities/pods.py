@@ -27,7 +27,7 @@ class Backup(Value):
     """True if the pod was a standby. The order then has to name its rank."""
 
     before: Note = ""
-    """Recoveries of other jobs that have got spare nodes before, for the case that no further node is free."""
+    """Recoveries of other jobs that have asked for spare nodes before, for the case that no further node is free."""
 
 
 class Replacement(Value):

@@ -34,7 +34,7 @@ from rekindle.policy.modes import faulty_ranks
 from rekindle.policy.training_sides.table import side_of
 
 NEEDS_SPARE = (Mode.HOT_SWITCH, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING)
-"""Modes that create pods beside those of the job. A restart of the whole job has the nodes of its old pods."""
+"""Modes that create pods beside those of the job, and claim nodes for them. A restart is only compared with these claims."""
 
 ANNOUNCED = timedelta(minutes=1)
 """Time for which a claim counts whose pods are not being created yet. Later it counts again with its question."""
@@ -226,7 +226,7 @@ def _answer(claims: Sequence[SpareClaim], own: SpareClaim, view: SpareView | Non
         if reason := refusal(view, [*rivals, own], own):
             return SpareAnswer(reason=note(reason))
     before = [f"the {one.mode} of job {one.job}" for one in alike if one.taken]
-    words = f"{few(before, between=' and ')} asked first and got a spare node" if before else ""
+    words = f"{few(before, between=' and ')} asked for a spare node first" if before else ""
     return SpareAnswer(granted=True, note=note(words))
 
 
