@@ -8,6 +8,7 @@ from temporalio.client import Client
 from activities.clusters.port import Cluster
 from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
+from activities.spares import Spares
 from rekindle.errors import ClusterError, NotFound
 from rekindle.ids import CONTROL_QUEUE, Signals, Workflows, node_record_workflow
 from rekindle.model.activities.jobs import EventRequest, PolicyRequest, RememberRequest
@@ -23,9 +24,10 @@ EVENT_TRIES = 6
 class JournalActivities:
     def __init__(self, cluster: Cluster, client: Client | None = None) -> None:
         """Args:
-        client: of the records of nodes. None: nodes have no records.
+        client: of the records of nodes, and of the claims of spare nodes. None: there are none.
         """
         self._cluster, self._client = cluster, client
+        self._spares = Spares(cluster, client)
 
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
@@ -41,6 +43,8 @@ class JournalActivities:
         """Writes onto the job's object what a later workflow of the job must find, and records an event."""
         with translating_errors(), suppress(NotFound):  # a job that is gone has no record
             async with heartbeating():
+                if request.spare:
+                    await self._spares.tell(request.job_id, request.spare)
                 shown = {
                     RECOVERING: request.recovering or None,
                     LAST_VERDICT: request.last_verdict or None,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from temporalio import activity
+from temporalio.client import Client
 
 from activities.clusters.port import Cluster
 from activities.clusters.waiting import Wanted, until
@@ -16,7 +17,8 @@ from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
 from activities.pod_recreation import MakingAnew
 from activities.rule_breaker import Beliefs
-from rekindle.errors import Forbidden, Invalid, NotFound
+from activities.spares import Spares
+from rekindle.errors import Forbidden, Invalid, NotFound, SpareTaken, Withheld
 from rekindle.model.activities.jobs import JobLook, JobRequest, Survey, SurveyRequest
 from rekindle.model.activities.pods import (
     Backup,
@@ -43,6 +45,7 @@ from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import GENERATION, POD_TYPE, TAKEN_AS
 from rekindle.model.situation import PodRef
+from rekindle.model.spares import SpareWish
 from rekindle.model.stress import StressTargets
 from rekindle.policy.detection import isolation, refusals
 from rekindle.policy.detection.devices import DeviceOfRank, devices
@@ -52,6 +55,7 @@ from rekindle.policy.detection.rules import of_node
 from rekindle.policy.detection.sighting import end_of, gone, is_lost, sight, standbys
 from rekindle.policy.operations import device_checks
 from rekindle.policy.operations.links import resolved
+from rekindle.policy.placement import spares
 from rekindle.policy.placement.unfit_nodes import Unfit, unfit
 
 MOST_NODES = 100
@@ -99,31 +103,37 @@ def was_standby(backup: Pod, name: str) -> bool:
 class PodActivities:
     """Activities for the pods of one cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, client: Client | None = None) -> None:
+        """Args:
+        client: of the workflow that decides who gets a spare node. None: it is not asked.
+        """
         self._cluster, self._rules, self._beliefs = cluster, cluster.rules, Beliefs(cluster)
+        self._spares = Spares(cluster, client)
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
         """Ensures the backup pod of a pod rank, once: a standby that takes it over, or a new pod.
 
         Raises:
-            `cluster.not_found` when no live pod holds the rank.
+            `cluster.not_found` when no live pod holds the rank; `cluster.spare_taken` when another job gets the spare node.
         """
         with translating_errors():
             async with heartbeating():
                 pods = await self._cluster.pods(request.job_id)
                 old = _holder(pods, request)
                 name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
-                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *(await self._unfit(pods)).both})
+                unfit, before = await self._if_granted(request, pods, old.spec.node_name)
+                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *unfit.both})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
-                return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name))
+                return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name), before=before)
 
     @activity.defn
     async def ensure_replacement(self, request: BackupRequest) -> Replacement:
         """Creates the backup pod of a pod rank that has lost its pod, once: it failed, ends, is gone, or is on a node that is not
         ready or is to be avoided. Its name is that of its rank and of the suffix, whatever became of the old pod meanwhile.
 
-        Raises: `cluster.invalid` when the job's kind cannot replace it, with the reason.
+        Raises: `cluster.invalid` when the job's kind cannot replace it, with the reason; `cluster.spare_taken` when another job
+            gets the spare node.
         """
         job_id, pod_rank = request.job_id, request.pod_rank
         with translating_errors():
@@ -135,10 +145,11 @@ class PodActivities:
                 pods = await self._cluster.pods(job_id)
                 lost = await self._nodes(pod for pod in pods if rank_of(pod) == pod_rank)
                 bad = {node.metadata.name for node in lost if is_lost(node)}
-                avoid = sorted({*request.avoid_nodes, *bad, *(await self._unfit(pods)).both})
+                unfit, before = await self._if_granted(request, pods, *bad)
+                avoid = sorted({*request.avoid_nodes, *bad, *unfit.both})
                 made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
                 old = ref(made.old) if made.old else None
-                return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name))
+                return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name), before=before)
 
     @activity.defn
     async def make_anew(self, request: RecreationRequest) -> Recreation:
@@ -147,6 +158,22 @@ class PodActivities:
         with translating_errors():
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
+
+    async def _if_granted(self, request: BackupRequest, pods: Sequence[Pod], *avoid: str) -> tuple[Unfit, str]:
+        """Returns where new pods must not be placed, and who asked for spare nodes before.
+
+        Raises `SpareTaken` if another job gets the spare node.
+
+        The question costs no time of its own, as the cluster is read meanwhile.
+        """
+        wish, made = request.spare, any(is_backup(pod) and rank_of(pod) == request.pod_rank for pod in pods)
+        if wish is None or made:  # by an earlier try
+            return await self._unfit(pods), ""
+        asking = self._spares.answer(request.job_id, spares.avoiding(wish, avoid), pods, lambda: self._unfit(pods))
+        unfit, answer = await asyncio.gather(self._unfit(pods), asking)
+        if answer.reason:
+            raise SpareTaken(answer.reason)
+        return unfit, answer.note
 
     async def _unfit(self, pods: Sequence[Pod]) -> Unfit:
         """Returns where new pods of a job must not be placed.
@@ -337,13 +364,26 @@ class PodActivities:
 
     @activity.defn
     async def ensure_pods(self, request: StartRequest) -> PodCount:
-        """Ensures the job's pods of this generation, once."""
+        """Ensures the job's pods of this generation, once.
+
+        Raises: `cluster.withheld` while a recovery of another job gets a node that the pods need.
+        """
         with translating_errors():
             async with heartbeating():
                 known = await self._unfit(())
+                if request.spare and (reason := await self._withheld(request, request.spare)):
+                    raise Withheld(reason)
                 avoid = tuple(dict.fromkeys((*request.avoid_nodes, *known.shut)))
                 shun = [node for node in known.sub_healthy if node not in avoid]
                 return _count(await self._cluster.ensure_pods(request.job_id, request.generation, avoid, shun))
+
+    async def _withheld(self, request: StartRequest, wish: SpareWish) -> str:
+        """Returns why the pods of a restart wait for a recovery of another job. Empty: they do not, or were created before."""
+        pods = await self._cluster.pods(request.job_id)
+        if any(pod.metadata.labels.get(GENERATION) == request.generation for pod in pods):
+            return ""
+        wanted = spares.avoiding(wish, request.avoid_nodes)
+        return (await self._spares.answer(request.job_id, wanted, (), lambda: self._unfit(()))).reason
 
     @activity.defn
     async def survey(self, request: SurveyRequest) -> Survey:
@@ -451,7 +491,15 @@ def _count(pods: Sequence[Pod]) -> PodCount:
     names = tuple(sorted(pod.metadata.name for pod in pods)[:NAMED])
     youngest = max(births, default=None)
     uids = tuple(pod.metadata.uid[:HOLDER_LENGTH] for pod in pods if pod.metadata.creation_timestamp == youngest)
-    return PodCount(count=len(pods), names=names, youngest=youngest, youngest_uids=uids)
+    return PodCount(
+        count=len(pods),
+        names=names,
+        youngest=youngest,
+        youngest_uids=uids,
+        accelerators=max((pod.spec.accelerators for pod in pods), default=0),
+        priority=max((pod.spec.priority for pod in pods), default=0),
+        demands=next((pod.spec.demands for pod in pods if pod.spec.demands), ""),
+    )
 
 
 def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:

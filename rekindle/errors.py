@@ -12,6 +12,7 @@
         |-- Conflict         the object is not what the request assumed
         |-- Invalid          the cluster refuses the object; trying again does not help
         |-- Withheld         another component refuses the request, gives the reason, and may accept it later
+        |-- SpareTaken       another job gets the spare node, and the message says why
         |-- Forbidden        our identity may not do this; the message names verb, resource and namespace
         |-- ClusterUnavailable   no answer; trying again may help
         `-- WatchExpired     the watch broke: list again, watch again
@@ -83,6 +84,12 @@ class Withheld(ClusterError):
     """Refusal that is not retried automatically. The caller gets the reason at once, and decides how long to wait."""
 
     type = "cluster.withheld"
+
+
+class SpareTaken(ClusterError):
+    """No pod was created, since another recovery gets the spare node. The caller decides whether it waits."""
+
+    type = "cluster.spare_taken"
 
 
 class Forbidden(ClusterError):

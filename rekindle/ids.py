@@ -20,6 +20,9 @@ SWITCH_UPGRADE = "switch-upgrade/"
 LONGEST_DEVICES = 40
 """Maximum length of the devices in the id of a maintenance."""
 
+SPARES = "spares"
+"""Id of the workflow that decides which job gets a spare node."""
+
 DEPLOYMENT = "rekindle"
 """Temporal worker deployment of all versions of the control worker."""
 
@@ -116,6 +119,7 @@ class Workflows:
     SWITCH_UPGRADE = "SwitchUpgrade"
     NODES = "Nodes"
     NODE_RECORD = "NodeRecord"
+    SPARES = "Spares"
 
 
 class Updates:
@@ -158,6 +162,13 @@ class PlanUpdates:
     """Controls the upgrade. Also a signal, for callers that do not wait."""
 
 
+class SpareUpdates:
+    """Updates of `Spares`."""
+
+    ASK = "ask"
+    """Answered with whether the pods of a recovery may be created, or another job gets the spare node."""
+
+
 class Signals:
     """Signals, which are sent to the running mode unless another receiver is named."""
 
@@ -188,6 +199,10 @@ class Signals:
     """Signal to `LinkFailover` from any sender: the maintenance is over."""
     INCIDENT = "incident"
     """Signal to `NodeRecord`: the node has caused an incident."""
+    CLAIM = "claim"
+    """Signal to `Spares`: a recovery has begun that needs spare nodes."""
+    RELEASE = "release"
+    """Signal to `Spares`: the job with this id needs no spare node any more."""
     CONTROL = "control"
     """Signal to `SwitchUpgrade` from any sender."""
     RETURNED = "returned"
@@ -195,7 +210,8 @@ class Signals:
 
 
 class Queries:
-    """Queries of `TrainingJob`. `STATUS` is also a query of `LinkFailover`, `SwitchUpgrade` and `NodeRecord`."""
+    """Queries of `TrainingJob`. `STATUS` is also a query of `LinkFailover`, `SwitchUpgrade`, `NodeRecord` and
+    `Spares`."""
 
     STATUS = "status"
     CONTACT = "contact"

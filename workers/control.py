@@ -31,6 +31,7 @@ from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.link_failover import LinkFailover
 from workflows.node_record import NodeRecordWorkflow
 from workflows.nodes import Nodes
+from workflows.spares import Spares
 from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
@@ -64,7 +65,7 @@ MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workfl
 
 def activities_of(client: Client, cluster: Cluster) -> Sequence[Callable[..., Any]]:
     """Returns every activity of the control worker."""
-    pods, journal, jobs = PodActivities(cluster), JournalActivities(cluster, client), JobActivities(client)
+    pods, journal, jobs = PodActivities(cluster, client), JournalActivities(cluster, client), JobActivities(client)
     plans, nodes, admission = PlanActivities(client, cluster), NodeActivities(cluster), AdmissionActivities(cluster)
     contract = ContractActivities(cluster)
     return (
@@ -128,7 +129,7 @@ def control_worker(
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=[TrainingJob, LinkFailover, SwitchUpgrade, Nodes, NodeRecordWorkflow, *modes],
+        workflows=[TrainingJob, LinkFailover, SwitchUpgrade, Nodes, NodeRecordWorkflow, Spares, *modes],
         activities=activities_of(client, cluster),
         max_concurrent_activities=SLOTS,
         max_concurrent_workflow_tasks=TASKS,

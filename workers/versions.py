@@ -26,7 +26,10 @@ from rekindle.ids import DEPLOYMENT, Signals, Workflows
 RUN_BY_WORKFLOWS = ("absent.py", "arguments.py", "errors.py", "ids.py", "temporal.py", "model", "policy")
 """Parts of `rekindle` that decide what a workflow does next, in addition to the folder `workflows`."""
 
-MOVES_ON = (Workflows.TRAINING_JOB, Workflows.LINK_FAILOVER, Workflows.SWITCH_UPGRADE, Workflows.NODE_RECORD)
+MOVES_ON = (
+    *(Workflows.TRAINING_JOB, Workflows.LINK_FAILOVER, Workflows.SWITCH_UPGRADE, Workflows.NODE_RECORD),
+    Workflows.SPARES,
+)
 """Types of long-lived workflows, which move to another version when they are woken while idle. All others end on their own."""
 
 PAUSE = 0.2

@@ -3,8 +3,9 @@
 from collections.abc import Collection
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError
 
+from rekindle.errors import SpareTaken
 from rekindle.model.activities.pods import Scheduled
 from rekindle.model.job import Job
 from rekindle.model.situation import PodRef
@@ -27,6 +28,21 @@ def gated(scheduled: Scheduled, within: str) -> str:
     if not scheduled.gate or scheduled.node:
         return ""
     return f"the backup pod waits behind the scheduling gate {scheduled.gate}, which was not removed within {within}"
+
+
+def why_not_made(error: ActivityError) -> str:
+    """Returns why a pod was not created. That another job gets the spare node is said in its own words."""
+    return error.cause.message if is_spare_taken(error) and isinstance(error.cause, ApplicationError) else str(error.cause)
+
+
+def is_spare_taken(error: ActivityError) -> bool:
+    """Returns whether no pod was created because another job gets the spare node."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == SpareTaken.type
+
+
+def without_node(scheduled: Scheduled, before: str) -> str:
+    """Returns why a backup pod has no node, and which recoveries have asked for spare nodes before."""
+    return f"{scheduled.message}; {before}" if before else scheduled.message
 
 
 async def is_gone(job: Job, pod: PodRef) -> bool:

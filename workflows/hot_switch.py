@@ -27,6 +27,7 @@ from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.drain.drain_verdicts import BY_REQUEST, WENT_BACK
 from rekindle.policy.modes import faulty_ranks
+from rekindle.policy.placement import spares
 from workflows import hand_over, steps
 from workflows.asked import asked_whether_it_trains
 from workflows.dialogue import AFTER_AN_OUTAGE, OVERDUE, cancel_and_forget
@@ -120,22 +121,21 @@ class HotSwitch(ModeWorkflow):
     async def _start_backup(self) -> Backup:
         """Creates the backup pod and waits until it has a node.
 
-        If it is refused by the cluster or not scheduled in time, there is no spare. The mode then ends as ignored, and training
-        was not touched.
+        If it is refused by the cluster, another job gets the spare, or it is not scheduled in time, there is no spare. The mode
+        then ends as ignored, and training was not touched.
         """
         job, avoid = self.context.job, self.context.avoid_nodes
         # The order to stop is sent before the deletion, as the cluster may not answer for long. If the training side takes a
         # running backup for a rank, the deletion comes first.
         self.undo.insert(len(self.undo) if self.side.takes_backups else 0, ("delete the backup pod", self._delete_backup))
-        request = BackupRequest(
-            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
-        )
+        suffix, wish = f"{self.context.incident:04d}", spares.wish(self.MODE, self.context, 1)
+        request = BackupRequest(job_id=job.id, pod_rank=self.pod_rank, name_suffix=suffix, avoid_nodes=avoid, spare=wish)
         try:
             self.backup = backup = await unless_cancelled(steps.ensure_backup(request))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            raise Ends(Outcome.IGNORED, f"no spare: {error.cause}", policy=IGNORE) from error
+            raise Ends(Outcome.IGNORED, f"no spare: {hand_over.why_not_made(error)}", policy=IGNORE) from error
         until = workflow.now() + job.limits.backup_scheduled
         scheduled = await self._unless_in_vain(steps.await_scheduled(job.id, backup.backup, until))
         if held := hand_over.gated(scheduled, seconds(job.limits.backup_scheduled)):
@@ -143,7 +143,8 @@ class HotSwitch(ModeWorkflow):
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,
-                f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: {scheduled.message}",
+                f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: "
+                f"{hand_over.without_node(scheduled, backup.before)}",
                 policy=IGNORE,
             )
         if wrong := hand_over.put_wrong(scheduled, (*avoid, backup.old.node)):

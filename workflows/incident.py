@@ -21,13 +21,14 @@ from rekindle.model.links import OnBackup
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.node_record import Blame
 from rekindle.model.situation import Own, Situation
+from rekindle.model.spares import SpareNews
 from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import approvals, cases, ladder, loops, recovery_opening, retries, succession
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
-from rekindle.policy.placement import avoided_nodes, node_records, standbys
+from rekindle.policy.placement import avoided_nodes, node_records, spares, standbys
 from workflows import attachments, faults, given_up, job_reducers, steps
 from workflows.approvals import Approvals
 from workflows.child import Child
@@ -246,6 +247,7 @@ class IncidentRun:
         self.first_order = self._order_of_the_receipt(mode, context)
         try:
             await self._child.start(context.model_copy(update={"first_order": self.first_order}))
+            self._journal.needs(spares.news(mode, context))
             self._journal.soon(self._journal.remember())  # after the start, which is urgent
             self._journal.words.mode_begins(mode, context.situation)
             verdict = await self._child.verdict()
@@ -342,6 +344,7 @@ class IncidentRun:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
             known.state = job_reducers.answered(known.state, self.case.request.id, _answer(verdicts))
+        self._journal.needs(SpareNews())
         self._journal.soon(self._note(last, repeated, node_records.blame(known.state, incident)))
 
     async def _note(self, last: Verdict, repeated: Incident | None, blame: Blame | None) -> None:

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from rekindle.errors import ClusterUnavailable, Refused, Withheld
 from rekindle.ids import Workflows
-from rekindle.model.activities.pods import PodCount, Restart
+from rekindle.model.activities.pods import PodCount, Restart, StartRequest
 from rekindle.model.attachment import Progress
 from rekindle.model.bounds import few
 from rekindle.model.cluster import ClusterEvent, JobPhase
@@ -22,8 +22,9 @@ from rekindle.model.dialogue import ReportKind
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import ModeRequest, RecoveryContext
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.spares import SpareWish
 from rekindle.model.verdict import Verdict
-from rekindle.policy.placement import avoided_nodes
+from rekindle.policy.placement import avoided_nodes, spares
 from workflows import steps
 from workflows.front import front
 from workflows.mode import NOTHING, Ends, ModeWorkflow, seconds
@@ -59,6 +60,8 @@ class JobRescheduling(ModeWorkflow):
         self.restarted_at: datetime | None = None
         self.again = ""
         """Condition under which another restart may succeed; empty: none is known."""
+        self.wish: SpareWish | None = None
+        """Nodes that the new pods need, if other recoveries may need them too. None: unknown."""
         self.old_sessions: tuple[str, ...] = ()
         """Sessions of the training side before the restart. Messages from them say nothing about the new one."""
 
@@ -145,6 +148,7 @@ class JobRescheduling(ModeWorkflow):
         )
         if not deleted.count:
             return deleted
+        self.wish = self.wish or spares.wish_of_restart(self.context, deleted)
         youngest = {"youngest": deleted.youngest, "youngest_uids": deleted.youngest_uids}
         self.restart = restart = restart.model_copy(update=youngest)
         return await self._answered("the pods could not be stopped", lambda: steps.await_old_gone(restart, limits.pods_stopped))
@@ -178,14 +182,15 @@ class JobRescheduling(ModeWorkflow):
     async def _pods(self, avoid: tuple[str, ...]) -> PodCount:
         """Creates the new pods.
 
-        Another component, such as a quota, may refuse them now and admit them later: its reason is shown, and the creation is
-        retried.
+        Another component, such as a quota, may refuse them now and admit them later, or another job gets a node that they need:
+        the reason is shown, and the creation is retried.
         """
         restart, within = self.restart, self.context.job.limits.pods_created
         until, pause, phase, said = workflow.now() + within, FIRST_PAUSE, self.current, ""
+        request = StartRequest(job_id=restart.job_id, generation=restart.generation, avoid_nodes=avoid, spare=self.wish)
         while True:
             try:
-                return await steps.ensure_pods(restart.job_id, restart.generation, avoid, within)
+                return await steps.ensure_pods(request, within)
             except ActivityError as error:
                 if not _is(error, Withheld.type) or workflow.now() + pause >= until:
                     raise

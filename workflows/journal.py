@@ -14,6 +14,7 @@ from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault
 from rekindle.model.job import ManagerLost
 from rekindle.model.node_record import Blame
+from rekindle.model.spares import SpareNews
 from rekindle.model.state import JobState
 from rekindle.policy.dialogue.client_identity import UNSURE
 from workflows import steps
@@ -34,6 +35,10 @@ class Journal:
         # Writes of one kind run one after the other, each with the state at its turn, so that the last state is kept.
         self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
         self._is_memory_due = False
+        self._spare: SpareNews | None = None
+        """What the job needs of spare nodes, if that is not written yet."""
+        self._claims = False
+        """True if it was written that the job needs some."""
         self._writing: list[asyncio.Task[None]] = []
 
     @property
@@ -80,7 +85,13 @@ class Journal:
         self._is_memory_due = True
         async with self._one_memory:
             self._is_memory_due = False
-            await steps.remember(self._to_remember().model_copy(update={"event": event, "blame": blame}))
+            spare, self._spare = self._spare, None
+            await steps.remember(self._to_remember().model_copy(update={"event": event, "blame": blame, "spare": spare}))
+
+    def needs(self, spare: SpareNews) -> None:
+        """Notes what the job needs of spare nodes from now on, for the next `remember`."""
+        if spare.wish or self._claims:
+            self._spare, self._claims = spare, spare.wish is not None
 
     def lost_manager(self, state: JobState, before: str) -> bool:
         """Records an event if the loss of the job's manager is new, and returns whether it is."""

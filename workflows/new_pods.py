@@ -16,12 +16,13 @@ from rekindle.model.bounds import few
 from rekindle.model.dialogue import Order, Report, Strategy
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, FaultKind
 from rekindle.model.incident import ModeRequest, RecoveryContext
+from rekindle.model.job import NoSpare
 from rekindle.model.situation import Handled, PodRef, Switched
 from rekindle.model.verdict import Verdict
 from rekindle.policy.dialogue import orders
 from rekindle.policy.modes import faulty_ranks
 from rekindle.policy.modes.eligibility import MOST_REPLACED, too_many
-from rekindle.policy.placement import avoided_nodes
+from rekindle.policy.placement import avoided_nodes, spares
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.mode import seconds
@@ -31,6 +32,9 @@ T = TypeVar("T")
 
 EARLY = timedelta(seconds=1)
 """Margin before a wait's limit. A wait that ended earlier than this was not ended by its limit."""
+
+ASK_AGAIN = timedelta(seconds=5)
+"""Pause before a spare node is asked for again that another job gets."""
 
 LOOK_AT_PODS = timedelta(minutes=1)
 """Pause between two looks at new pods that are to take over."""
@@ -57,6 +61,8 @@ class NewPods(ProcessLevel):
         """UIDs of new pods that were found not running."""
         self.moved: list[Switched] = []
         self.left_behind: tuple[PodRef, ...] = ()
+        self.patience_for_spare = timedelta(0)
+        """Time that is left of the limit in which new pods have to get nodes."""
 
     def pods_to_replace(self) -> tuple[int, ...]:
         """Returns the pod ranks of the announced faults; raises Ends if they are too many by now."""
@@ -89,32 +95,61 @@ class NewPods(ProcessLevel):
     async def _start(self, pods: tuple[int, ...]) -> None:
         """Creates all new pods before it waits for any of them."""
         limits, avoid = self.context.job.limits, self._nodes_to_avoid()
+        self.patience_for_spare = limits.replacement_scheduled
+        wish = spares.wish(self.MODE, self.context, len(pods))
         for pod_rank in pods:
-            self.backups[pod_rank] = await self._made(pod_rank, avoid)
-        scheduled_by = workflow.now() + limits.replacement_scheduled
+            request = BackupRequest(
+                job_id=self.context.job.id,
+                pod_rank=pod_rank,
+                name_suffix=f"{self.context.incident:04d}",
+                avoid_nodes=avoid,
+                spare=wish,
+            )
+            self.backups[pod_rank] = await self._made_in_turn(request)
+        scheduled_by = workflow.now() + self.patience_for_spare
         for pod_rank in pods:
             self.backups[pod_rank] = await self._scheduled(pod_rank, avoid, scheduled_by)
         running_by = workflow.now() + limits.backup_start
         for pod_rank in pods:
             await self._runs(self.backups[pod_rank], running_by)
 
-    async def _made(self, pod_rank: int, avoid: tuple[str, ...]) -> Replacement:
-        suffix = f"{self.context.incident:04d}"
-        request = BackupRequest(job_id=self.context.job.id, pod_rank=pod_rank, name_suffix=suffix, avoid_nodes=avoid)
-        self.leaves.pop(pod_rank, None)
-        try:
-            if pod_rank in faulty_ranks.lost_pods(self.context.job, self.faults):
-                return await steps.ensure_replacement(request)
+    async def _made_in_turn(self, request: BackupRequest) -> Replacement:
+        """Creates a new pod. If another job gets the spare node, waits for another one, if the job's owner wants that.
+
+        Raises Ends if there is no spare node in time. Training stands meanwhile.
+        """
+        while True:
             try:
-                living = await steps.ensure_backup(request)
+                return await self._made(request)
             except ActivityError as error:
-                if not _is_gone(error):
-                    raise
-                return await steps.ensure_replacement(request)
-            self.leaves[pod_rank] = (living.old.node,)
-            return Replacement(old=living.old, backup=living.backup, standby=living.standby)
+                waits = hand_over.is_spare_taken(error) and self.context.job.no_spare is NoSpare.WAIT
+                if not waits or self.patience_for_spare <= timedelta(0):
+                    words = f"no spare for pod rank {request.pod_rank}: {hand_over.why_not_made(error)}"
+                    raise self.fails(words) from error
+            await self._wait_for_spare()
+
+    async def _wait_for_spare(self) -> None:
+        began = workflow.now()
+        await self.until(
+            lambda: bool(self.lost_manager), min(ASK_AGAIN, self.patience_for_spare), "another job gets the spare node"
+        )
+        self.patience_for_spare -= workflow.now() - began
+        if self.lost_manager:
+            raise self.ends_all(self.lost_manager)
+
+    async def _made(self, request: BackupRequest) -> Replacement:
+        pod_rank = request.pod_rank
+        self.leaves.pop(pod_rank, None)
+        if pod_rank in faulty_ranks.lost_pods(self.context.job, self.faults):
+            return await steps.ensure_replacement(request)
+        try:
+            living = await steps.ensure_backup(request)
         except ActivityError as error:
-            raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
+            if not _is_gone(error):
+                raise
+            return await steps.ensure_replacement(request)
+        self.leaves[pod_rank] = (living.old.node,)
+        return Replacement(old=living.old, backup=living.backup, standby=living.standby, before=living.before)
 
     async def _scheduled(self, pod_rank: int, avoid: tuple[str, ...], until: datetime) -> Replacement:
         """Waits until a new pod has a node, and returns it with that node.
@@ -129,7 +164,8 @@ class NewPods(ProcessLevel):
             limit = seconds(self.context.job.limits.replacement_scheduled)
             if held := hand_over.gated(found, limit):
                 raise self.fails(held)
-            raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
+            words = hand_over.without_node(found, backup.before)
+            raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {words}")
         if wrong := hand_over.put_wrong(found, (*avoid, *self.leaves.get(backup.backup.rank, ()))):
             raise self.fails(wrong)
         return backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": found.node})})

@@ -305,9 +305,8 @@ async def await_old_gone(restart: Restart, within: timedelta) -> PodCount:
     )
 
 
-async def ensure_pods(job_id: str, generation: str, avoid_nodes: tuple[str, ...], within: timedelta) -> PodCount:
-    request = StartRequest(job_id=job_id, generation=generation, avoid_nodes=avoid_nodes)
-    without = f", not on {bounds.few(avoid_nodes)}" if avoid_nodes else ""
+async def ensure_pods(request: StartRequest, within: timedelta) -> PodCount:
+    without = f", not on {bounds.few(request.avoid_nodes)}" if request.avoid_nodes else ""
     return await workflow.execute_activity_method(
         PodActivities.ensure_pods, request, **named(_whole_job(within), f"start the job's pods{without}")
     )

@@ -12,7 +12,8 @@ from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Po
 from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules
 from rekindle.policy.detection.pod_ranks import is_over, is_standby, last_holder, latest_generation
-from rekindle.policy.placement import standbys
+from rekindle.policy.placement import spares, standbys
+from rekindle.policy.placement.spares import Occupant
 
 RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
 """Annotations of a pod that are about its rank."""
@@ -62,6 +63,10 @@ class LocalCluster:
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
         return [pod for pod in await self._client.pods() if pod.spec.node_name == node and not is_over(pod)]
+
+    async def occupants(self) -> Sequence[Occupant]:
+        placed = [pod for pod in await self._client.pods() if pod.spec.node_name and not is_over(pod)]
+        return [spares.occupant(pod) for pod in placed]
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         async with aclosing(self._client.watch()) as events:

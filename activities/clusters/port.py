@@ -12,6 +12,7 @@ from typing import Protocol
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.model.contract import Words
 from rekindle.model.rules import Rules
+from rekindle.policy.placement.spares import Occupant
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,10 @@ class Cluster(Protocol):
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
         """Returns the pods on a node that are not over, terminating ones too, of jobs that ask for recoveries."""
+        ...
+
+    async def occupants(self) -> Sequence[Occupant]:
+        """Returns all pods that can be read, have a node and are not over, of any job and of none."""
         ...
 
     def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:

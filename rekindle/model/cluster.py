@@ -72,6 +72,13 @@ class PodSpec(Resource):
     tolerates: tuple[str, ...] = ()
     """Keys of the taints of nodes that the pod tolerates by name."""
 
+    priority: int = 0
+    """Priority of the pod, which the cluster sets by its priority class. 0 where the cluster has no priorities."""
+
+    demands: str = ""
+    """Digest of the node selector, required labels of nodes, tolerations and kinds of accelerators of the pod. Pods with the same
+    one can use the same nodes. Empty: any node will do."""
+
     gates: tuple[str, ...] = ()
     """Scheduling gates. The scheduler ignores the pod until other components have removed all of them."""
 

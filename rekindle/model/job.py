@@ -129,6 +129,9 @@ class Job(Value):
     approvals: dict[Mode, Unanswered] = {}
     """Modes that need the approval of a person, each with the action when nobody answers in time."""
 
+    priority: int | None = None
+    """Priority of the job where spare nodes are fewer than recoveries need. None: that of its pods counts."""
+
     standbys: int = 0
     """Number of pods without a rank that stand by on spare nodes."""
 

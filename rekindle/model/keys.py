@@ -104,7 +104,10 @@ DRAIN = "rekindle.io/drain"
 """Annotation of a job: action for its pods on a drained node that cannot move away at once, `wait`, `reschedule` or `let-go`."""
 
 NO_SPARE = "rekindle.io/no-spare"
-"""Annotation of a job: action if a sub-healthy pod finds no spare node, `ignore` or `wait`."""
+"""Annotation of a job: action if a sub-healthy pod finds no spare node, or another job gets it, `ignore` or `wait`."""
+
+PRIORITY = "rekindle.io/priority"
+"""Annotation of a job: its priority where spare nodes are fewer than recoveries need, an integer. By default that of its pods."""
 
 APPROVAL = "rekindle.io/approval"
 """Annotation of a job: modes that need the approval of a person, separated by commas. Each may name the action if nobody answers
@@ -127,6 +130,7 @@ ANNOTATIONS = (
     IGNORE_RULES,
     DRAIN,
     NO_SPARE,
+    PRIORITY,
     APPROVAL,
 )
 """Annotations that the owner of a job may set. A key that is similar to one of them is reported as a typing error."""

@@ -4,6 +4,7 @@ Used by the command line (`parse`), the watcher (`job_of`), and the local cluste
 register. An error names all wrong fields at once, with the accepted values.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
@@ -46,6 +47,7 @@ from rekindle.model.keys import (
     NO_SPARE,
     PLATFORM_STRATEGY,
     POD_RESCHEDULING,
+    PRIORITY,
     PROCESS_RECOVER_ENABLE,
     RANKS_PER_POD,
     RECOVER_STRATEGY,
@@ -69,6 +71,7 @@ KEPT_ANNOTATIONS = (
     MANAGER_LOST,
     NO_SPARE,
     PLATFORM_STRATEGY,
+    PRIORITY,
     RECOVER_STRATEGY,
 )
 """Labels and annotations of a job object that recoveries read. All others are dropped: they may be large."""
@@ -83,6 +86,11 @@ SPELLED = {
 would have no effect."""
 
 ON_OFF = ("on", "off")
+
+MOST_PRIORITY = 1_000_000_000
+"""Largest priority, as that of a priority class in Kubernetes."""
+
+PRIORITY_PATTERN = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 
 QUOTED = 80
 """Maximum number of bytes of a wrong value in an error message."""
@@ -124,6 +132,7 @@ class Metadata(Written):
         _manager_lost(annotations, "", wrong)
         _drain(annotations, "", wrong)
         _no_spare(annotations, "", wrong)
+        _priority(annotations, "", wrong)
         _approvals(annotations, "", wrong)
         wrong += [f"{key}: not read of a TrainingJob, use {field}" for key, field in SPELLED.items() if key in annotations]
         return _unless(wrong, annotations)
@@ -326,6 +335,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     drain = _drain(annotations, "metadata.annotations.", wrong)
     no_spare = _no_spare(annotations, "metadata.annotations.", wrong)
+    priority = _priority(annotations, "metadata.annotations.", wrong)
     approvals = _approvals(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
     if wrong or not (side and framework and sub_health and manager_lost and drain and no_spare and limits):
@@ -349,6 +359,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         drain=drain,
         no_spare=no_spare,
         approvals=approvals,
+        priority=priority,
         standbys=spec.standbys,
         queue=job.queue,
         unmovable=job.unmovable,
@@ -417,6 +428,17 @@ def _drain(annotations: dict[str, str], prefix: str, wrong: list[str]) -> Drain 
 
 def _no_spare(annotations: dict[str, str], prefix: str, wrong: list[str]) -> NoSpare | None:
     return _one_of(NoSpare, annotations.get(NO_SPARE, NoSpare.IGNORE), f"{prefix}{NO_SPARE}", wrong)
+
+
+def _priority(annotations: dict[str, str], prefix: str, wrong: list[str]) -> int | None:
+    """Returns the priority of the job. None: the annotation is missing or wrong."""
+    if (said := annotations.get(PRIORITY)) is None:
+        return None
+    if PRIORITY_PATTERN.fullmatch(said) and abs(int(said)) <= MOST_PRIORITY:
+        return int(said)
+    accepted = f"an integer from {-MOST_PRIORITY} to {MOST_PRIORITY}"
+    wrong.append(f"{prefix}{PRIORITY}: {cut(said, QUOTED)!r} is not accepted (accepted: {accepted})")
+    return None
 
 
 def _approvals(annotations: dict[str, str], prefix: str, wrong: list[str]) -> dict[Mode, Unanswered]:

@@ -47,6 +47,14 @@ def test_what_is_written_counts() -> None:
     assert set(known.capabilities) == {Capability.MEGATRON, Capability.WATCHDOG, Capability.REPLACE_RANK_0}
 
 
+def test_the_priority_of_a_job_is_read() -> None:
+    """Without the annotation there is none, so that the priority of the pods counts."""
+    for said, priority in (("-3", -3), ("1000000000", 1_000_000_000)):
+        job = parse(written(metadata={"name": "gpt", "annotations": {"rekindle.io/priority": said}}))
+        assert job_of(job, Limits()).priority == priority
+    assert job_of(parse(written()), Limits()).priority is None
+
+
 def test_mindio_brings_its_own_manager() -> None:
     """A MindIO job has no manager's pod, and its rank 0 is not replaceable unless the job says so."""
     job = parse(written({"trainingSide": "mindio"}))
@@ -138,6 +146,13 @@ def test_modes_that_need_approval_are_read_with_what_happens_without_an_answer()
                 ("in-place, in-place", "rekindle.io/approval: in-place is there twice, accepted is each mode once"),
                 ("in-place:maybe", "rekindle.io/approval, in-place: 'maybe' is not accepted (accepted: deny, approve)"),
             )
+        ),
+        *(
+            (
+                written(metadata={"name": "gpt", "annotations": {"rekindle.io/priority": said}}),
+                [f"rekindle.io/priority: '{said}' is not accepted (accepted: an integer from -1000000000 to 1000000000)"],
+            )
+            for said in ("high", "", "1.5", "+1", "1000000001", "9" * 30)
         ),
         *(
             (

@@ -30,8 +30,9 @@ from rekindle.model.cluster import (
 from rekindle.model.job import Job
 from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX, TAKEN_AS
 from rekindle.model.rule_file import plain
-from rekindle.policy.detection.pod_ranks import is_standby, last_holder
-from rekindle.policy.placement import standbys
+from rekindle.policy.detection.pod_ranks import is_over, is_standby, last_holder
+from rekindle.policy.placement import spares, standbys
+from rekindle.policy.placement.spares import Occupant
 
 
 class _Making:
@@ -52,6 +53,8 @@ class ScriptedCluster:
 
     evictions: Evictions | None = None
     contract: Contract | None = None
+    accelerators = 0
+    """Number of accelerators that each pod needs. A node has 8."""
 
     def __init__(self, job: Job, nodes: int = 3, first_node: int = 0) -> None:
         self.job_model = job
@@ -158,6 +161,9 @@ class ScriptedCluster:
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
         return [pod for pod in self.pods_by_name.values() if pod.spec.node_name == node]
+
+    async def occupants(self) -> Sequence[Occupant]:
+        return [spares.occupant(pod) for pod in self.pods_by_name.values() if pod.spec.node_name and not is_over(pod)]
 
     async def job(self, job_id: str) -> JobObject:
         self._answers(job_id)
@@ -356,7 +362,7 @@ class ScriptedCluster:
             owner_uid=self.job_model.id,
             creation_timestamp=datetime.now(UTC),
         )
-        spec = PodSpec(command=("train",), node_name=node)
+        spec = PodSpec(command=("train",), node_name=node, accelerators=self.accelerators)
         return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase, conditions=(scheduled,)))
 
     def _put(self, pod: Pod) -> Pod:

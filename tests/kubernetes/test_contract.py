@@ -12,6 +12,7 @@ from rekindle.errors import Conflict, Invalid, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobView, PodPhase
 from rekindle.policy.detection.sighting import sight
+from rekindle.policy.placement.spares import Occupant
 from tests.kubernetes.world.worlds import NODES, WORLDS, World, rank_of, tried
 from tests.support.cluster import FOREVER
 
@@ -137,6 +138,19 @@ async def test_a_backup_without_a_node_says_why(world: World) -> None:
         )
 
     await world.until(job, unschedulable)
+
+
+@pytest.mark.same_path("what pods occupy is told, on every kind of cluster")
+async def test_what_every_pod_occupies_is_told(world: World) -> None:
+    """Pods with a node and their accelerators are told, whoever they belong to. A backup pod names the job that it is for."""
+    job = await world.job(2, accelerators=2)
+    told = [one for one in await world.cluster.occupants() if one.accelerators]
+    holders = [await world.holder(job, rank) for rank in (0, 1)]
+    assert sorted(told) == sorted(Occupant(pod.spec.node_name, 2) for pod in holders)
+    backup = await world.cluster.ensure_backup(holders[1], "spare", ())
+    running = await world.until_runs(job, backup)
+    told = [one for one in await world.cluster.occupants() if one.backup_of]
+    assert told == [Occupant(running.spec.node_name, 2, backup_of=job)]
 
 
 async def test_a_backup_takes_over(world: World) -> None:

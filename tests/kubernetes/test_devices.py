@@ -9,6 +9,7 @@ from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import BARE
 from activities.clusters.kubernetes.objects import pod_of
 from activities.clusters.kubernetes.pod_objects import backup_of, standby_of
+from rekindle.errors import BadInput
 
 CONFIGURATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
 MOUNTED = "huawei.com/AscendReal"
@@ -51,6 +52,35 @@ def test_devices_are_read_as_far_as_they_make_sense(annotations: dict[str, str],
 def test_a_pods_devices_are_part_of_its_status() -> None:
     """Devices are part of a pod's status, as in the local cluster."""
     assert pod_of(POD, JOB, ()).status.devices == ("4", "2")
+
+
+def test_the_priority_of_a_pod_is_read() -> None:
+    """Kubernetes writes it by the pod's priority class. A value of another kind is refused."""
+    spec = {"containers": [{"image": "train"}], "priority": 1000}
+    assert pod_of({**POD, "spec": spec}, JOB, ()).spec.priority == 1000
+    assert pod_of(POD, JOB, ()).spec.priority == 0
+    with pytest.raises(BadInput, match="priority"):
+        pod_of({**POD, "spec": {**spec, "priority": "high"}}, JOB, ())
+
+
+def test_pods_with_the_same_demands_can_use_the_same_nodes() -> None:
+    """Labels of nodes and kinds of accelerators count. Nodes that a pod avoids by name, and tolerations of every pod, do not."""
+
+    def demands(**changes: object) -> str:
+        known = {"containers": [{"image": "train", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}
+        return pod_of({**POD, "spec": {**known, **changes}}, JOB, ()).spec.demands
+
+    def placed(**term: object) -> dict[str, object]:
+        terms = {"nodeSelectorTerms": [term]}
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+    avoiding = placed(matchFields=[{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}])
+    usual = [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]
+    assert demands() == demands(affinity=avoiding) == demands(tolerations=usual)
+    zone = placed(matchExpressions=[{"key": "zone", "operator": "In", "values": ["a"]}])
+    others = [demands(nodeSelector={"kind": "h100"}), demands(affinity=zone), demands(tolerations=[{"key": "own"}])]
+    assert len({demands(), *others}) == 4
+    assert pod_of(POD, JOB, ()).spec.demands == ""
 
 
 def test_devices_are_not_cloned_with_a_pod() -> None:

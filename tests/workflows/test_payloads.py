@@ -23,6 +23,7 @@ from tests.workflows.support.largest_payloads import FAILED_PODS, JOBS, examples
 from workers.control import MODES, activities_of
 from workflows.link_failover import LinkFailover
 from workflows.nodes import Nodes
+from workflows.spares import Spares
 from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
@@ -31,7 +32,7 @@ LARGEST = 256 * 1024
 
 def _functions() -> Iterator[Callable[..., Any]]:
     """Everything that takes or answers a payload: runs, updates, signals, queries, activities."""
-    for workflow in (TrainingJob, LinkFailover, SwitchUpgrade, Nodes, *MODES):
+    for workflow in (TrainingJob, LinkFailover, SwitchUpgrade, Nodes, Spares, *MODES):
         definition = WorkflowDefinition.must_from_class(workflow)
         yield definition.run_fn
         for group in (definition.signals, definition.queries, definition.updates):

@@ -24,12 +24,13 @@ from activities.clusters.kubernetes.objects import (
     is_managed,
     job_object_of,
     node_of,
+    occupant_of,
     pod_of,
     training_side_of,
 )
 from activities.clusters.kubernetes.pod_operations import AT_ONCE, PodOperations
 from activities.clusters.kubernetes.pod_ownership import refusal_of_backup
-from activities.clusters.kubernetes.reader import Reader, is_name
+from activities.clusters.kubernetes.reader import Reader, in_scope, is_name
 from activities.clusters.kubernetes.reports import Heard, places
 from activities.clusters.kubernetes.schemas import checked, reading
 from activities.clusters.kubernetes.terminal import decided
@@ -46,6 +47,7 @@ from rekindle.model.senders import Speakers
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.policy.detection.pod_ranks import is_over, rank_of
 from rekindle.policy.placement import standbys
+from rekindle.policy.placement.spares import Occupant
 from rekindle.settings import Settings
 
 LAST_EVENTS = 2.0
@@ -53,6 +55,9 @@ LAST_EVENTS = 2.0
 
 MOST_REFUSED = 10_000
 """Maximum number of objects whose last refusal is remembered. If it is exceeded, refusals may be recorded again."""
+
+NOT_OVER = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector of pods that occupy what they have requested."""
 
 logger = logging.getLogger("cluster")
 
@@ -168,6 +173,18 @@ class KubernetesCluster:
             with suppress(BadInput):
                 found += self._read(job, pods) if is_managed(job) else ()
         return [pod for pod in found if not is_over(pod)]
+
+    async def occupants(self) -> Sequence[Occupant]:
+        """Reads the pods of all namespaces that are looked after, in pages, so that other tasks run in between."""
+        found: list[Occupant] = []
+        for scope in self._reader.scopes:
+            async for page in self._api.pages(in_scope("pods", scope), fieldSelector=NOT_OVER):
+                for raw in page.items:
+                    await asyncio.sleep(0)
+                    with suppress(BadInput), reading():
+                        job_id = await self._reader.owner_uid(raw) if is_backup(raw) else ""
+                        found.append(occupant_of(raw, job_id))
+        return [one for one in found if one.node]
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         job = await self._reader.job(job_id)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 import yaml
@@ -28,6 +29,7 @@ from rekindle.model.cluster import (
     ObjectMeta,
     Pod,
     PodPhase,
+    PodRole,
     PodSpec,
     PodStatus,
     PodTemplate,
@@ -36,6 +38,7 @@ from rekindle.model.cluster import (
 from rekindle.model.job import Trait
 from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
 from rekindle.model.training_side import TrainingSide
+from rekindle.policy.placement.spares import Occupant
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Condition types and phases of a job that has succeeded."""
@@ -59,6 +62,10 @@ All existing limits need half of it. An owner may write a hundred times as much,
 
 RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 """Variables of a pod that say how many ranks it has."""
+
+
+OF_EVERY_POD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints that every pod tolerates for a while, as Kubernetes adds these tolerations by itself."""
 
 
 class Flat(yaml.SafeLoader):
@@ -136,6 +143,8 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             accelerators=sum(accelerators.count(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
+            priority=spec.get("priority") or 0,
+            demands=_demands(spec),
             gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
             tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
@@ -146,6 +155,37 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
                 "uuids": uuids_of(annotations, pod.get("status", {}).get("containerStatuses", ())),
             }
         ),
+    )
+
+
+def _demands(spec: Object) -> str:
+    """Returns a digest of what the pod demands of its node, without the nodes that it avoids by name."""
+    kinds = {name for container in spec["containers"] for name in _limits(container) if accelerators.is_accelerator(name)}
+    if not kinds:
+        return ""
+    required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    labels = [term["matchExpressions"] for term in required.get("nodeSelectorTerms", ()) if term.get("matchExpressions")]
+    tolerated = sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")} - {*OF_EVERY_POD})
+    what = [sorted(kinds), spec.get("nodeSelector", {}), labels, tolerated]
+    return sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def occupant_of(raw: Object, job_id: str) -> Occupant:
+    """Converts a pod of anybody to what it occupies.
+
+    Args:
+        job_id: job that the pod belongs to; empty: none, or it does not matter.
+
+    Raises:
+        BadInput: a field that is read is wrong.
+    """
+    pod = schemas.checked(schemas.Occupant, {part: _lean(raw.get(part)) for part in ("metadata", "spec")})
+    annotations = pod["metadata"].get("annotations", {})
+    return Occupant(
+        node=pod["spec"].get("nodeName", ""),
+        accelerators=sum(accelerators.count(_limits(container)) for container in pod["spec"]["containers"]),
+        gives_way=annotations.get(keys.POD_TYPE) == PodRole.STANDBY and keys.RANK_INDEX not in annotations,
+        backup_of=job_id if annotations.get(keys.POD_TYPE) == PodRole.BACKUP else "",
     )
 
 

@@ -169,6 +169,7 @@ class PodSpec(Shape):
     tolerations: list[Toleration] = []
     node_name: str = ""
     host_network: StrictBool = False
+    priority: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)] = 0
     termination_grace_period_seconds: Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] = 0
     affinity: Affinity = Affinity()
 
@@ -242,6 +243,24 @@ class Speaker(Shape):
     metadata: Namespaced
     spec: Network = Network()
     status: PodStatus = PodStatus()
+
+
+class Sized(Shape):
+    resources: Resources = Resources()
+
+
+class Placed(Shape):
+    """Node of a pod, and the resources that it has there."""
+
+    node_name: str = ""
+    containers: list[Sized] = []
+
+
+class Occupant(Shape):
+    """Pod of anybody, with the fields that say what it occupies."""
+
+    metadata: Namespaced
+    spec: Placed
 
 
 class NodeStatus(Shape):

@@ -5,6 +5,7 @@ from rekindle.model.bounds import Text
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
 from rekindle.model.node_record import Blame
+from rekindle.model.spares import SpareNews
 from rekindle.model.state import Remembered
 
 
@@ -50,6 +51,9 @@ class RememberRequest(Value):
 
     blame: Blame | None = None
     """Incident that has just ended, for the records of the nodes that have caused it. None: no node has."""
+
+    spare: SpareNews | None = None
+    """Change of the spare nodes that the job needs. None: there is none."""
 
 
 class SurveyRequest(Value):

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text, few
 from rekindle.model.situation import PodRef
+from rekindle.model.spares import SpareWish
 
 
 class BackupRequest(Value):
@@ -15,6 +16,8 @@ class BackupRequest(Value):
     earlier hot switch."""
 
     avoid_nodes: tuple[str, ...]
+    spare: SpareWish | None = None
+    """Spare nodes that the mode needs in all. None: it does not ask whether another job needs them."""
 
 
 class Backup(Value):
@@ -22,6 +25,9 @@ class Backup(Value):
     backup: PodRef
     standby: bool = False
     """True if the pod was a standby. The order then has to name its rank."""
+
+    before: Note = ""
+    """Recoveries of other jobs that have asked for spare nodes before, for the case that no further node is free."""
 
 
 class Replacement(Value):
@@ -33,6 +39,9 @@ class Replacement(Value):
 
     standby: bool = False
     """See `Backup.standby`."""
+
+    before: Note = ""
+    """See `Backup.before`."""
 
 
 class PodsRequest(Value):
@@ -85,6 +94,15 @@ class PodCount(Value):
 
     youngest_uids: tuple[str, ...] = ()
     """See `Restart.youngest_uids`."""
+
+    accelerators: int = 0
+    """Largest number of accelerators that one of the pods requests."""
+
+    priority: int = 0
+    """Highest priority of the pods."""
+
+    demands: Text = ""
+    """Digest of what the pods demand of their nodes. See `PodSpec.demands`."""
 
     def __str__(self) -> str:
         return few(self.names, self.count)
@@ -144,3 +162,5 @@ class StartRequest(Value):
     job_id: str
     generation: str
     avoid_nodes: tuple[str, ...]
+    spare: SpareWish | None = None
+    """Nodes that the pods need, if other recoveries may need them too. None: nobody is asked."""

@@ -40,6 +40,7 @@ from rekindle.model.activities.standbys import StandbysNow, StandbysRequest
 from rekindle.model.activities.targets import FindingsRequest, Found, LinkTargets, ResolveLinksRequest, TargetsRequest
 from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
+from rekindle.model.bounds import fitting
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
 from rekindle.model.dialogue import FaultRank, Heard, Order, Receipt, Report, ReportKind
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest, PodThere, There
@@ -90,6 +91,20 @@ from rekindle.model.plan import (
 )
 from rekindle.model.situation import Phase, PodRef, Situation, Switched
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
+from rekindle.model.spares import (
+    MOST_AVOIDED,
+    MOST_AVOIDED_BYTES,
+    MOST_CLAIMS,
+    MOST_FREE,
+    MOST_PLACED,
+    SpareAnswer,
+    SpareClaim,
+    SpareClaims,
+    SpareNews,
+    SpareQuestion,
+    SpareView,
+    SpareWish,
+)
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
 from rekindle.model.trace import Trace
@@ -423,6 +438,24 @@ async def answers(job: Job, phase: PodPhase) -> list[Any]:
     return [await ActivityEnvironment().run(call, request) for call, request in calls]
 
 
+def spare_wish() -> SpareWish:
+    nodes = fitting([a_name(number) for number in range(MOST_AVOIDED)], MOST_AVOIDED_BYTES, MOST_AVOIDED)
+    return SpareWish(job=TEXT, incident=1, mode=Mode.PROCESS_RESCHEDULING, pods=MOST_REPLACED, avoid_nodes=nodes, demands=TEXT)
+
+
+def spares_asked_for(job: Job) -> list[Any]:
+    """Returns what the workflow that decides about spare nodes gets, answers and keeps."""
+    claim = SpareClaim(job_id=job.id, **spare_wish().model_dump(exclude={"priority"}), since=NOW, until=NOW)
+    free = {a_name(number): 8 for number in range(MOST_FREE)}
+    view = SpareView(free=free, placed={f"{number:036}": 2 for number in range(MOST_PLACED)})
+    return [
+        SpareQuestion(claim=claim, view=view),
+        claim,
+        SpareAnswer(reason=TEXT),
+        SpareClaims(claims=(claim,) * MOST_CLAIMS),
+    ]
+
+
 async def examples(job: Job) -> list[Any]:
     """Returns the largest value of each type."""
     event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
@@ -467,7 +500,8 @@ async def examples(job: Job) -> list[Any]:
         Survey(exists=True, sighting=sighting, nodes=looked_at),
         SurveyRequest(job_id=job.id, nodes=looked_at),
         RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
-        RememberRequest(job_id=job.id, memory=remembered, given_up=TEXT, blame=blame(job)),
+        RememberRequest(job_id=job.id, memory=remembered, given_up=TEXT, blame=blame(job), spare=SpareNews(wish=spare_wish())),
+        *spares_asked_for(job),
         AsideRequest(node=a_name(1), reason=TEXT, job_id=job.id),
         AsideResult(refused=TEXT),
         NodeRecord(node=a_name(1), incidents=(blame(job).incident,) * node_record.KEPT, aside=Aside(reason=TEXT, until=NOW)),
@@ -491,7 +525,7 @@ async def examples(job: Job) -> list[Any]:
             within=Limits().replacement_scheduled,
         ),
         Recreation(moved=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5),
-        BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
+        BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided, spare=spare_wish()),
         EndSession(job_id=job.id, session=TEXT, reason=TEXT),
         EventRequest(job_id=job.id, event=event),
         JobRequest(job_id=job.id),
@@ -501,7 +535,7 @@ async def examples(job: Job) -> list[Any]:
         PodsRequest(job_id=job.id, pods=(pod_ref(1), pod_ref(2)), within=Limits().pause),
         PolicyRequest(job_id=job.id, strategy="ignore", reason=TEXT),
         Scheduled(node=a_name(1), message=TEXT * 5),
-        StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided),
+        StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided, spare=spare_wish()),
         StopRequest(job_id=job.id, grace_seconds=5, lost_nodes=avoided),
         Swap(old_deleted=False, message=TEXT * 5),
         SwapRequest(job_id=job.id, old=pod_ref(1), backup=pod_ref(2)),
