@@ -168,7 +168,8 @@ def to_decide(state: JobState) -> list[str]:
         )
     if gone := state.given_up:
         since = f"{gone.since:%Y-%m-%d %H:%M:%S} UTC"
-        lines.append(f"given up {since}: {gone.mode}, {gone.reason}; `rekindle retry {name}` begins again")
+        pods = f"; {gone.pods}" if gone.pods else ""
+        lines.append(f"given up {since}: {gone.mode}, {gone.reason}{pods}; `rekindle retry {name}` begins again")
     return lines
 
 
