@@ -12,7 +12,7 @@ from tests.training.gateway_service import GatewayPeer
 from tests.training.job import Job
 from tests.training.standalone import SCRIPT, Standalone, last_words
 
-KILLED = {"KIND": "kill", "FAULTS": "1:5:backward"}
+KILLED: dict[str, Any] = {"KIND": "kill", "FAULTS": "1:5:backward"}
 NOT_PROVED = "the loss of rank 2 is not finite in the first step after a recovery"
 
 
