@@ -161,7 +161,7 @@ def _request(state: JobState, pending: Pending) -> Case:
     assert request.mode is not None
     about_pod = row_of(request.mode).about is About.POD
     refused = requests.refused(state, request)  # something may have happened since the request was accepted
-    plan = ladder.Plan(refused=refused) if refused else ladder.for_request(state, request.mode, request.pod_rank)
+    plan = ladder.Plan(refused=refused) if refused else ladder.as_requested(state, request)
     what = f"{request.mode} of pod rank {request.pod_rank}" if about_pod else f"{request.mode}"
     if request.links:
         what = f"{what} of {describe_links(request.links)}"
