@@ -236,9 +236,14 @@ class Rekindle:
         handle = await self.start(Mode.HOT_SWITCH, job, pod_rank=pod_rank, force=force, requested_by=requested_by)
         return begun(await self.verdict(handle))
 
-    async def reschedule(self, job: str, *, requested_by: str = "") -> Verdict:
-        """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict. Raises what `hot_switch` does."""
-        return begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
+    async def reschedule(self, job: str, *, save: bool = True, requested_by: str = "") -> Verdict:
+        """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict. Raises what `hot_switch` does.
+
+        Args:
+            save: False if a job that is well is not to save its state first.
+        """
+        request = ModeRequest(job=job, save=save, requested_by=requested_by)
+        return begun(await self.verdict(await self.begin(Mode.JOB_RESCHEDULING, request)))
 
     async def recover(self, job: str, *, mode: Mode | str | None = None, requested_by: str = "") -> Verdict:
         """Recovers what is faulty by the cheapest mode that is possible now, or by the one that is named, and waits for the

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 from activities.clusters.api_server import Object
+from rekindle.model import keys
 from rekindle.model.cluster import JobPhase
 
-ACCEPTED, PODS_MADE, TRAINING = "Accepted", "PodsMade", "Training"
-"""Types of conditions. None is called `Failed`, which on other kinds means that a job has ended permanently."""
+ACCEPTED, PODS_MADE, TRAINING, GIVEN_UP = "Accepted", "PodsMade", "Training", "GivenUp"
+"""Types of conditions. None is called `Failed`, which on other kinds means that a job has ended permanently. `GivenUp` is there
+once a recovery was given up."""
 
 LONGEST_MESSAGE = 1000
 
@@ -31,6 +33,7 @@ def told(job: Object, phase: JobPhase, message: str, moment: str) -> Object:
     if means_something:
         conditions.append(Condition(PODS_MADE, True, "Made"))
     conditions.append(Condition(TRAINING, phase is JobPhase.RUNNING, phase.value))
+    conditions.extend(_given_up(job))
     own = {"phase": phase.value, "message": message}
     return {**own, **_seen(job), "conditions": _with(job, conditions, moment)}
 
@@ -40,6 +43,17 @@ def in_trouble(job: Object, words: str, moment: str) -> Object:
     The phase stays as it was."""
     trouble = Condition(PODS_MADE, False, "Refused", words[:LONGEST_MESSAGE])
     return {**_before(job), **_seen(job), "conditions": _with(job, [trouble], moment)}
+
+
+def _given_up(job: Object) -> list[Condition]:
+    """Returns whether a recovery of the job was given up, as the job's workflow writes it onto the object. A job that never was
+    given up has no such condition."""
+    annotations = job["metadata"].get("annotations") or {}
+    if why := annotations.get(keys.GIVEN_UP):
+        return [Condition(GIVEN_UP, True, "RecoveryGivenUp", str(why)[:LONGEST_MESSAGE])]
+    was = any(one["type"] == GIVEN_UP for one in (job.get("status") or {}).get("conditions", ()))
+    recovering = bool(annotations.get(keys.RECOVERING))
+    return [Condition(GIVEN_UP, False, "TriedAgain" if recovering else "Resumed")] if was else []
 
 
 def _before(job: Object) -> Object:

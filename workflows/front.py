@@ -44,6 +44,8 @@ async def front(mode: Mode, given: object) -> Verdict:
         links=asked.links,
         stress=asked.stress,
         force=asked.force,
+        cheaper=asked.cheaper,
+        save=asked.save,
         requested_by=asked.requested_by or info.workflow_id,
         front=info.workflow_id,
     )

@@ -21,7 +21,8 @@ def after(state: JobState, incident: Incident) -> GivenUp | None:
         return state.given_up
     end = incident.started_at + timedelta(seconds=incident.seconds)
     stopped = any(verdict.restarted_at for verdict in incident.ladder)
-    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=bounds.note(last.reason), stopped=stopped)
+    reason = bounds.note(last.reason)
+    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=reason, stopped=stopped, limited=True)
 
 
 def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> JobState:
@@ -33,6 +34,13 @@ def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> 
     )
     standing = tuple(faults.judged(state.faults, [one.fault for one in state.faults], words))
     return without(state.with_(faults=standing, again=None, given_up=given_up))
+
+
+def words(state: JobState) -> str:
+    """Returns why nothing more is done for the job, and what became of its pods. Empty: it was not given up."""
+    if state.given_up is None:
+        return ""
+    return "; ".join(filter(None, (state.given_up.reason, state.given_up.pods)))
 
 
 def without(state: JobState) -> JobState:

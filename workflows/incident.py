@@ -120,10 +120,10 @@ class IncidentRun:
         """Cancels the requested mode, as its requester withdraws it.
 
         The mode goes to its end where it must not stop half-way. A mode that had to come after it was not requested, and
-        continues.
+        continues. So does one after a dying gasp, as training stands.
         """
-        asked = self.case.request
-        if asked and asked.id == request_id and self._child and self._child.mode is asked.request.mode:
+        asked, first = self.case.request, next(iter(self.case.plan.modes), None)
+        if asked and asked.id == request_id and self._child and self._child.mode is first:
             self._child.cancel("cancelled by request")
 
     def answer(self, answer: Answer) -> None:
@@ -343,7 +343,8 @@ class IncidentRun:
         if self.case.request:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
-            known.state = job_reducers.answered(known.state, self.case.request.id, _answer(verdicts))
+            answer = _answer(verdicts, self.case.request.request.mode)
+            known.state = job_reducers.answered(known.state, self.case.request.id, answer)
         self._journal.needs(SpareNews())
         self._journal.soon(self._note(last, repeated, node_records.blame(known.state, incident)))
 
@@ -378,9 +379,9 @@ class IncidentRun:
         return verdict
 
 
-def _answer(verdicts: list[Verdict]) -> Verdict:
-    """Returns the answer to the request for the first mode."""
-    first, last = verdicts[0], verdicts[-1]
+def _answer(verdicts: list[Verdict], mode: Mode | None) -> Verdict:
+    """Returns the answer to the request for a mode. The mode that saves the state first may come before it."""
+    first, last = next((verdict for verdict in verdicts if verdict.mode is mode), verdicts[0]), verdicts[-1]
     return last if first is last else last.with_(asked=Own(outcome=first.outcome, reason=first.reason))
 
 

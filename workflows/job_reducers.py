@@ -93,7 +93,7 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
         lost_recovery=recovery,
         left_behind=known.left_behind[-KEPT_PODS:],
         links=known.links,
-        given_up=known.given_up if known.given_up and known.given_up.aborted else None,  # all else is decided again
+        given_up=known.given_up if known.given_up and known.given_up.holds else None,  # all else is decided again
         misses_stream=had_another and not state.introduced and recovery_is_on(registration.job),
     )
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):

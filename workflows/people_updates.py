@@ -164,7 +164,7 @@ class PeopleUpdates:
     @workflow.update(name=Updates.RETRY)
     def retry(self, by: str) -> Receipt:
         """Begins the ladder again for a job that was given up, or for faults that are left alone, on behalf of a person."""
-        request = ModeRequest(mode=LAST.mode, requested_by=by)
+        request = ModeRequest(mode=LAST.mode, save=False, requested_by=by)  # how training stands is unknown
         pending = Pending(id=update_id(), request=request)
         self.known.state = given_up.retried(self.state, pending, workflow.now())
         self.journal.soon(self.journal.remember())

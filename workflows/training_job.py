@@ -9,7 +9,7 @@ job is an update.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
@@ -35,6 +35,7 @@ from rekindle.policy.operations import links
 from workflows import again, attachments, faults, given_up, job_reducers, orphaned_recovery, steps, ui_text
 from workflows.admission import Admission
 from workflows.attachments import Standing
+from workflows.given_up_pods import GivenUpPods
 from workflows.incident import IncidentRun, look, pause_for_the_cluster
 from workflows.job_context import JobContext
 from workflows.journal import Journal
@@ -79,6 +80,7 @@ class TrainingJob(PeopleUpdates):
         """Session of the stream whose gateway waits for the first order that the faults lead to."""
         self.journal = Journal(self.known, self._to_remember)
         self._leftovers = LeftoverPods(self.known)
+        self._given_up_pods = GivenUpPods(self.known, self.journal)
         self._standbys = Standbys(self.known, self.journal)
         self._admission = Admission(self.known, self.journal)
         is_new = workflow.info().continued_run_id is None
@@ -182,36 +184,18 @@ class TrainingJob(PeopleUpdates):
 
     async def _wait(self) -> None:
         """Waits until there is work, or for the earliest of these: a fault that was given time becomes due, pods that were left
-        behind are to be deleted, standbys are to be made, or no sighting was received for long."""
+        behind or given up are to be deleted, standbys are to be made, or no sighting was received for long."""
         now = workflow.now()
-        due, sweep, standbys = cases.next_due(self.state, now), self._leftovers.due(now), self._standbys.due
-        if standbys and standbys <= now:
-            await self._standbys.keep(self._has_work)
-            self._show()
-            return
-        if sweep and sweep <= now:
-            if await self._leftovers.sweep(self._has_work):
-                self.journal.soon(self.journal.remember())
+        if await self._does_what_is_due(now):
             return
         if self._heard != self.known.sightings:
             self._heard, self._heard_at = self.known.sightings, now
         look_at = self._heard_at + LOOKS_AFTER
-        moments = {
-            "a fault is given time": due,
-            "delete what was left behind": sweep,
-            "see to the standbys": standbys,
-            "look at the job": look_at,
-        }
-        until, why = min((moment, why) for why, moment in moments.items() if moment)
+        moments = self._moments(now)
+        until, why = min((moment, why) for why, moment in {**moments, "look at the job": look_at}.items() if moment)
         try:
             await self._rest(
-                lambda: (
-                    self._has_work()
-                    or self._moves_on()
-                    or cases.next_due(self.state, now) != due
-                    or self._leftovers.due(now) != sweep
-                    or self._standbys.due != standbys
-                ),
+                lambda: self._has_work() or self._moves_on() or self._moments(now) != moments,
                 max(until - now, timedelta(0)),
                 why,
             )
@@ -220,6 +204,31 @@ class TrainingJob(PeopleUpdates):
                 self._heard_at = workflow.now()
                 if await look(self.known, self.journal):
                     self._show()
+
+    def _moments(self, now: datetime) -> dict[str, datetime | None]:
+        """Returns when something is to be done without news, by what it is. None: it is not."""
+        return {
+            "a fault is given time": cases.next_due(self.state, now),
+            "delete what was left behind": self._leftovers.due(now),
+            "see to the standbys": self._standbys.due,
+            "end the pods of the given-up job": self._given_up_pods.due(),
+        }
+
+    async def _does_what_is_due(self, now: datetime) -> bool:
+        """Does one thing that is due, and is no incident. Returns whether there was one."""
+        standbys, sweep, pods = self._standbys.due, self._leftovers.due(now), self._given_up_pods.due()
+        if standbys and standbys <= now:
+            await self._standbys.keep(self._has_work)
+            self._show()
+        elif sweep and sweep <= now:
+            if await self._leftovers.sweep(self._has_work):
+                self.journal.soon(self.journal.remember())
+        elif pods and pods <= now:
+            await self._given_up_pods.end()
+            self._show()
+        else:
+            return False
+        return True
 
     async def _rest(self, condition: Callable[[], bool], limit: timedelta | None, why: str) -> None:
         """Waits for a condition. The event that ends the wait is handled in the same workflow task."""
@@ -304,6 +313,7 @@ class TrainingJob(PeopleUpdates):
         self._told = ()
         self._skipped = SkippedDecisions(self.known, self.journal)
         self._leftovers = LeftoverPods(self.known)
+        self._given_up_pods = GivenUpPods(self.known, self.journal)
 
     async def _tell_what_comes_due(self) -> None:
         """Sends faults that become due during an incident to the running mode. Other news may arrive at the same time."""
@@ -520,7 +530,7 @@ class TrainingJob(PeopleUpdates):
             memory=job_reducers.to_remember(self.state, recovery),
             recovering=(self.incident.mode if self.incident else None) or "",
             last_verdict=job_reducers.last_verdict(self.state),
-            given_up=self.state.given_up.reason if self.state.given_up else "",
+            given_up=given_up.words(self.state),
         )
 
     @workflow.signal(name=Signals.VERDICT)

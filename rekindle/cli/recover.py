@@ -3,7 +3,9 @@
 import asyncio
 import getpass
 import os
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -22,7 +24,7 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Verdict
 from rekindle.policy.modes import requests
-from rekindle.policy.modes.ladder import for_request
+from rekindle.policy.modes.ladder import as_requested
 
 policy_app = App(name="policy")
 
@@ -45,12 +47,24 @@ async def hot_switch(
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
-async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Format.TEXT) -> int:
+async def reschedule(
+    job: str,
+    *,
+    save: Annotated[
+        bool,
+        Parameter(
+            negative="--no-save",
+            help="Training saves its state first, if it can; --no-save is for training that does not answer.",
+        ),
+    ] = True,
+    dry_run: DryRun = False,
+    output: Output = Format.TEXT,
+) -> int:
     """Stop all pods of JOB and start them again on healthy nodes; training resumes from its last checkpoint.
 
     Example: rekindle reschedule gpt
     """
-    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=user())
+    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, save=save, requested_by=user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
@@ -161,12 +175,18 @@ async def _judge(request: ModeRequest, job: str, output: Format) -> int:
     if refused := f"job {job} is busy with {status.running}" if status.running else requests.refused(status.state, request):
         raise Refused(f"would be refused: {refused}")
     assert request.mode is not None
-    ladder = for_request(status.state, request.mode, request.pod_rank).modes
+    ladder = as_requested(status.state, request).modes
     if output is Format.JSON:
         print_json({"accepted": True, "ladder": ladder})
     else:
-        console.print(f"would be accepted: {', then, if it fails, '.join(ladder)}", soft_wrap=True)
+        console.print(f"would be accepted: {_in_turn(ladder)}", soft_wrap=True)
     return Exit.DONE
+
+
+def _in_turn(ladder: Sequence[Mode]) -> str:
+    """Describes a ladder. A mode that saves the state recovers nothing, and the next one follows in any case."""
+    further = (f", then{'' if before is Mode.DYING_GASP else ', if it fails,'} {mode}" for before, mode in pairwise(ladder))
+    return "".join((ladder[0], *further))
 
 
 async def _recover(request: ModeRequest, job: str, output: Format) -> int:

@@ -266,6 +266,10 @@ class JobObject(Resource):
     admitted: bool = False
     """True if backup pods of the job are created by Rekindle, and an admission controller may reject them."""
 
+    graceful_tolerance: bool = False
+    """True if the job or its pods ask for graceful fault tolerance (`hotReset=1`). The labels and annotations above
+    may do so, too."""
+
     observe: bool = False
     """True if Rekindle only decides and shows what it would do for the job. Set for the installation or the namespace."""
 

@@ -78,6 +78,9 @@ class ModeRequest(Value):
     cheaper: bool = True
     """False: modes of the ladder before the requested one are not tried after it either."""
 
+    save: bool = True
+    """Job rescheduling: False if the state is not to be saved first, as where training hangs and would not answer."""
+
     requested_by: Text = ""
     front: Note = ""
     """Workflow id of the requester, for the update. The update's id is its run id. A workflow id that is cut here is found by the

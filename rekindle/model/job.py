@@ -1,5 +1,6 @@
 """Description of a training job at its registration."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NewType, Self
 
@@ -8,7 +9,7 @@ from pydantic import Field, model_validator
 from rekindle.model.approval import Unanswered
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
-from rekindle.model.keys import FAULT_RETRY_TIMES, POD_RESCHEDULING
+from rekindle.model.keys import FAULT_RETRY_TIMES, HOT_RESET, HOT_RESET_ON, POD_RESCHEDULING
 from rekindle.model.layout import Layout
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode
@@ -144,6 +145,9 @@ class Job(Value):
     admitted: bool = False
     """True if backup pods of the job are created by Rekindle, and an admission controller may reject them."""
 
+    graceful_tolerance: bool = False
+    """True if the job asks for graceful fault tolerance (`hotReset=1`), so that it is only restarted as a whole."""
+
     observe: bool = False
     """True if Rekindle only decides and shows what it would do for the job. It gives no orders and writes nothing."""
 
@@ -188,6 +192,11 @@ class Job(Value):
 def retry_times(said: str) -> int | None:
     """Returns the value of the label `fault-retry-times`. None: it is not accepted."""
     return int(said) if said.isascii() and said.isdigit() and len(said) < 4 and int(said) <= MOST_RETRY_TIMES else None
+
+
+def asks_for_graceful_tolerance(*said: Mapping[str, str]) -> bool:
+    """Returns whether labels, annotations or an environment ask for graceful fault tolerance."""
+    return any(one.get(HOT_RESET) == HOT_RESET_ON for one in said)
 
 
 def no_restart(queue: str) -> str:

@@ -25,6 +25,9 @@ RECOVER_STATUS = "ProcessRecoverStatus"
 """Annotation of a PodGroup: how the last strategy ended."""
 WAIT_RESCHEDULE = "wait-reschedule-timeout"
 """Annotation of a job: the limit `replacementScheduled` in seconds, 30 to 270."""
+HOT_RESET = "hotReset"
+"""Label or annotation of a job, or environment variable of its pods: with `1` the job is only restarted as a whole. It asks for
+graceful fault tolerance, which has reached its end of life and excludes recoveries of processes."""
 FRAMEWORK = "framework"
 RANK_INDEX = "hccl/rankIndex"
 """Annotation of a pod: its pod rank."""
@@ -134,6 +137,9 @@ ANNOTATIONS = (
     APPROVAL,
 )
 """Annotations that the owner of a job may set. A key that is similar to one of them is reported as a typing error."""
+
+HOT_RESET_ON = "1"
+"""Value of `hotReset` for graceful fault tolerance. The others are about idle devices and inference."""
 
 ENV_JOB_ID = "MINDX_TASK_ID"
 ENV_GATEWAY_HOST = "MINDX_SERVER_IP"

@@ -168,6 +168,10 @@ class Limits(Written):
     node_aside: timedelta = Field(default=timedelta(days=1), gt=timedelta(0))
     """Time for which a node that caused incidents again and again gets no new pods. Source: ours."""
 
+    given_up_pods: timedelta = Field(default=timedelta(days=1), ge=timedelta(0))
+    """Time for which the pods of a job that was given up are kept for inspection. Then they are deleted, unless the controller of
+    the job would create them again. 0: they are kept for ever. Source: ours."""
+
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """Time that a mode gets for its clean-up in addition to the sum of its limits, and the same again for its cancellation. Then
     it is terminated. Source: ours."""

@@ -30,6 +30,7 @@ from rekindle.model.job import (
     ManagerLost,
     NoSpare,
     SubHealthStrategy,
+    asks_for_graceful_tolerance,
     retry_times,
 )
 from rekindle.model.keys import (
@@ -364,6 +365,8 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         queue=job.queue,
         unmovable=job.unmovable,
         admitted=job.admitted,
+        graceful_tolerance=job.graceful_tolerance
+        or asks_for_graceful_tolerance(job.metadata.labels, job.metadata.annotations, spec.template.env),
         observe=job.observe,
     )
 

@@ -49,6 +49,20 @@ class GivenUp(Value):
     stopped: bool = False
     """True if its pods were stopped, so that only a step shows that the job trains again."""
 
+    limited: bool = False
+    """True if its pods are kept no longer than the limit `givenUpPods`."""
+
+    pods_ended: bool = False
+    """True if its pods were ended after that limit. Nothing is recovered until a person wants that, or the job trains again."""
+
+    pods: Note = ""
+    """What became of its pods after the limit. Empty: they are as the recovery left them."""
+
+    @property
+    def holds(self) -> bool:
+        """True if no fault begins a recovery."""
+        return self.aborted or self.pods_ended
+
 
 class Refusing(Value):
     """A node that has refused pods of the job, for example since its device plugin has not started yet."""

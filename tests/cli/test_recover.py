@@ -222,6 +222,12 @@ async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironme
         assert (code, "would be refused: pod rank 1 is healthy" in words) == (4, True), words
         assert (await ended(await typed(world, "hot-switch", job, "--pod-rank", "9", "--dry-run")))[0] == 2
         assert (await ended(await typed(world, "reschedule", job, "--dry-run")))[0] == 0
+    async with training(temporal, a_job(annotations={})) as (world, peer):
+        job = world.job.id
+        code, words = await ended(await typed(world, "reschedule", job, "--dry-run"))
+        assert (code, "would be accepted: dying gasp, then job rescheduling" in words) == (0, True), words
+        code, words = await ended(await typed(world, "reschedule", job, "--no-save", "--dry-run"))
+        assert (code, "would be accepted: job rescheduling" in words) == (0, True), words
         assert ((await world.status()).state.incidents, peer.orders) == (0, [])
 
 

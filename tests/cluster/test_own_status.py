@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rekindle.model import keys
 from rekindle.model.cluster import JobPhase
 from workers.training_job_status import LONGEST_MESSAGE, in_trouble, told
 
@@ -38,6 +39,26 @@ def test_an_object_that_means_nothing_says_why() -> None:
     status = told(job(), JobPhase.FAILED, "spec.pods: wrong", FIRST)
     assert conditions(status) == {"Accepted": "False", "Training": "False"}
     assert status["conditions"][0]["message"] == status["message"] == "spec.pods: wrong"
+
+
+def test_a_job_that_was_given_up_says_why_until_it_trains_again() -> None:
+    """A job that never was given up has no such condition. While a recovery runs again, the job is not given up."""
+    healthy = told(job(), JobPhase.RUNNING, "", FIRST)
+    assert "GivenUp" not in conditions(healthy)
+    given_up = told(annotated(healthy, {keys.GIVEN_UP: "no node " * 1000}), JobPhase.FAILED, "", LATER)
+    told_why = next(one for one in given_up["conditions"] if one["type"] == "GivenUp")
+    assert (told_why["status"], told_why["reason"]) == ("True", "RecoveryGivenUp")
+    assert told_why["message"].startswith("no node")
+    assert len(told_why["message"]) == LONGEST_MESSAGE
+    tried = told(annotated(given_up, {keys.RECOVERING: "job rescheduling"}), JobPhase.PENDING, "", LATER)
+    resumed = told(annotated(tried, {}), JobPhase.RUNNING, "", LATER)
+    reasons = [one["reason"] for status in (tried, resumed) for one in status["conditions"] if one["type"] == "GivenUp"]
+    assert reasons == ["TriedAgain", "Resumed"]
+    assert conditions(resumed)["GivenUp"] == "False"
+
+
+def annotated(status: Any, annotations: dict[str, str]) -> dict[str, Any]:
+    return {**job(status), "metadata": {"generation": 1, "annotations": annotations}}
 
 
 def test_pods_that_are_refused_leave_the_phase_as_it_was() -> None:

@@ -207,6 +207,27 @@ async def test_a_list_shows_how_jobs_are(namespace: Namespace, kubeconfig: Path)
         assert [columns[name] for name in wanted] == ["Running", "hotSwitch", "hot switch", "recovered: online retry"]
 
 
+async def test_a_job_that_was_given_up_has_a_condition(namespace: Namespace, kubeconfig: Path) -> None:
+    """`kubectl wait` waits for the end of the recoveries of a job, and for its recovery by another try."""
+    job = await submit(namespace)
+    cluster = KubernetesCluster(Api(kubeconfig), Settings(cluster="kubernetes"))
+    request = RememberRequest(job_id=job["metadata"]["uid"], memory=Remembered(), given_up="the pods do not run")
+
+    async def until(status: str) -> Object:
+        found = await namespace.until("trainingjobs", "demo", lambda job: condition(job, "GivenUp").get("status") == status)
+        return condition(found, "GivenUp")
+
+    async with operating(namespace):
+        assert condition(await until_runs(namespace), "GivenUp") == {}
+        await ActivityEnvironment().run(JournalActivities(cluster).remember, request)
+        assert (await until("True"))["message"] == "the pods do not run"
+        await asked(kubeconfig, "wait", "-n", namespace.name, "--for=condition=GivenUp", "rkjob/demo", "--timeout=10s")
+        again = request.model_copy(update={"given_up": ""})
+        await ActivityEnvironment().run(JournalActivities(cluster).remember, again)
+        assert (await until("False"))["reason"] == "Resumed"
+    await cluster.close()
+
+
 async def asked(kubeconfig: Path, *words: str) -> str:
     process = await asyncio.create_subprocess_exec(
         str(kubectl(print)), f"--kubeconfig={kubeconfig}", *words, stdout=asyncio.subprocess.PIPE

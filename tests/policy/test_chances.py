@@ -1,11 +1,20 @@
 """Chances of the modes of a job, as `rekindle explain` shows them."""
 
+from datetime import UTC, datetime
+
+from rekindle.model.attachment import Attachment, Progress
+from rekindle.model.fault import FaultKind
 from rekindle.model.job import Job, JobId
+from rekindle.model.keys import POD_RESCHEDULING, PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
 from rekindle.model.mode import Mode
 from rekindle.model.state import JobState
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.modes.chances import chances
+from rekindle.policy.modes.eligibility import GRACEFUL
+from rekindle.policy.modes.ladder import for_real_faults, for_request
 from rekindle.policy.modes.mode_table import LADDER
+
+ATTACHED = Attachment(queue="gateway/gateway-0", session="s", since=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def of(**job: object) -> JobState:
@@ -22,6 +31,23 @@ def test_a_pod_with_reasons_of_its_own_is_listed_apart() -> None:
     found = [chance for chance in chances(of(training_side=TrainingSide.MINDIO)) if chance.mode is Mode.HOT_SWITCH]
     assert [chance.pod_ranks for chance in found] == [(0,), (1, 2)]
     assert any("pod rank 0 cannot be replaced" in reason for reason in found[0].against)
+
+
+def test_a_job_that_asks_for_graceful_tolerance_is_only_restarted() -> None:
+    """Graceful fault tolerance has reached its end of life, and together with the recovery of processes nothing else is possible.
+    Each mode gives that reason first, as does the verdict of a restart."""
+    state = of(
+        graceful_tolerance=True,
+        labels={PROCESS_RECOVER_ENABLE: "on", POD_RESCHEDULING: "on"},
+        annotations={RECOVER_STRATEGY: "retry,recover,recover-in-place,dump"},
+    ).with_(introduced=True, attachment=ATTACHED, progress=Progress(incarnation="life-1", step=1))
+    assert [chance.mode for chance in chances(state) if GRACEFUL not in chance.against] == [Mode.JOB_RESCHEDULING]
+    plan = for_real_faults(state, (FaultKind.PROCESS,))
+    assert plan.modes == (Mode.JOB_RESCHEDULING,)
+    assert plan.passed_over.startswith("no online retry: hotReset=1 asks for graceful fault tolerance")
+    assert for_request(state, Mode.DYING_GASP, None).refused.startswith("hotReset=1")
+    well = state.with_(job=state.job.model_copy(update={"graceful_tolerance": False}))
+    assert Mode.DYING_GASP in for_real_faults(well, (FaultKind.PROCESS,)).modes
 
 
 def test_what_is_not_faulty_yet_speaks_against_nothing() -> None:

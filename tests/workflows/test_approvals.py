@@ -217,6 +217,16 @@ async def test_a_requested_mode_needs_no_approval(temporal: WorkflowEnvironment)
         assert (await world.restarted()).verdict is Outcome.RECOVERED
 
 
+async def test_a_requested_restart_needs_no_approval_to_save_the_state(temporal: WorkflowEnvironment) -> None:
+    """The dying gasp belongs to the restart that the person wants."""
+    job = asking(Mode.JOB_RESCHEDULING, Mode.DYING_GASP, annotations={})
+    async with training(temporal, job) as (world, _peer):
+        request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by="Ada")
+        await world.entity.start_update(Updates.RECOVER, request, wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+        incident = await world.restarted()
+        assert [verdict.mode for verdict in incident.ladder] == [Mode.DYING_GASP, Mode.JOB_RESCHEDULING]
+
+
 async def test_a_training_side_that_leaves_is_not_kept_waiting(temporal: WorkflowEnvironment) -> None:
     """A MindIO client exits if no order comes within `nextOrder`, so that the question waits for less."""
     job = a_mindio_job(approvals={Mode.JOB_RESCHEDULING: DENY})

@@ -1,12 +1,14 @@
 """Dying gasp: before the job is restarted, the ranks that are left save the step at which training stands."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from temporalio.client import WorkflowUpdateStage
+from temporalio.client import WorkflowHandle, WorkflowUpdateHandle, WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.ids import Updates
+from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
+from rekindle.model.approval import Unanswered
 from rekindle.model.fault import Fault
 from rekindle.model.incident import Incident, ModeRequest
 from rekindle.model.job import Job
@@ -18,6 +20,7 @@ from tests.fakes.peer import Script, ScriptedPeer
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, sub_health, training
 
 SAVE, RESTART = (Mode.DYING_GASP, Outcome.ESCALATE), (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
+DENY = Unanswered.DENY
 ASKED = ["stop_train", "on_global_rank", "dump"]
 
 
@@ -107,6 +110,89 @@ async def test_a_job_that_is_well_is_restarted_without_a_loss_on_request(tempora
         assert ladder(await world.restarted()) == [SAVE, RESTART]
         assert (await handle.result()).outcome is Outcome.RECOVERED
         assert peer.carried_out == ASKED
+
+
+async def requested(world: Harness, **changes: Any) -> WorkflowUpdateHandle[Verdict]:
+    """Requests a restart of the job, and returns when it is accepted."""
+    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by="an operator", **changes)
+    handle: WorkflowUpdateHandle[Verdict] = await world.entity.start_update(
+        Updates.RECOVER, request, result_type=Verdict, wait_for_stage=WorkflowUpdateStage.ACCEPTED
+    )
+    return handle
+
+
+async def test_a_requested_restart_of_a_job_that_is_well_loses_no_step(temporal: WorkflowEnvironment) -> None:
+    """Training saves its state before its pods stop. The answer is the verdict of the restart, which was requested."""
+    async with training(temporal, a_job(annotations={})) as (world, peer):
+        handle = await requested(world)
+        assert ladder(await world.restarted()) == [SAVE, RESTART]
+        verdict = await handle.result()
+        assert (verdict.mode, verdict.outcome, verdict.asked) == (*RESTART, None)
+        assert peer.carried_out == ASKED
+
+
+@pytest.mark.parametrize(
+    ("allows", "changes"),
+    [({}, {"save": False}), ({RECOVER_STRATEGY: "exit"}, {}), ({}, {"cheaper": False})],
+    ids=["not wanted", "not allowed by the owner", "nothing cheaper"],
+)
+async def test_a_requested_restart_saves_nothing_where_that_is_not_wanted(
+    temporal: WorkflowEnvironment, allows: dict[str, str], changes: dict[str, bool]
+) -> None:
+    """Training that hangs would not answer, so that a person can leave it out."""
+    async with training(temporal, a_job(annotations=allows)) as (world, peer):
+        await requested(world, **changes)
+        assert ladder(await world.restarted()) == [RESTART]
+        assert not peer.orders
+
+
+async def test_a_requested_restart_goes_on_where_the_state_cannot_be_saved(temporal: WorkflowEnvironment) -> None:
+    """The job is restarted from its last checkpoint, and the answer says why nothing was saved."""
+    async with training(temporal, a_job(annotations={}), Script(statuses=[406])) as (world, _peer):
+        handle = await requested(world)
+        incident = await world.restarted()
+        assert ladder(incident) == [SAVE, RESTART]
+        assert incident.ladder[0].reason == "no state is saved: the training side reports 406 scripted"
+        assert (await handle.result()).outcome is Outcome.RECOVERED
+
+
+async def test_a_restart_goes_on_that_is_withdrawn_when_training_stands(temporal: WorkflowEnvironment) -> None:
+    """Training has stopped for it, so that only the restart lets it go on."""
+    async with training(temporal, a_job(annotations={}, limits=Limits(dump=timedelta(minutes=2))), Script(saves=False)) as (
+        world,
+        peer,
+    ):
+        handle = await requested(world)
+        await peer.until(lambda: peer.carried_out == ASKED)
+        await world.tell(Updates.WITHDRAW, handle.id)
+        await world.skip(timedelta(minutes=2, seconds=1))
+        assert ladder(await world.restarted()) == [SAVE, RESTART]
+
+
+async def test_a_requested_restart_asks_no_training_side_that_stands(temporal: WorkflowEnvironment) -> None:
+    """The state was saved before the restart was given up, and a second opening would have no answer."""
+    job = only_saved(pods_running=timedelta(seconds=0.4)).model_copy(update={"approvals": {Mode.JOB_RESCHEDULING: DENY}})
+    async with training(temporal, job) as (world, peer):
+        await world.fault(lost_pod(1))
+        await world.settled(lambda status: status.state.question is not None)
+        await world.tell(Updates.ANSWER, {"approved": False})
+        await world.incident()
+        known = len(peer.orders)
+        await requested(world)
+        assert ladder(await world.restarted(2)) == [RESTART]
+        assert len(peer.orders) == known
+
+
+async def test_a_front_passes_on_that_nothing_is_to_be_saved(temporal: WorkflowEnvironment) -> None:
+    """A command starts the workflow of the mode, which asks the job."""
+    async with training(temporal, a_job(annotations={})) as (world, peer):
+        request = ModeRequest(job=world.job.id, save=False, requested_by="ada")
+        front: WorkflowHandle[Any, Verdict] = await world.client.start_workflow(
+            Workflows.JOB_RESCHEDULING, request, id=f"request/{world.job.id}/1", task_queue=CONTROL_QUEUE, result_type=Verdict
+        )
+        assert ladder(await world.restarted()) == [RESTART]
+        assert (await front.result()).outcome is Outcome.RECOVERED
+        assert not peer.orders
 
 
 def mindio(allowed: str) -> Job:

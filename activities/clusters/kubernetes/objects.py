@@ -35,7 +35,7 @@ from rekindle.model.cluster import (
     PodTemplate,
     Taint,
 )
-from rekindle.model.job import Trait
+from rekindle.model.job import Trait, asks_for_graceful_tolerance
 from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
 from rekindle.model.training_side import TrainingSide
 from rekindle.policy.placement.spares import Occupant
@@ -335,8 +335,17 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
         "queue": queue_of(job),
         "unmovable": job.kind.unmovable(job),
         "admitted": Trait.CONTROLLER_RECREATES not in job.kind.traits,
+        "graceful_tolerance": any(_tolerates_gracefully(template.body) for template in job.workers),
     }
     return read.model_copy(update={**known, "suspended": job.is_held, "managed": is_managed(job)})
+
+
+def _tolerates_gracefully(template: Object) -> bool:
+    """Returns whether the pods of a template ask for graceful fault tolerance, which Rekindle does not combine with its modes."""
+    metadata, containers = template.get("metadata", {}), template.get("spec", {}).get("containers", ())
+    environments = ({entry.get("name", ""): str(entry.get("value", "")) for entry in one.get("env", ())} for one in containers)
+    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
+    return asks_for_graceful_tolerance(labels, annotations, *environments)
 
 
 def foreign(job: Workload) -> JobObject:

@@ -80,10 +80,14 @@ def _longest(state: JobState, mode: Mode, limit: timedelta) -> timedelta:
     return min(limit, state.job.limits.next_order - DELIVERED)
 
 
+SAVED_RESTARTS = ((Mode.DYING_GASP, LAST.mode), (LAST.mode, Mode.DYING_GASP))
+"""Requested modes, each with the mode that belongs to it: a restart and the dying gasp before it are one."""
+
+
 def _is_requested(case: Case, mode: Mode) -> bool:
-    """Returns whether a person has requested the mode. A requested dying gasp is one with the restart that follows it."""
+    """Returns whether a person has requested the mode."""
     requested = case.request.request.mode if case.request else None
-    return requested is mode or (requested is Mode.DYING_GASP and mode is LAST.mode)
+    return requested is mode or (requested, mode) in SAVED_RESTARTS
 
 
 def asked_before(mode: Mode, follows: Mode | None) -> tuple[Mode, ...]:
@@ -168,7 +172,8 @@ def to_decide(state: JobState) -> list[str]:
         )
     if gone := state.given_up:
         since = f"{gone.since:%Y-%m-%d %H:%M:%S} UTC"
-        lines.append(f"given up {since}: {gone.mode}, {gone.reason}; `rekindle retry {name}` begins again")
+        pods = f"; {gone.pods}" if gone.pods else ""
+        lines.append(f"given up {since}: {gone.mode}, {gone.reason}{pods}; `rekindle retry {name}` begins again")
     return lines
 
 

@@ -47,11 +47,11 @@ def next_case(state: JobState, now: datetime) -> Case | None:
     """Returns what to do now: first real faults, then requests, then sub-healthy pods. None: there is nothing to do now."""
     if state.lost_recovery:
         return lost_recovery(state)
-    aborted = state.given_up is not None and state.given_up.aborted
-    real = () if aborted else _real_faults_due(state, now)
+    held = state.given_up is not None and state.given_up.holds
+    real = () if held else _real_faults_due(state, now)
     if real and not (state.again and now < state.again.at):
         return _real_faults(state, real)
-    stands = bool(real) or aborted
+    stands = bool(real) or held
     if not stands and _counts_soon(state, now):
         return None  # anything that is started now would be interrupted
     if state.request:
@@ -161,7 +161,7 @@ def _request(state: JobState, pending: Pending) -> Case:
     assert request.mode is not None
     about_pod = row_of(request.mode).about is About.POD
     refused = requests.refused(state, request)  # something may have happened since the request was accepted
-    plan = ladder.Plan(refused=refused) if refused else ladder.for_request(state, request.mode, request.pod_rank)
+    plan = ladder.Plan(refused=refused) if refused else ladder.as_requested(state, request)
     what = f"{request.mode} of pod rank {request.pod_rank}" if about_pod else f"{request.mode}"
     if request.links:
         what = f"{what} of {describe_links(request.links)}"

@@ -54,6 +54,10 @@ def _movable(job: Job, pod_rank: int, ready: Readiness) -> str:
     return f"its pods cannot be moved: {job.unmovable}" if job.unmovable else ""
 
 
+def _graceful(job: Job, pod_rank: int, ready: Readiness) -> str:
+    return GRACEFUL if job.graceful_tolerance else ""
+
+
 def _framework(job: Job, pod_rank: int, ready: Readiness) -> str:
     fits = job.framework in (Framework.PYTORCH, Framework.MINDSPORE)
     return "" if fits else f"framework {job.framework} is not supported (accepted: pytorch, mindspore)"
@@ -73,7 +77,7 @@ def _manager(job: Job, pod_rank: int, ready: Readiness) -> str:
 
 def _job_checks(job: Job) -> tuple[Check, ...]:
     """Returns the checks of the job itself, whose results do not change over time."""
-    return (_rank_0, _watchdog, _multimodal, *side_of(job).checks, _movable, _framework)
+    return (_graceful, _rank_0, _watchdog, _multimodal, *side_of(job).checks, _movable, _framework)
 
 
 READY_CHECKS: dict[Check, str] = {
@@ -89,6 +93,10 @@ ALWAYS_READY = Readiness(attached=True, completed_a_step=True, lost_manager="")
 
 NOT_FAULTY = "nothing of it is known to be faulty"
 NOT_WANTED = f"its owner does not ask for it (label {POD_RESCHEDULING}=on)"
+GRACEFUL = (
+    "hotReset=1 asks for graceful fault tolerance, which has reached its end of life and excludes recoveries of processes: the "
+    "job is only restarted"
+)
 RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job"
 
 
@@ -252,6 +260,7 @@ def _reached(state: JobState, strategy: str = "") -> tuple[str, ...]:
     """
     job, ready = state.job, readiness(state)
     checks = {
+        GRACEFUL: job.graceful_tolerance,
         RECOVERY_OFF: not recovery_is_on(job),
         f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": bool(strategy)
         and not faulty_ranks.allows(job, strategy),

@@ -3,7 +3,7 @@
 from rekindle.model.approval import Question
 from rekindle.model.fault import HOLDERS
 from rekindle.model.mode import Mode
-from rekindle.model.state import JobState
+from rekindle.model.state import GivenUp, JobState
 from rekindle.policy.training_sides.table import side_of
 
 ENDED = "ended"
@@ -22,6 +22,9 @@ STOPPED = "no pods"
 GIVEN_UP = "given up"
 """Phase of a job whose recovery was given up or aborted."""
 
+PODS_ENDED = "given up, pods ended"
+"""Phase of such a job whose pods were ended after the limit `givenUpPods`."""
+
 ASKING = "waits for approval"
 """Phase of a job of which a mode may run only if a person approves it."""
 
@@ -37,7 +40,7 @@ def phase(state: JobState, running: Mode | None) -> str:
     if running:
         return RECOVERING
     if state.question or state.given_up:
-        return _asking(state.question) if state.question else GIVEN_UP
+        return _asking(state.question) if state.question else _given_up(state.given_up)
     if _has_no_pods(state):
         return STOPPED
     silent = not side_of(state.job).reports_its_steps
@@ -48,6 +51,10 @@ def phase(state: JobState, running: Mode | None) -> str:
 
 def _asking(question: Question) -> str:
     return HELD if question.storm else ASKING
+
+
+def _given_up(given_up: GivenUp | None) -> str:
+    return PODS_ENDED if given_up and given_up.pods_ended else GIVEN_UP
 
 
 def has_trained(words: str) -> bool | None:

@@ -96,13 +96,30 @@ def for_what_is_faulty(state: JobState) -> Plan:
     return for_real_faults(state, tuple(dict.fromkeys(fault.kind for fault in real)))
 
 
-def for_request(state: JobState, mode: Mode, pod_rank: int | None) -> Plan:
-    """Returns the plan for a requested mode, regardless of the policy: that mode, then the last one if it fails."""
+def for_request(state: JobState, mode: Mode, pod_rank: int | None, *, save: bool = False) -> Plan:
+    """Returns the plan for a requested mode, regardless of the policy: that mode, then the last one if it fails.
+
+    Args:
+        save: the ranks save their state before a restart of the job, if they can, so that it loses no step.
+    """
     if blocker := blocked(state, mode):
         return Plan(refused=blocker)
     if reasons := row_of(mode).reasons_against(state, pod_rank):
         return Plan(refused="; ".join(reasons))
-    return Plan(modes=tuple(dict.fromkeys((mode, LAST.mode))))
+    saves = save and mode is LAST.mode and not row_of(Mode.DYING_GASP).reasons_against(state, None)
+    before = (Mode.DYING_GASP,) if saves else ()
+    return Plan(modes=tuple(dict.fromkeys((*before, mode, LAST.mode))))
+
+
+def as_requested(state: JobState, request: ModeRequest) -> Plan:
+    """Returns the plan for a request. One that leaves out cheaper modes saves nothing either.
+
+    Only a job that is well saves its state. Otherwise a recovery has come to no good end, in which training has saved, or could
+    not. A training side that stands since then answers no further opening.
+    """
+    assert request.mode is not None
+    is_well = state.given_up is None and not eligibility.real_faults(state)
+    return for_request(state, request.mode, request.pod_rank, save=request.save and request.cheaper and is_well)
 
 
 def from_mode(state: JobState, first: Mode | None) -> Plan:

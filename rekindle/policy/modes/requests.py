@@ -190,7 +190,7 @@ def refused(state: JobState, request: ModeRequest) -> str:
         return blocker
     if row_of(request.mode).about is About.POD and not request.force and not _is_sub_healthy(state, request.pod_rank):
         return f"pod rank {request.pod_rank} is healthy: it was not reported as sub-healthy (force moves it all the same)"
-    return ladder.for_request(state, request.mode, request.pod_rank).refused
+    return ladder.as_requested(state, request).refused
 
 
 def _is_sub_healthy(state: JobState, pod_rank: int | None) -> bool:

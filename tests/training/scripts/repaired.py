@@ -1,6 +1,8 @@
 """A training script on which `FAULTS` act: `RANK:STEP:PLACE`, each once, with commas between them. `KIND` says what
 they do: `raise` and `memory`, or `kill`, `stop` and `spin` of the process, once for all processes of the rank.
 
+With `LOSS` each rank reports its loss. `before` and `after` name a rank whose loss is not a number before and after a recovery.
+
 With `WRAP` the model is wrapped in DDP with these options, otherwise gradients are averaged by hand. Its steps have what a
 repeated one could get wrong: random numbers, dropout, running statistics, autocast, a scaler, an average of the model, a
 schedule, data that moves on, an evaluation, and, with `GATHER=2`, gradients of two turns.
@@ -32,6 +34,7 @@ STEPS = 12
 PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
 FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
 KIND = os.environ.get("KIND", "raise")
+LOSS = dict(pair.split("=") for pair in os.environ.get("LOSS", "").split(",") if pair)
 GATHER = int(os.environ.get("GATHER", "1"))
 WRAP = os.environ["WRAP"].split() if "WRAP" in os.environ else None
 rank = int(os.environ["RANK"])
@@ -112,6 +115,13 @@ def evaluate(step: int) -> float:
     return float(loss)
 
 
+def report(loss: torch.Tensor) -> None:
+    """Reports a loss. In a restart of the whole job, all losses are numbers."""
+    broken = LOSS.get("after" if training.generation > 1 else "before")
+    is_first_life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    training.report_loss(loss * float("nan") if broken == f"{rank}" and is_first_life else loss)
+
+
 def train(step: int) -> None:
     fault("beginning", step)
     if strikes("leaving", step):
@@ -122,6 +132,8 @@ def train(step: int) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             loss = wrapped(next(data)).pow(2).mean()
         scaler.scale(loss).backward()
+        if LOSS:
+            report(loss)
     fault("backward", step)
     if step % GATHER == 0:
         update(step)

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own_buffers import LARGEST, Name
+from rekindle_training.adapter.reported_loss import Finite, problem
 from rekindle_training.adapter.sharding import Ranks, holders
 from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
 
@@ -30,6 +31,10 @@ class ReplicasDiffer(RuntimeError):
     """Ranks that should hold the same state do not. Raised on all ranks."""
 
 
+class LossNotFinite(RuntimeError):
+    """A loss is not finite in the first step after a recovery, and was finite before. Raised on all ranks."""
+
+
 class Comparison:
     """Comparison of one rank's state with that of the others. `run` is called by all ranks together."""
 
@@ -37,13 +42,15 @@ class Comparison:
         self._trained, self._rank = trained, rank
         self._everybody = declared or frozenset(range(world_size))
 
-    def run(self, *, gradients: bool, recovered: bool) -> None:
+    def run(self, *, gradients: bool, recovered: bool, loss: Finite | None = None) -> None:
         """Args:
             gradients: those that are held now are part of the next step.
             recovered: a rank has taken another one's state since the last comparison.
+            loss: of this rank, if this is the first step after a recovery. It travels with the digests.
 
         Raises:
             ReplicasDiffer: on all ranks, where one of them differs.
+            LossNotFinite: on all ranks, where that of one of them is not, and was before.
             RuntimeError: another rank could not be reached.
         """
         state = self._trained.collect()
@@ -52,14 +59,16 @@ class Comparison:
             del state["gradients"]
         state["data"] = getattr(self._trained.data, "same_on_all_ranks", {})
         mine = self._digests(state)
-        differing = _differing(mine)
+        differing, losses = _differing(mine, loss)
         self._refuse_state([group for group in differing if not group[1]], mine, recovered=recovered)
+        if words := problem(losses):
+            raise LossNotFinite(words)
         self._settle_buffers([group for group in differing if group[1]], mine, recovered=recovered)
 
     def gradients(self, held: Mapping[str, torch.Tensor]) -> None:
         """Compares gradients to which steps add. Raises as `run`."""
         mine = self._digests({"gradients": held})
-        self._refuse_state(_differing(mine), mine, recovered=False)
+        self._refuse_state(_differing(mine)[0], mine, recovered=False)
 
     def _digests(self, state: Mapping[str, Any]) -> dict[_Group, Digests]:
         buffers = _buffer_paths(self._trained)
@@ -110,11 +119,13 @@ class Comparison:
             )
 
 
-def _differing(mine: Mapping[_Group, Digests]) -> list[_Group]:
-    """Returns the groups of ranks whose digests differ. Called by all ranks together."""
-    everyone: list[dict[_Group, bytes]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(everyone, {group: _combined(digests) for group, digests in mine.items()})
-    return [group for group in sorted(set().union(*everyone)) if _differs(group, everyone)]
+def _differing(mine: Mapping[_Group, Digests], loss: Finite | None = None) -> tuple[list[_Group], list[Finite | None]]:
+    """Returns the groups of ranks whose digests differ, and the losses of all ranks. Called by all ranks together."""
+    said: list[tuple[dict[_Group, bytes], Finite | None]] = [({}, None) for _ in range(dist.get_world_size())]
+    dist.all_gather_object(said, ({group: _combined(digests) for group, digests in mine.items()}, loss))
+    everyone = [digests for digests, _ in said]
+    differing = [group for group in sorted(set().union(*everyone)) if _differs(group, everyone)]
+    return differing, [loss for _, loss in said]
 
 
 def _told(mine: Digests | None) -> list[Digests | None]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from rekindle_training.adapter import communicator, given, injected, own, unregistered_state
 from rekindle_training.adapter.checkpoint import CheckpointStore
-from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
+from rekindle_training.adapter.comparison import Comparison, LossNotFinite, ReplicasDiffer
 from rekindle_training.adapter.failure_text import FAILURES
 from rekindle_training.adapter.last_checkpoint import LastCheckpoint
 from rekindle_training.adapter.membership import Membership
@@ -25,6 +25,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.periodic import Periodic
 from rekindle_training.adapter.places import Place, Refused, frames_of_script
 from rekindle_training.adapter.rank import Rank
+from rekindle_training.adapter.reported_loss import ReportedLoss
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trace import Trace
@@ -62,6 +63,9 @@ class Training:
         self._comparison = comparison
         self._proof_due, self._has_recovered = True, False
         """True if ranks are to be compared; and if one of them has taken another one's state since then."""
+        self._loss, self._loss_due = ReportedLoss(), False
+        """Losses of the script, and True if the next step is the first one after a recovery."""
+        self._attempts.on_repeat.append(self._loss.drop)
         self._total = 0
         self._called: list[tuple[int, Callable[[int], object]]] = []
         self._calls_due = self._calls_unsure = False
@@ -144,6 +148,20 @@ class Training:
             yield
         finally:
             own.put(numbers, None, self._trained.accelerator)
+
+    def report_loss(self, loss: object) -> None:
+        """Reports the loss of the current step. If it is not finite in the first step after a recovery, and was before, the
+        recovery does not count, and the next way to recover is tried.
+
+        It costs a copy of one number in each step. Ranks may report it in some steps only, or not at all.
+
+        Args:
+            loss: a tensor or a number. Several losses of a step are added up.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        self._loss.report(loss)
 
     def agree(self) -> None:
         """Waits until all ranks are ready for the update of this step. Needed for an optimizer that is not torch's.
@@ -395,6 +413,7 @@ class Training:
         self._checkpoint_due = joined and self._periodic.is_due(self.step)
         self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
         self._proof_due = True
+        self._loss_due = not wish.rebuild.begins
         self._has_recovered = self._has_recovered or bool(wish.rebuild.transfers)
         self._attempts.joined(wish.rebuild.step, begins=wish.rebuild.begins)
         if joined and wish.rebuild.stands:
@@ -418,7 +437,9 @@ class Training:
         self._gate.complete(step)
         self._trace(step)
         self._checkpoint_due, self._calls_due = self._periodic.is_due(step), True
-        proved = self._at_boundary(self._prove) if self._proof_due else True
+        proved = self._at_boundary(self._prove) if self._proof_due or self._loss_due else True
+        self._loss_due = self._loss_due and not proved
+        self._loss.step_is_done(counts=proved)
         if not is_last:
             self._do_what_is_due()
         self._step_log.record(step, start, time.time(), self.generation)
@@ -434,11 +455,12 @@ class Training:
         """Compares ranks.
 
         Raises:
-            Refused: what they have in common differs, on all of them.
+            Refused: on all of them, where what they have in common differs, or the first step after a recovery does not count.
         """
         try:
-            self._comparison.run(gradients=self._attempts.gathers, recovered=self._has_recovered)
-        except ReplicasDiffer as error:
+            loss = self._loss.finite() if self._loss_due else None
+            self._comparison.run(gradients=self._attempts.gathers, recovered=self._has_recovered, loss=loss)
+        except (ReplicasDiffer, LossNotFinite) as error:
             words = str(error)
         else:
             words = ""

@@ -14,7 +14,7 @@ from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankLost, StepFailed
 from rekindle_training.manager.rendezvous_store import Store
-from rekindle_training.manager.repair import lost, plan, stand
+from rekindle_training.manager.repair import lost, plan, refuse_final, stand
 from rekindle_training.manager.replacements import CannotRepair
 from rekindle_wire.training_pb2 import ManagerMessage, RankMessage, Save, Standing
 
@@ -50,6 +50,7 @@ def plan_of_save(membership: Membership, standing: Mapping[int, Standing]) -> Pl
     Raises:
         CannotRepair: no rank that is left has, or keeps, the state of one that is gone. The message names it.
     """
+    refuse_final(membership)
     gone = membership.vacant
     found = plan({**standing, **lost(standing, gone)})
     if not found.step:

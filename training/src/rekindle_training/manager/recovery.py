@@ -18,7 +18,7 @@ from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.last_checkpoint import Written, plan_of_save, save
 from rekindle_training.manager.pod_restart import PodRestart
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.repair import Repair, plan, stand
+from rekindle_training.manager.repair import Repair, plan, refuse_final, stand
 from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody
 from rekindle_training.manager.reports import (
     DUMP,
@@ -301,7 +301,7 @@ class Recovery:
         """Returns the strategies that can be carried out now. Any live rank can repeat the step, announced as faulty or not."""
         membership, vacant = self._means.membership, self._means.membership.vacant
         lost = {rank: Standing(place=Standing.LOST) for rank in vacant}
-        if not _succeeds(lambda: plan({**standing, **lost})):
+        if not (_succeeds(lambda: refuse_final(membership)) and _succeeds(lambda: plan({**standing, **lost}))):
             return []
         repairs = [RECOVER] if vacant else [RETRY, RECOVER]
         return [*repairs, DUMP] if _succeeds(lambda: plan_of_save(membership, standing)) else repairs

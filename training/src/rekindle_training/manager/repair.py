@@ -56,6 +56,13 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
         raise CannotRepair(str(error)) from None
 
 
+def refuse_final(membership: Membership) -> None:
+    """Raises CannotRepair if a rank has said that no repair helps, also if its process has ended since then."""
+    said = {rank: member.standing for rank, member in sorted(membership.members.items())}
+    if final := {rank: at for rank, at in said.items() if at is not None and at.final}:
+        plan(final)
+
+
 def lost(standing: Mapping[int, Standing], ranks: Collection[int]) -> dict[int, Standing]:
     """Returns positions for ranks that are to be replaced.
 
@@ -138,7 +145,9 @@ class Repair:
 
     async def _attempt(self, standing: Mapping[int, Standing]) -> Plan | None:
         """Tries a repair once. Returns its plan, or None if another rank ended before anything was tried."""
-        membership, replaced = self._membership, self._successors.ranks
+        membership = self._membership
+        refuse_final(membership)
+        replaced = self._successors.ranks
         found = replace(plan({**standing, **lost(standing, replaced)}), stands=self._stands)
         self._successors.refuse(found)
         _log(standing, found)
