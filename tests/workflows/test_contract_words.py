@@ -15,6 +15,7 @@ from rekindle.model.job import Job, Trait
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Outcome
+from tests.fakes.fault_dialogue import STOPPED
 from tests.fakes.peer import Script, ScriptedPeer, nothing_before
 from tests.fakes.scripted_cluster import TheirCluster
 from tests.fakes.scripted_contract import ScriptedContract
@@ -66,7 +67,7 @@ async def test_the_words_of_a_recovery_are_those_of_the_contract(temporal: Workf
     job = read_by_others(allows="recover-in-place,recover")
     async with their_job(temporal, job, Script(stops=False)) as (world, peer, contract):
         await peer.report_fault(3)
-        await peer.until(lambda: "stop_train" in peer.orders)
+        await peer.until(lambda: peer.state == STOPPED)
         flushing = await contract.until(lambda words: words.flushing)
         assert [*flushing.labels.values()] == [FaultLabel.SOFTWARE]
         await peer.report_stopped()

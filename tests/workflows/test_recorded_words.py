@@ -16,6 +16,7 @@ from rekindle.model.contract import Words
 from rekindle.model.job import Job, Trait
 from rekindle.model.keys import PLATFORM_STRATEGY, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
+from tests.fakes.fault_dialogue import STOPPED
 from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import TheirCluster
 from tests.fakes.scripted_contract import ScriptedContract
@@ -99,7 +100,7 @@ async def swept(world: Harness) -> None:
 
 async def stops(peer: ScriptedPeer, contract: ObjectsOfAJob) -> None:
     """Reports that training has stopped, after the faults were seen to be collected."""
-    await peer.until(lambda: "stop_train" in peer.orders)
+    await peer.until(lambda: peer.state == STOPPED)
     await contract.until(lambda words: words.flushing)
     await peer.report_stopped()
 
