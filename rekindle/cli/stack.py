@@ -26,10 +26,17 @@ SERVER_SETTINGS = {
     "history.transferProcessorMaxPollRPS": "5000",
     "history.timerProcessorMaxPollRPS": "5000",
     "history.timerProcessorMaxTimeShift": '"10ms"',
+    "history.shardUpdateMinInterval": '"1s"',
+    "history.shardFirstUpdateInterval": '"1s"',
+    "history.transferProcessorUpdateAckInterval": '"1s"',
+    "history.timerProcessorUpdateAckInterval": '"1s"',
+    "history.visibilityProcessorUpdateAckInterval": '"1s"',
 }
 """Settings of the Temporal server that reduce latency.
 
-Without them each sequential step of a recovery takes 50 ms instead of 10 ms, and each timer below one second takes a second.
+Without the first three, each sequential step of a recovery takes 50 ms instead of 10 ms, and each timer below one second takes a
+second. The others are the times after which the server notes what it has processed, by default up to five minutes. A server that
+was killed processes the rest again before anything new: several thousand steps take it 3 s to 13 s.
 """
 
 START_LIMIT = 60.0

@@ -3,14 +3,17 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 import pytest_asyncio
+from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.cli.stack import Addresses, Member, Stack, free_ports, temporal_command
@@ -36,6 +39,10 @@ async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.sub
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+
+
+NOTED_SECONDS = 8.0
+"""Seconds in which a server notes what it has processed. By default it takes longer than 10 s."""
 
 
 @pytest.mark.same_path("a port of a stack is taken")
@@ -65,6 +72,34 @@ async def test_a_server_counts_as_ready_only_when_it_listens_itself(temporal: Wo
     with pytest.raises(Unavailable, match="temporal ended with code"):
         await stack.start(Member("temporal", command, dict(os.environ), short_path / "log", answers_at=foreign))
     await stack.stop()
+
+
+async def test_a_server_notes_soon_what_it_has_processed(short_path: Path) -> None:
+    """A server that is killed does not process minutes of work again before anything new."""
+    temporal, ui = free_ports(2)
+    addresses = Addresses(
+        temporal=f"127.0.0.1:{temporal}",
+        ui=f"http://127.0.0.1:{ui}",
+        gateway="127.0.0.1:1",
+        socket="",
+        state_dir=str(short_path),
+    )
+    database, stack = short_path / "temporal.db", Stack(addresses, print)
+    command = temporal_command(addresses, database)
+    await stack.start(Member("temporal", command, dict(os.environ), short_path / "log", answers_at=addresses.temporal))
+    try:
+        client = await Client.connect(addresses.temporal)
+        await client.start_workflow("Any", id="any", task_queue="nobody's")
+        async with asyncio.timeout(NOTED_SECONDS):
+            while await asyncio.to_thread(_is_to_be_processed_again, database):
+                await asyncio.sleep(0.2)
+    finally:
+        await stack.stop()
+
+
+def _is_to_be_processed_again(database: Path) -> bool:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as store:
+        return bool(store.execute("SELECT 1 FROM transfer_tasks LIMIT 1").fetchall())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -15,6 +15,7 @@ from temporalio.api.workflowservice.v1 import (
     PollActivityTaskQueueResponse,
     PollWorkflowTaskQueueResponse,
     RespondActivityTaskCompletedRequest,
+    RespondActivityTaskFailedRequest,
     RespondWorkflowTaskCompletedRequest,
     RespondWorkflowTaskCompletedResponse,
     UpdateWorkflowExecutionRequest,
@@ -27,11 +28,26 @@ POLL_WORKFLOW = "PollWorkflowTaskQueue"
 POLL_ACTIVITY = "PollActivityTaskQueue"
 DECIDED = "RespondWorkflowTaskCompleted"
 DONE = "RespondActivityTaskCompleted"
+FAILED = "RespondActivityTaskFailed"
 UPDATE = "UpdateWorkflowExecution"
 
-ENDS = {
+RECOVERIES = ("recovery", "second recovery")
+"""Names of the recoveries of an incident, in their order."""
+
+ENDED: dict[str, type[RespondActivityTaskCompletedRequest] | type[RespondActivityTaskFailedRequest]] = {
+    DONE: RespondActivityTaskCompletedRequest,
+    FAILED: RespondActivityTaskFailedRequest,
+}
+"""Calls by which an activity ends."""
+
+TELLS, RETURNS = (
+    CommandType.COMMAND_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION,
+    CommandType.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION,
+)
+NAMED = {
     CommandType.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION: "starts the recovery",
-    CommandType.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION: "ends with its result",
+    RETURNS: "ends with its result",
+    TELLS: "tells its recovery",
     CommandType.COMMAND_TYPE_CONTINUE_AS_NEW_WORKFLOW_EXECUTION: "continues as new",
 }
 """Commands of a decision that are named."""
@@ -51,7 +67,7 @@ class Call:
     caller: str
     method: str
     workflow: str
-    """`job`, `recovery` or `maintenance`."""
+    """`job`, one of `RECOVERIES`, or `maintenance`."""
     number: int
 
     def __str__(self) -> str:
@@ -79,6 +95,8 @@ class Noted:
     """Ids of activities that its answer hands out."""
     inline: int = 0
     """Event id of the start of the workflow task that its answer hands out."""
+    commands: set[CommandType.ValueType] = field(default_factory=set)
+    """Types of the commands of a decision."""
     answered: bool = False
 
 
@@ -133,6 +151,7 @@ class Journal:
         self._numbers: Counter[tuple[str, str, str]] = Counter()
         self._tasks: dict[bytes, _Task] = {}
         self._summaries: dict[tuple[str, str], str] = {}
+        self._recoveries: list[str] = []
 
     def begin(self, job_id: str, name: str, trap: Trap | None) -> None:
         """Begins to count the calls of this job."""
@@ -141,6 +160,7 @@ class Journal:
         self._numbers.clear()
         self._tasks.clear()
         self._summaries.clear()
+        self._recoveries.clear()
 
     def end(self) -> None:
         self._job, self._trap = "", None
@@ -149,15 +169,28 @@ class Journal:
         async with self.changed:
             await self.changed.wait_for(condition)
 
-    def is_settled(self, activity: str) -> bool:
-        """Returns whether the end of this activity is in the history and was processed, or a process was killed."""
+    def is_settled(self, what: str) -> bool:
+        """Returns whether the end of this activity, or this update of the job, is in the history and was processed, or a process
+        was killed. The job passes an update on to its recovery."""
         if self._trap and self._trap.fired.is_set():
             return True
-        ended = [i for i, noted in enumerate(self.calls) if noted.call.method == DONE and noted.words == activity]
-        return bool(ended) and any(
-            noted.answered and noted.call.method == DECIDED and noted.call.workflow == "recovery"
-            for noted in self.calls[ended[0] :]
-        )
+        methods = (DONE, UPDATE)
+        begun = next((i for i, noted in enumerate(self.calls) if noted.call.method in methods and noted.words == what), None)
+        if begun is None:
+            return False
+        return self._is_decided(begun, RECOVERIES) and (self.calls[begun].call.method == DONE or self._has_told())
+
+    def _has_told(self) -> bool:
+        """Returns whether the job knows that its recovery has received all that it told it, or a process was killed."""
+        if self._trap and self._trap.fired.is_set():
+            return True
+        told = [i for i, noted in enumerate(self.calls) if TELLS in noted.commands and noted.call.workflow == "job"]
+        return not told or self._is_decided(told[-1] + 1, ("job",))
+
+    def _is_decided(self, begun: int, workflows: tuple[str, ...]) -> bool:
+        """Returns whether a workflow has decided since that call."""
+        decided = (noted for noted in self.calls[begun:] if noted.answered and noted.call.method == DECIDED)
+        return any(noted.call.workflow in workflows for noted in decided)
 
     # ---- the proxies' side
 
@@ -166,6 +199,8 @@ class Journal:
             self._trap.note_poll(caller)
         noted = self._read_request(caller, method, request) if self._job else None
         if noted:
+            if RETURNS in noted.commands and noted.call.workflow in RECOVERIES:
+                await self.until(self._has_told)  # otherwise both are one task of the job, or two
             await self._meet(noted, Side.BEFORE)
         return noted
 
@@ -203,24 +238,33 @@ class Journal:
         if workflow_id == ids.job_workflow(self._job):
             return "job"
         of_it = f"default.{self._name}/"
-        begins = {"recovery": f"recovery/{of_it}", "maintenance": f"{ids.LINK_FAILOVER}{of_it}"}
-        return next((what for what, start in begins.items() if workflow_id.startswith(start)), "")
+        if workflow_id.startswith(f"{ids.LINK_FAILOVER}{of_it}"):
+            return "maintenance"
+        return self._recovery(workflow_id) if workflow_id.startswith(f"recovery/{of_it}") else ""
+
+    def _recovery(self, workflow_id: str) -> str:
+        """Returns the name of a recovery. One beyond those of the undisturbed run has none, and is not observed."""
+        if workflow_id not in self._recoveries:
+            self._recoveries.append(workflow_id)
+        return next((name for name, known in zip(RECOVERIES, self._recoveries, strict=False) if known == workflow_id), "")
 
     def _read_request(self, caller: str, method: str, request: bytes) -> Noted | None:
         if method == DECIDED:
             return self._decision(caller, RespondWorkflowTaskCompletedRequest.FromString(request))
-        if method == DONE:
-            task = self._tasks.get(RespondActivityTaskCompletedRequest.FromString(request).task_token)
-            if task is None:
-                return None
-            noted = self._note(caller, method, task.workflow, self._summary(task))
-            noted.activity = task.activity
-            return noted
+        if method in ENDED:
+            return self._ended(caller, method, ENDED[method].FromString(request).task_token)
         if method == UPDATE:
             update = UpdateWorkflowExecutionRequest.FromString(request)
             workflow = self._workflow(update.workflow_execution.workflow_id)
             return self._note(caller, method, workflow, _update_words(update)) if workflow else None
         return None
+
+    def _ended(self, caller: str, method: str, token: bytes) -> Noted | None:
+        if (task := self._tasks.get(token)) is None:
+            return None
+        noted = self._note(caller, method, task.workflow, self._summary(task))
+        noted.activity = task.activity
+        return noted
 
     def _decision(self, caller: str, request: RespondWorkflowTaskCompletedRequest) -> Noted | None:
         task = self._tasks.get(request.task_token)
@@ -232,10 +276,11 @@ class Journal:
             if scheduled.activity_id:
                 self._summaries[task.workflow, scheduled.activity_id] = self._roles(_text(command.user_metadata))
                 words.append(f"schedules: {self._summaries[task.workflow, scheduled.activity_id]}")
-            elif command.command_type in ENDS:
-                words.append(ENDS[command.command_type])
+            elif command.command_type in NAMED:
+                words.append(NAMED[command.command_type])
         noted = self._note(caller, DECIDED, task.workflow, "; ".join(words) or "waits")
         noted.started = task.started
+        noted.commands = {command.command_type for command in request.commands}
         return noted
 
     def _read_response(self, caller: str, method: str, response: bytes) -> Noted | None:

@@ -1,4 +1,4 @@
-"""The history of an undisturbed hot switch, and for each of its events the call at which a kill meets it."""
+"""The history of an undisturbed recovery, and for each of its events the call at which a kill meets it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from tests.kills.calls import DECIDED, DONE, POLL_ACTIVITY, POLL_WORKFLOW, UPDATE, Noted, Point, Side
+from tests.kills.calls import DECIDED, DONE, ENDED, FAILED, POLL_ACTIVITY, POLL_WORKFLOW, UPDATE, Noted, Point, Side
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def places(workflow: str, history: Sequence[HistoryEvent], calls: Sequence[Noted
     found = []
     earlier = first
     for noted in mine:
-        if noted.call.method in (DECIDED, DONE, UPDATE):
+        if noted.call.method in (DECIDED, *ENDED, UPDATE):
             found.append(Place(Point(noted.call, Side.BEFORE), noted.words, (), earlier))
         events = tuple(met.get(id(noted), ()))
         found.append(Place(Point(noted.call, Side.AFTER), noted.words, events, earlier))
@@ -61,7 +61,7 @@ def _causes(history: Sequence[HistoryEvent], calls: Sequence[Noted]) -> dict[int
     handed = {n.started: n for n in calls if n.call.method == POLL_WORKFLOW}
     handed |= {n.inline: n for n in calls if n.inline}
     decided = {n.started: n for n in calls if n.call.method == DECIDED}
-    done = {n.activity: n for n in calls if n.call.method == DONE}
+    done = {(n.call.method, n.activity): n for n in calls if n.call.method in ENDED}
     begun = {activity: n for n in calls for activity in n.eager} | {
         n.activity: n for n in calls if n.call.method == POLL_ACTIVITY
     }
@@ -79,7 +79,9 @@ def _causes(history: Sequence[HistoryEvent], calls: Sequence[Noted]) -> dict[int
             case "activity_task_started_event_attributes":
                 last = begun.get(activities[event.activity_task_started_event_attributes.scheduled_event_id])
             case "activity_task_completed_event_attributes":
-                last = done.get(activities[event.activity_task_completed_event_attributes.scheduled_event_id])
+                last = done.get((DONE, activities[event.activity_task_completed_event_attributes.scheduled_event_id]))
+            case "activity_task_failed_event_attributes":
+                last = done.get((FAILED, activities[event.activity_task_failed_event_attributes.scheduled_event_id]))
             case kind if kind in BY_THE_SERVER:
                 started = next((e.event_id for e in history if e.event_id >= event.event_id and _starts(e)), 0)
                 last = handed.get(started)
@@ -92,6 +94,7 @@ BY_THE_SERVER = (
     "workflow_execution_signaled_event_attributes",
     "workflow_task_scheduled_event_attributes",
     "workflow_task_started_event_attributes",
+    "external_workflow_execution_signaled_event_attributes",
     "child_workflow_execution_started_event_attributes",
     "child_workflow_execution_completed_event_attributes",
     "timer_fired_event_attributes",

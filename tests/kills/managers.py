@@ -4,20 +4,28 @@ A report waits until the control plane has processed what comes before it, so th
 """
 
 import asyncio
+import itertools
 from typing import Self
 
 import grpc
 
+from rekindle.model.attachment import Progress
 from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
 from rekindle_training.manager.liveness_monitor import MEET_SECONDS
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from tests.fakes.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
+from tests.fakes.fault_dialogue import ANNOUNCED, STOPPED
 from tests.fakes.peer import Call, MindioPeer, ScriptedPeer
 from tests.kills.calls import Journal
 
 MANAGER = "manager"
 """A victim, like the processes of the control plane."""
+
+RECONNECT_SECONDS = 0.5
+"""Seconds in which the ranks find another manager."""
+
+PODS_RUN = "wait until 2 pods run"
+"""Activity of a restart of the job, after which the new manager comes."""
 
 GIVEN_UP = 60.0
 """Seconds for which a report is repeated."""
@@ -30,7 +38,7 @@ class Manager(ScriptedPeer):
 
     def attend(self, journal: Journal, report_behind: dict[str, str]) -> Self:
         """Args:
-        report_behind: by kind of report, the activity that it waits for.
+        report_behind: by kind of report, the activity or update that it waits for.
         """
         self._journal, self._report_behind = journal, report_behind
         self.acknowledged: list[tuple[str, int]] = []
@@ -46,12 +54,15 @@ class Manager(ScriptedPeer):
         await self.report_fault(*ranks, kind=kind)
 
     async def _report(self, kind: str, call: Call) -> int:
-        if before := self._report_behind.get(kind):
-            await self._journal.until(lambda: self._journal.is_settled(before))
+        await self._settled(self._report_behind.get(kind, ""))
         code = await super()._report(kind, call)
         if code >= 0:
             self.acknowledged.append((kind, code))
         return code
+
+    async def _settled(self, before: str) -> None:
+        if before:
+            await self._journal.until(lambda: self._journal.is_settled(before))
 
 
 class OurManager(Manager):
@@ -66,6 +77,7 @@ class OurManager(Manager):
         self._one_at_a_time, self._in_turn = asyncio.Lock(), asyncio.Lock()
         self._trains_on_the_backup = False
         self._decided: set[str] = set()
+        self._incarnations = itertools.count(2)
         return super().attend(journal, report_behind)
 
     async def die(self) -> None:
@@ -73,16 +85,38 @@ class OurManager(Manager):
         await self.cut()
         self._calm()
         work, self._work = self._work, set()
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        await _end(work)
         self._forget()
         self._switching = False
         self._spawn(self._succeed())
 
-    async def _succeed(self) -> None:
+    async def restart(self) -> None:
+        """Ends with all pods of the job. The manager of the new pods attaches, and reports their first step."""
+        await self._settled(PODS_RUN)
+        work, self._work = self._work, set()
+        self._begins()
+        self._goes_on()
+        self._calm()
+        self._forget()
+        self._switching = self._paused = self._trains_on_the_backup = False
+        self._spawn(self._come_with_new_pods(work))
+
+    async def _come_with_new_pods(self, before: set[asyncio.Task[None]]) -> None:
+        await _end(before)
+        await self.cut()
+        await self._settled("detach")
+        self._met.set()
+        self._one_at_a_time, self._in_turn = asyncio.Lock(), asyncio.Lock()
+        await self.attach()
+        await self._settled("attach")
+        await self._tell_first_step(steps_lost=0)
+
+    def _begins(self) -> None:
         self.carried_out = []
         self.lives.append(self.carried_out)
+
+    async def _succeed(self) -> None:
+        self._begins()
         if self.links_subscribed.is_set():
             self.links_subscribed.clear()
             await self.with_links()
@@ -92,9 +126,12 @@ class OurManager(Manager):
         self._met.clear()
         self._one_at_a_time, self._in_turn = asyncio.Lock(), asyncio.Lock()
         await self.attach()
-        await asyncio.sleep(MEET_SECONDS)
+        await asyncio.sleep(RECONNECT_SECONDS)
+        if not self.broken:
+            self._spawn(self._tell_first_step(steps_lost=0))
+        await asyncio.sleep(MEET_SECONDS - RECONNECT_SECONDS)
         self._met.set()
-        if self.state != TRAINS:
+        if self.broken:
             await self.report_fault(*self.broken, kind=next(iter(self.broken.values())))
         elif self._paused:
             await self.pause()
@@ -145,12 +182,34 @@ class OurManager(Manager):
             await self.report_stopped()
         elif order == "on_global_rank":
             self.state = ANNOUNCED
-            self._offered = ("recover", "exit") if "1" in self.broken.values() else ("retry", "recover", "exit")
+            self._offered = ("recover", "dump", "exit") if "1" in self.broken.values() else ("retry", "recover", "dump", "exit")
             await self.report_offers()
         else:
             self.state = ANNOUNCED  # it carries out each order, whatever it offered
             self._offered = (order,)
             await self._repair(order, signal)
+
+    async def _first_step_again(self, strategy: str) -> None:
+        """Reports the first step beside the status."""
+        if strategy == "exit":
+            self._spawn(self._tell_first_step(steps_lost=self.script.steps_lost or 0))
+
+    async def _tell_first_step(self, steps_lost: int) -> None:
+        """Reports the first step of a life of the ranks under this manager, until it is accepted."""
+        await self._settled(self._report_behind.get("first step", ""))
+        progress = Progress(incarnation=f"life-{next(self._incarnations)}", step=5, steps_lost=steps_lost)
+        async with asyncio.timeout(GIVEN_UP):
+            while await self._progress_code(progress):
+                await asyncio.sleep(LAST_RETRY_SECONDS)
+
+    async def _progress_code(self, progress: Progress) -> int:
+        retry = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                return await self.report_progress(progress)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(retry)
+                retry = min(1.5 * retry, LAST_RETRY_SECONDS)
 
     async def _backup_registers(self) -> None:
         if not self._trains_on_the_backup:
@@ -183,6 +242,12 @@ class OurManager(Manager):
                         pass
                 await asyncio.sleep(retry)
                 retry = min(1.5 * retry, LAST_RETRY_SECONDS)
+
+
+async def _end(work: set[asyncio.Task[None]]) -> None:
+    for task in work:
+        task.cancel()
+    await asyncio.gather(*work, return_exceptions=True)
 
 
 class MindioManager(Manager, MindioPeer):

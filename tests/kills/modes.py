@@ -1,10 +1,11 @@
 """The modes, one row each: the fault of the job, the orders to its training side, and the pods that change."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rekindle.model.fault import FaultType
+from rekindle.model.keys import POD_RESCHEDULING as ONLY_PODS
 from rekindle.model.keys import RECOVER_STRATEGY
-from rekindle.model.mode import Mode
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.training_side import TrainingSide
 
 OPENING = ("stop_train", "on_global_rank")
@@ -27,7 +28,7 @@ class Struck:
     """Orders after the opening."""
 
     own_phases: int
-    """Number of phases of its procedure, without those of the opening."""
+    """Number of phases of its procedures, without those of the opening."""
 
     faulty: tuple[int, ...] = ()
     """Ranks that the training side reports; none: the cluster reports a sub-health."""
@@ -39,11 +40,17 @@ class Struck:
     moves: bool = False
     """Another pod takes over pod rank 1, and the old one is deleted."""
 
+    then: Mode | None = None
+    """Mode that follows it in every case, as it does not recover training itself."""
+
     asks_ours: bool = True
     """True if our training side is stopped and asked, too."""
 
     allowed: str = ""
     """Modes that the owner of our job allows; empty: the owner sets nothing, and all are allowed."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    """Further labels of the job."""
 
     name: str = ""
     """Title of a section of the table; empty: the mode's."""
@@ -56,6 +63,26 @@ class Struck:
     def word(self) -> str:
         """Returns the name under which a mode is requested, such as `in-place`."""
         return self.title.removesuffix(" recovery").replace(" ", "-")
+
+    @property
+    def ladder(self) -> list[tuple[Mode, Outcome]]:
+        """Returns the modes of an undisturbed incident, and how they end."""
+        recovered = (self.then or self.mode, Outcome.RECOVERED)
+        return [(self.mode, Outcome.ESCALATE), recovered] if self.then else [recovered]
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return tuple(mode for mode, _ in self.ladder)
+
+    @property
+    def renews(self) -> tuple[int, ...]:
+        """Returns the pod ranks that other pods take over."""
+        return (0, 1) if self.restarts else (1,) * self.moves
+
+    @property
+    def restarts(self) -> bool:
+        """True if all pods of the job are replaced, and its manager with them."""
+        return Mode.JOB_RESCHEDULING in self.modes
 
     def is_opened(self, side: TrainingSide) -> bool:
         return bool(self.faulty) and (self.asks_ours or side is TrainingSide.MINDIO)
@@ -71,6 +98,8 @@ class Struck:
     def reports(self, side: TrainingSide) -> tuple[str, ...]:
         if self.mode in OPERATIONS:
             return ("stop complete", OPERATIONS[self.mode][0], "status")
+        if not self.orders(side):
+            return ()
         if self.is_opened(side):
             return REPORTS
         return REPORTS[-1:] if self.faulty else REPORTS[1:]
@@ -81,13 +110,19 @@ class Struck:
         return {RECOVER_STRATEGY: allowed} if allowed else {}
 
     def report_behind(self, side: TrainingSide) -> dict[str, str]:
-        """Returns, by kind of report, the activity that comes before it in every undisturbed run."""
+        """Returns, by kind of report, the activity or update that comes before it in every undisturbed run."""
+        if not self.orders(side):
+            return {}
         if self.mode in OPERATIONS:
             done, order = OPERATIONS[self.mode]
             return {"stop complete": "order pause_train", done: order, "status": "order continue"}
         loaded = "order new pod running" if side is TrainingSide.REKINDLE else "wait until the backup pod runs"
         offered = "order on_global_rank" if self.faulty else loaded
-        return {"stop complete": "order stop_train", "strategies": offered, "status": f"order {self.carries_out[-1]}"}
+        behind = {"stop complete": "order stop_train", "strategies": offered}
+        carried_out = f"order {self.carries_out[-1]}"
+        if self.mode is Mode.POD_RESCHEDULING:
+            return {**behind, "first step": carried_out, "status": "progress"}
+        return {**behind, "status": carried_out}
 
 
 HOT_SWITCH = Struck(
@@ -124,6 +159,37 @@ PROCESS_RESCHEDULING = Struck(
     moves=True,
     allowed="recover",
 )
+DYING_GASP = Struck(
+    mode=Mode.DYING_GASP,
+    strikes="""pod rank 1 loses its pod, and the owner of the job allows nothing but to save the state. The job is rescheduled
+after that: an incident of two recoveries""",
+    carries_out=("dump",),
+    own_phases=4,
+    then=Mode.JOB_RESCHEDULING,
+    faulty=(2, 3),
+    loses_pod=True,
+    allowed="dump",
+)
+POD_RESCHEDULING = Struck(
+    mode=Mode.POD_RESCHEDULING,
+    strikes="pod rank 1 loses its pod, and only that pod is to be replaced. All processes begin again",
+    carries_out=("exit",),
+    own_phases=3,
+    faulty=(2, 3),
+    loses_pod=True,
+    moves=True,
+    allowed="exit",
+    labels={ONLY_PODS: "on"},
+)
+JOB_RESCHEDULING = Struck(
+    mode=Mode.JOB_RESCHEDULING,
+    strikes="the process of rank 3 dies, and the owner of the job allows nothing but a restart",
+    carries_out=(),
+    own_phases=3,
+    asks_ours=False,
+    faulty=(3,),
+    allowed="exit",
+)
 LINK_SWITCH = Struck(
     mode=Mode.LINK_SWITCH,
     strikes="a client asks for the devices of pod rank 1 to be moved to their backup links",
@@ -136,7 +202,17 @@ STRESS_TEST = Struck(
     carries_out=("pause_train", "continue"),
     own_phases=5,
 )
-MODES = (HOT_SWITCH, ONLINE_RETRY, IN_PLACE, PROCESS_RESCHEDULING, LINK_SWITCH, STRESS_TEST)
+MODES = (
+    HOT_SWITCH,
+    ONLINE_RETRY,
+    IN_PLACE,
+    PROCESS_RESCHEDULING,
+    DYING_GASP,
+    POD_RESCHEDULING,
+    JOB_RESCHEDULING,
+    LINK_SWITCH,
+    STRESS_TEST,
+)
 LINK_FAILOVER = Struck(
     mode=Mode.LINK_SWITCH,
     strikes="""a client fails the devices of pod rank 1 over, and switches them back when that is done. Numbers are ids of events

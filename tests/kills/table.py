@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rekindle.model.mode import Mode
 from rekindle.model.training_side import TrainingSide
-from tests.kills.calls import DECIDED, DONE, POLL_ACTIVITY, POLL_WORKFLOW, UPDATE, Side
+from tests.kills.calls import DECIDED, DONE, FAILED, POLL_ACTIVITY, POLL_WORKFLOW, UPDATE, Side
 from tests.kills.events import Place
 from tests.kills.modes import SECTIONS, Struck
 
@@ -20,8 +20,8 @@ Written by `make kills`. Each cell is one recovery, with real processes on one m
 process was killed with SIGKILL meanwhile. It was started again at once. The delay is the additional time compared with an
 undisturbed recovery, from the fault to the verdict in the job's history. The figure in brackets is the part of it until the new
 process asked for work, if the recovery waited for that. Numbers are ids of events. These events are in the history of the job's
-workflow from the fault on, and in the history of the recovery's workflow. Together they are all events of an undisturbed
-recovery.
+workflow from the fault on, and in the history of the recovery's workflow. If an incident has two recoveries, the second one has
+a history of its own. Together they are all events of an undisturbed incident.
 
 These processes were killed:
 
@@ -31,12 +31,13 @@ These processes were killed:
 - the manager, at every event of the recovery.
 
 The manager is a scripted one that behaves as ours does. Its successor is there at once, and meets the ranks for 2 s before it
-carries out an order. A real manager is tested with real processes (`tests/training`).
+carries out an order. A restart of the job replaces it: it ends when the new pods run, and another one reports their first step. A
+real manager is tested with real processes (`tests/training`).
 
 With our training side, all of this is true in every cell:
 
-- The mode recovered the job by itself.
-- The pods that it moves were created and deleted once, and no other pods.
+- The mode recovered the job by itself. In an incident of two modes, these two did.
+- Each new pod was created once, each pod that it replaces was deleted once, and no other pods were.
 - Each order was carried out once by each manager, under one uuid.
 - Each report that was acknowledged was consumed once.
 - Nothing was left behind."""
@@ -68,6 +69,8 @@ DOES = {
     (DECIDED, Side.AFTER): "stored: {}",
     (DONE, Side.BEFORE): "carried out, not yet completed: {}",
     (DONE, Side.AFTER): "completed: {}",
+    (FAILED, Side.BEFORE): "failed, not yet stored: {}",
+    (FAILED, Side.AFTER): "failed: {}",
     (UPDATE, Side.BEFORE): "received, not yet accepted: {}",
     (UPDATE, Side.AFTER): "accepted, not yet acknowledged: {}",
 }

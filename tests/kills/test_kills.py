@@ -20,7 +20,7 @@ from rekindle.model.maintenance import Stage
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.training_side import TrainingSide
 from tests.fakes.peer import name_of
-from tests.kills.calls import DONE, POLL_ACTIVITY, Journal, Side
+from tests.kills.calls import DONE, POLL_ACTIVITY, RECOVERIES, Journal, Side
 from tests.kills.events import Happened, Place, happened, places
 from tests.kills.maintaining import SWITCHES, Maintained, maintain
 from tests.kills.managers import MANAGER
@@ -77,7 +77,8 @@ class Reference:
         """Returns every point at which a kill is tried."""
         result = self.results[-1]
         of_the_job = places("job", result.job, result.calls, result.first)
-        return [*of_the_job, *places("recovery", result.recovery, result.calls)]
+        named = zip(RECOVERIES, result.recoveries, strict=False)
+        return [*of_the_job, *(place for name, history in named for place in places(name, history, result.calls))]
 
 
 class References:
@@ -265,19 +266,18 @@ def _same_until(place: Place, events: Sequence[Happened], reference: Sequence[Ha
 
 
 def _once(result: Result, reference: Reference, victims: Victims = ()) -> None:
-    """Checks that the job recovered by this mode alone: every order was carried out once, every report was consumed once, and
+    """Checks that the job recovered by these modes alone: every order was carried out once, every report was consumed once, and
     nothing remains."""
-    struck = reference.struck
-    (verdict,) = result.incident.ladder
-    assert (verdict.mode, verdict.outcome) == (struck.mode, Outcome.RECOVERED), verdict.reason
+    struck, ladder = reference.struck, result.incident.ladder
+    assert _ladder(result) == struck.ladder, [verdict.reason for verdict in ladder]
     assert (result.incidents, result.standing) == (1, ())
-    phases = [phase.name for phase in verdict.phases]
+    phases = [(verdict.mode, phase.name) for verdict in ladder for phase in verdict.phases]
     assert len(phases) == len(set(phases)) == struck.phases(reference.side), phases
     _ordered_once(result, reference, victims)
     acknowledged = {kind for kind, code in result.peer.acknowledged if code == 0}
     assert acknowledged - {"fault"} <= set(result.accepted)
     assert set(result.accepted) == set(struck.reports(reference.side)) or not result.peer.tireless
-    assert verdict.unread == ()
+    assert not any(verdict.unread for verdict in ladder)
     _pods_once(result, struck)
 
 
@@ -295,20 +295,21 @@ def _asked(result: Result, reference: Reference) -> None:
 
 def _ordered_once(result: Result, reference: Reference, victims: Victims) -> None:
     """Checks that each manager carried out an order once. Only a manager that died may leave an order to the next."""
-    assert len(result.peer.lives) == 1 + victims.count(MANAGER)
+    assert len(result.peer.lives) == 1 + reference.struck.restarts + victims.count(MANAGER)
     for life in result.peer.lives:
         assert len(life) == len(set(life)), result.peer.lives
     carried_out = [order for life in result.peer.lives for order in life]
     assert tuple(dict.fromkeys(carried_out)) == reference.struck.orders(reference.side)
-    assert len({order.uuid for order in result.peer.received}) == 1
+    assert len({order.uuid for order in result.peer.received}) == bool(carried_out)
     assert not result.peer.exited
 
 
 def _pods_once(result: Result, struck: Struck) -> None:
-    others = [pod for pod in result.born if _rank(pod) == 1 and pod.metadata.uid != result.before.metadata.uid]
-    assert len(result.born) == 2 + struck.moves
-    assert len(others) == struck.moves
-    assert result.died == [result.before.metadata.uid] * struck.moves
+    """Checks that each new pod was created once, and that each old one was deleted once."""
+    before = {pod.metadata.uid: _rank(pod) for pod in result.before}
+    others = [pod for pod in result.born if pod.metadata.uid not in before]
+    assert len(result.born) == len(before) + len(struck.renews)
+    assert sorted(map(_rank, others)) == sorted(before[uid] for uid in result.died) == list(struck.renews)
     assert {_rank(pod): POD_TYPE in pod.metadata.annotations for pod in result.left} == {0: False, 1: False}
     assert {pod.metadata.uid for pod in others} <= {pod.metadata.uid for pod in result.left}
 
@@ -352,7 +353,15 @@ def _fallen_back(result: Result, struck: Struck) -> None:
 
 def _events(result: Result) -> list[Happened]:
     """Returns the events after the fault, counted from there."""
-    return [*happened("job", result.job, result.first), *happened("recovery", result.recovery)]
+    named = zip(RECOVERIES, result.recoveries, strict=False)
+    return [
+        *happened("job", result.job, result.first),
+        *(event for name, history in named for event in happened(name, history)),
+    ]
+
+
+def _ladder(result: Result) -> list[tuple[Mode, Outcome]]:
+    return [(verdict.mode, verdict.outcome) for verdict in result.incident.ladder]
 
 
 def _rank(pod: Pod) -> int:
@@ -360,8 +369,7 @@ def _rank(pod: Pod) -> int:
 
 
 def _note(table: Table, place: Place, victims: Victims, result: Result, reference: Reference) -> None:
-    outcomes = [verdict.outcome for verdict in result.incident.ladder]
-    outcome = "recovered" if outcomes == [Outcome.RECOVERED] else f"then {result.incident.ladder[-1].mode}"
+    outcome = "recovered" if _ladder(result) == reference.struck.ladder else f"then {result.incident.ladder[-1].mode}"
     added = result.seconds - reference.seconds
     _add(table, Row(reference.struck, reference.side, place, victims, outcome, added, result.start, reference.seconds))
 

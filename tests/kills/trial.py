@@ -80,7 +80,8 @@ class Result:
     seconds: float
     """Duration from the fault to the verdict in the job's history."""
     job: list[HistoryEvent]
-    recovery: list[HistoryEvent]
+    recoveries: list[list[HistoryEvent]]
+    """Histories of the recoveries of the undisturbed ladder, as far as they were started."""
     first: int
     """The last event of the job's history before the fault."""
     calls: list[Noted]
@@ -89,7 +90,7 @@ class Result:
     start: float
     """Seconds that the slowest victim took to be back; 0 where the verdict did not wait for it."""
     peer: "Manager"
-    before: Pod
+    before: list[Pod]
     born: list[Pod]
     died: list[str]
     """UIDs of pods that were deleted, one for each deletion."""
@@ -99,7 +100,7 @@ class Result:
     """Faults that the job still has."""
 
     accepted: Counter[str] = field(default_factory=Counter)
-    """Reports in the recovery's history, by kind."""
+    """Reports in the recoveries' histories, by kind."""
 
 
 @dataclass
@@ -110,8 +111,13 @@ class Trial:
     entity: WorkflowHandle[Any, Any]
     peer: Manager
     trap: Trap | None
-    struck: Pod
-    """The pod of pod rank 1."""
+    pods: list[Pod]
+    """Pods of the job, by rank."""
+
+    @property
+    def struck(self) -> Pod:
+        """The pod of pod rank 1."""
+        return self.pods[1]
 
     @property
     def met(self) -> str:
@@ -180,7 +186,7 @@ class Trials:
                     await peer.with_tests()
                 progress = Progress(incarnation="life-1", step=1)
                 await entity.execute_update(ids.Updates.PROGRESS, progress, result_type=Receipt)
-                yield Trial(job, entity, peer, trap, await self._holder(job.id, 1))
+                yield Trial(job, entity, peer, trap, await self._holders(job.id))
         finally:
             await self._end(job)
 
@@ -234,7 +240,7 @@ class Trials:
         wanted = JobObject(
             metadata=ObjectMeta(
                 name=name,
-                labels={SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH},
+                labels={SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH, **struck.labels},
                 annotations={CAPABILITIES: ",".join(capabilities), **struck.of(side)},
             ),
             spec=JobSpec(
@@ -264,6 +270,9 @@ class Trials:
     async def _succeed(self, job: Job, peer: Manager) -> None:
         """Ends the training side with the job's pods, and starts it again with the new ones."""
         await self._running(job, {pod.metadata.uid for pod in await self._world.cluster.pods(job.id)})
+        if isinstance(peer, OurManager):
+            await peer.restart()
+            return
         await peer.cut()
         async with ScriptedPeer(self._world.gateway, job.id):
             await asyncio.Event().wait()
@@ -317,24 +326,24 @@ class Trials:
             succeeding.cancel()
             await asyncio.gather(succeeding, return_exceptions=True)
         history = await self.history(ids.job_workflow(job.id), described.run_id)
-        recovery = await self.history(ids.recovery_workflow(job, 1, struck.mode), _child(history))
+        recoveries = [await self.history(workflow, run) for workflow, run in _recoveries(history).items()][: len(struck.modes)]
         return Result(
             incident=state.history[-1],
             incidents=state.incidents,
             standing=tuple(one.fault for one in state.faults),
             seconds=ended - began,
             job=history,
-            recovery=recovery,
+            recoveries=recoveries,
             first=described.history_length,
             calls=self.calls,
             met=at.met,
             start=at.start,
             peer=peer,
-            before=old,
+            before=at.pods,
             born=self._born(job.id),
             died=self._died(job.id),
             left=await self._world.cluster.pods(job.id),
-            accepted=_accepted(recovery),
+            accepted=_accepted(recoveries),
         )
 
     async def _verdict(self, job_id: str, run_id: str) -> tuple[float, JobState]:
@@ -354,9 +363,8 @@ class Trials:
         history = await self.client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
         return list(history.events)
 
-    async def _holder(self, job_id: str, pod_rank: int) -> Pod:
-        found = await self._world.cluster.pods(job_id)
-        return next(pod for pod in found if pod.metadata.annotations[RANK_INDEX] == str(pod_rank))
+    async def _holders(self, job_id: str) -> list[Pod]:
+        return sorted(await self._world.cluster.pods(job_id), key=lambda pod: int(pod.metadata.annotations[RANK_INDEX]))
 
     def _born(self, job_id: str) -> list[Pod]:
         seen = [event.object for event in self._seen if event.type == "ADDED"]
@@ -367,18 +375,19 @@ class Trials:
         return [thing.metadata.uid for thing in seen if isinstance(thing, Pod) and thing.metadata.owner_uid == job_id]
 
 
-def _child(history: list[HistoryEvent]) -> str:
-    """Returns the run id of the first recovery that the job's workflow started."""
-    return next(
-        event.child_workflow_execution_started_event_attributes.workflow_execution.run_id
-        for event in history
-        if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED
-    )
+def _recoveries(history: list[HistoryEvent]) -> dict[str, str]:
+    """Returns the recoveries that the job's workflow started, in their order: the first run of each, by workflow id."""
+    found: dict[str, str] = {}
+    for event in history:
+        if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
+            started = event.child_workflow_execution_started_event_attributes.workflow_execution
+            found.setdefault(started.workflow_id, started.run_id)
+    return found
 
 
-def _accepted(recovery: list[HistoryEvent]) -> Counter[str]:
+def _accepted(recoveries: list[list[HistoryEvent]]) -> Counter[str]:
     counted: Counter[str] = Counter()
-    for event in recovery:
+    for event in (event for recovery in recoveries for event in recovery):
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
         if request.input.name == ids.Updates.REPORT:
             counted[json.loads(request.input.args.payloads[0].data)["kind"]] += 1
