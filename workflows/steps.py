@@ -147,6 +147,8 @@ MEMORY = ActivityConfig(
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=30)),
 )
 
+WORDS: ActivityConfig = {**MEMORY, "start_to_close_timeout": timedelta(minutes=1)}  # the pods of a job of 5,000, page by page
+
 
 def named(config: ActivityConfig, summary: str) -> ActivityConfig:
     """Returns a class of time-outs with the summary that people read in the Temporal UI."""
@@ -383,7 +385,7 @@ async def remember(request: RememberRequest) -> None:
 async def write_words(job_id: str, words: Words) -> WordsWritten:
     what = "what holds in a recovery is removed" if words.over else "other components are told of the recovery"
     return await workflow.execute_activity_method(
-        ContractActivities.write_words, WordsRequest(job_id=job_id, words=words), **named(MEMORY, what)
+        ContractActivities.write_words, WordsRequest(job_id=job_id, words=words), **named(WORDS, what)
     )
 
 

@@ -54,9 +54,10 @@ class Kubectl:
 
 @pytest.fixture(scope="module")
 def cluster(program: str, kubeconfig: Path, manifests: dict[str, list[Object]]) -> Iterator[Kubectl]:
-    """Applies what must exist before pods can be judged: the namespace, which stays, the priority and the rules of access."""
+    """Applies what must exist before pods can be judged: the namespaces, which stay, the priority and the rules of access."""
     run, objects = Kubectl(program, kubeconfig), manifests["standalone"]
-    first = of_kind(objects, "Namespace")
+    users = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cluster-system"}}
+    first = [*of_kind(objects, "Namespace"), users]
     rest = of_kind(objects, "PriorityClass", *ACCESS)
     run("apply", "--server-side", "--force-conflicts", "-f", "-", objects=first)
     run("apply", "--server-side", "--force-conflicts", "-f", "-", objects=rest)

@@ -7,12 +7,13 @@ not ours to write are left alone. Every call may be repeated.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import reset_config, super_pods
 from activities.clusters.kubernetes.ascend_operator import FAULT_TYPE, mark, pod_group, switch_recovery
 from activities.clusters.kubernetes.kind import PodAccess, Workload
+from activities.clusters.kubernetes.pod_operations import side_by_side
 from rekindle.errors import BadInput, ClusterError, Conflict, Forbidden, NotFound
 from rekindle.model.contract import FaultLabel, Words
 from rekindle.model.job import Trait
@@ -101,13 +102,15 @@ class ContractWords:
     async def _labels(self, job: Workload, words: Words) -> None:
         if not (words.labels or words.over):
             return
+        changes: list[Coroutine[object, object, None]] = []
         for pod in await self._operations.reader.pods(job):
             said = (pod["metadata"].get("labels") or {}).get(FAULT_TYPE)
             wanted = words.labels.get(pod["metadata"]["uid"])
             if words.over and said in set(FaultLabel):
-                await self._labelled(pod, None)
+                changes.append(self._labelled(pod, None))
             elif not words.over and wanted and said is None:
-                await self._labelled(pod, wanted)
+                changes.append(self._labelled(pod, wanted))
+        await side_by_side(changes)
 
     async def _labelled(self, pod: Object, value: str | None) -> None:
         try:

@@ -27,6 +27,9 @@ STRATEGIES = {
 FLUSHES = (About.RANKS, About.CHECKS)
 """Subjects of modes before which faults are collected."""
 
+MOST_LABELLED = 500
+"""Maximum number of pods that are labelled. A fault of more ranks is hardly one of each of them."""
+
 NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
 
 
@@ -89,7 +92,8 @@ def _labels(state: JobState, faults: Sequence[Fault]) -> dict[str, FaultLabel]:
     job = state.job
     told = [one for fault in faults if fault.source == TRAINING_SIDE for one in faulty_ranks.ranks_of(job, fault)]
     holders = {pod: state.holders[pod] for pod in faulty_ranks.pods_of(job, told) if pod < len(state.holders)}
-    return {uid: _type_of(job, told, pod) for pod, uid in holders.items() if uid not in NOBODY}
+    named = [(pod, uid) for pod, uid in holders.items() if uid not in NOBODY][:MOST_LABELLED]
+    return {uid: _type_of(job, told, pod) for pod, uid in named}
 
 
 def _type_of(job: Job, faults: Sequence[FaultRank], pod_rank: int) -> FaultLabel:

@@ -42,6 +42,7 @@ from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.bounds import fitting
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
+from rekindle.model.contract import Announced, PlatformAnswer, PlatformRequest, Words, WordsRequest, WordsWritten
 from rekindle.model.dialogue import FaultRank, Heard, Order, Receipt, Report, ReportKind
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest, PodThere, There
 from rekindle.model.fault import (
@@ -112,7 +113,7 @@ from rekindle.model.verdict import Verdict
 from rekindle.policy.detection.devices import DeviceOfRank
 from rekindle.policy.detection.pod_ranks import TOLD_PROBLEMS
 from rekindle.policy.detection.sighting import sight
-from rekindle.policy.modes import cases
+from rekindle.policy.modes import cases, contract_words
 from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.eligibility import MOST_REPLACED
 from rekindle.policy.modes.mode_table import LAST
@@ -127,6 +128,7 @@ from tests.support.job_views import pod as a_pod
 from workflows import faults, job_reducers
 from workflows.incident import LOOKED_AT, IncidentRun
 from workflows.job_context import JobContext
+from workflows.platform import Platform
 
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
 
@@ -414,7 +416,7 @@ def of_a_recovery(job: Job, found: JobState) -> list[Any]:
     assert case
     run = IncidentRun.__new__(IncidentRun)
     run.case, run._known, run._number = case, JobContext(found), 1  # without a workflow
-    run._situation = situation(job).with_(faults=case.faults)
+    run._situation, run._platform = situation(job).with_(faults=case.faults), Platform(case, run._known)
     gone = ManagerGone(how=f"manager {'u' * LONGEST_NAME}/{NOW.isoformat()} is another process")
     return [run._context(NOW), FaultsNow(faults=case.faults), gone]
 
@@ -456,6 +458,22 @@ def spares_asked_for(job: Job) -> list[Any]:
     ]
 
 
+def said_to_others(job: Job, found: JobState) -> list[Any]:
+    """Returns what is written for other components, and asked of a platform."""
+    every_second = tuple(range(0, job.ranks, 2))
+    faults = tuple(one.fault for one in found.faults)
+    begun = contract_words.begins(Words(), Mode.PROCESS_RESCHEDULING, found, Situation(faults=faults))
+    words = begun.model_copy(update={"faulty": every_second, "leaving": tuple(range(0, job.pods, 2))})
+    everything = tuple(FaultRank(rank=rank) for rank in every_second)
+    return [
+        WordsRequest(job_id=job.id, words=words),
+        WordsWritten(restarts=1),
+        Announced(ranks=every_second, in_place=True),
+        PlatformRequest(job_id=job.id, key=TEXT, confirm=everything, within=timedelta(minutes=1)),
+        PlatformAnswer(answered=True, value=TEXT * 9, faults=everything, problem=TEXT * 9),
+    ]
+
+
 async def examples(job: Job) -> list[Any]:
     """Returns the largest value of each type."""
     event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
@@ -473,6 +491,7 @@ async def examples(job: Job) -> list[Any]:
     largest = [await answers(job, phase) for phase in (PodPhase.PENDING, PodPhase.FAILED)]
     return [
         *of_a_recovery(job, found),
+        *said_to_others(job, found),
         *(answer for some in largest for answer in some),
         *reports(job),
         FaultReport(faults=(process_fault(range(0, job.ranks, 2)),)),  # every second rank gives the longest text
