@@ -15,6 +15,7 @@ from activities.clusters.kubernetes.ascend_operator import FAULT_TYPE, mark, pod
 from activities.clusters.kubernetes.kind import PodAccess, Workload
 from rekindle.errors import BadInput, ClusterError, Conflict, Forbidden, NotFound
 from rekindle.model.contract import FaultLabel, Words
+from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.job import Trait
 from rekindle.model.keys import PLATFORM_CONFIRM, PLATFORM_RESULT, PLATFORM_STRATEGY, RANK_TABLE_READY, RECOVER_STATUS
 
@@ -103,7 +104,7 @@ class ContractWords:
             return
         for pod in await self._operations.reader.pods(job):
             said = (pod["metadata"].get("labels") or {}).get(FAULT_TYPE)
-            wanted = words.labels.get(pod["metadata"]["uid"])
+            wanted = words.labels.get(pod["metadata"]["uid"][:HOLDER_LENGTH])
             if words.over and said in set(FaultLabel):
                 await self._labelled(pod, None)
             elif not words.over and wanted and said is None:
