@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clusters.port import Cluster
 from rekindle.client import cancellable
-from rekindle.errors import ClusterError, Unavailable
+from rekindle.errors import RekindleError
 from rekindle.ids import CONTROL_QUEUE, SPARES, Signals, SpareUpdates, Workflows
 from rekindle.model.cluster import Pod
 from rekindle.model.spares import SpareAnswer, SpareClaim, SpareClaims, SpareNews, SpareQuestion, SpareView, SpareWish
@@ -51,7 +51,7 @@ class Spares:
                     await self._client.get_workflow_handle(SPARES).signal(Signals.RELEASE, job_id)
                 elif claim := spares.claim_of(job_id, news.wish, await self._cluster.pods(job_id)):
                     await self._claim(self._client, claim)
-        except (RPCError, ClusterError, TimeoutError) as error:
+        except (RPCError, RekindleError, TimeoutError) as error:
             if not (isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND):  # it has ended, with its claims
                 activity.logger.warning("need of a spare node not told", extra={"job": job_id, "error": str(error)})
 
@@ -85,7 +85,7 @@ class Spares:
                 async with asyncio.timeout(LOOK_WITHIN.total_seconds()):
                     view = await self._view(unfit)
                 answer = await self._asked(self._client, SpareQuestion(claim=claim, view=view))
-        except (RPCError, WorkflowUpdateFailedError, ClusterError, Unavailable, TimeoutError) as error:
+        except (RPCError, WorkflowUpdateFailedError, RekindleError, TimeoutError) as error:
             activity.logger.warning("spare node not asked for", extra={"job": job_id, "error": str(error)})
             return GRANTED
         return answer

@@ -3,13 +3,17 @@
 from datetime import datetime, timedelta
 
 from rekindle.model import bounds
+from rekindle.model.fault import TRAINING_SIDE, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Outcome
 from rekindle.model.state import GivenUp, JobState, Pending
-from rekindle.model.verdict import Verdict
+from rekindle.model.verdict import Training, Verdict
 from rekindle.policy.modes.eligibility import real_faults
 from rekindle.policy.modes.job_phase import has_trained, phase
 from workflows import faults
+
+STANDS = (Training.WHOLE, Training.SAVES, Training.SUSPECT)
+"""States in which a mode leaves training that has stopped."""
 
 
 def after(state: JobState, incident: Incident) -> GivenUp | None:
@@ -21,8 +25,17 @@ def after(state: JobState, incident: Incident) -> GivenUp | None:
         return state.given_up
     end = incident.started_at + timedelta(seconds=incident.seconds)
     stopped = any(verdict.restarted_at for verdict in incident.ladder)
-    reason = bounds.note(last.reason)
-    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=reason, stopped=stopped, limited=True)
+    reason, limited = bounds.note(last.reason), stopped or _stands(incident)
+    return GivenUp(since=end, incident=incident.number, mode=last.mode, reason=reason, stopped=stopped, limited=limited)
+
+
+def _stands(incident: Incident) -> bool:
+    """Returns whether training is known to stand after the incident.
+
+    A node that is not ready, or a lost manager, may leave it untouched. Pods of such a job may train, and are not ended.
+    """
+    is_broken = any(fault.kind is FaultKind.POD or fault.source == TRAINING_SIDE for fault in incident.faults)
+    return is_broken or any(verdict.training in STANDS for verdict in incident.ladder)
 
 
 def aborted(state: JobState, verdict: Verdict, incident: int, now: datetime) -> JobState:

@@ -66,8 +66,10 @@ class Platform:
                 timeout=within + LATE,
                 timeout_summary=f"the platform's {PLATFORM_STRATEGY}",
             )
-        self._answer = await _answer(asking)
-        self.denied = platform_choice.denied(self._answer)
+        answer = await _answer(asking)
+        if self.has_answered and not answer.answered:  # the cluster is away, or the platform clears its annotation
+            return
+        self._answer, self.denied = answer, platform_choice.denied(answer)
 
     def noted(self, verdict: Verdict) -> Verdict:
         """Returns the verdict of a mode with who chose the mode."""

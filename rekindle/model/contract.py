@@ -45,7 +45,7 @@ class Words(Value):
     """Pod ranks whose devices other nodes of a super pod must release (ConfigMap `fault-job-info`)."""
 
     labels: dict[str, FaultLabel] = {}
-    """Labels `fault-type`, by the UID of the pod."""
+    """Labels `fault-type`, by the first `HOLDER_LENGTH` characters of the pod's UID, as in `Sighting.holders`."""
 
     status: Status | None = None
     """Annotation `ProcessRecoverStatus`. None: it is left as it is."""

@@ -17,6 +17,7 @@ from activities.clusters.kubernetes.contract_words import ContractWords
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, NotFound
 from rekindle.model.contract import FaultLabel, Status, Words
+from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.settings import Settings
 from simulators.kubernetes.installation import DEPLOY
 from tests.fakes.ascend_operator import groups_path, submit_ascend_job
@@ -218,7 +219,7 @@ async def test_a_job_without_a_reset_config_has_the_other_words(job: Described) 
 async def test_labels_of_pods_are_set_once_and_removed_in_the_end(job: Described) -> None:
     """A label that another fault has set stays, and so does the reason of a hot switch."""
     pods = {pod["metadata"]["name"]: pod for pod in (await job.api.list(job.namespace.path("pods"))).items}
-    uids = {name: pod["metadata"]["uid"] for name, pod in pods.items()}
+    uids = {name: pod["metadata"]["uid"][:HOLDER_LENGTH] for name, pod in pods.items()}  # as a job's state has them
     await job.say(labels={uids["demo-worker-0"]: FaultLabel.RETRY, "another": FaultLabel.SOFTWARE})
     await job.say(labels=dict.fromkeys(uids.values(), FaultLabel.SOFTWARE))
     assert await job.labels() == {"demo-master-0": "software", "demo-worker-0": "retry-fault"}
@@ -243,7 +244,9 @@ async def test_a_part_that_is_forbidden_keeps_no_other_part_back(job: Described,
     await job.make()
     pods = (await job.api.list(job.namespace.path("pods"))).items
     job.api.refuses = refuses
-    await job.say(flushing=True, status=Status.DUMP_FAILED, labels={pods[0]["metadata"]["uid"]: FaultLabel.SOFTWARE})
+    await job.say(
+        flushing=True, status=Status.DUMP_FAILED, labels={pods[0]["metadata"]["uid"][:HOLDER_LENGTH]: FaultLabel.SOFTWARE}
+    )
     assert ("software" in (await job.labels()).values()) is (refuses != "pods/")
     assert ("ProcessRecoverStatus" in annotations_of(await job.group())) is (refuses != "podgroups")
     assert json.loads((await job.data())["reset.json"])["FaultFlushing"] is (refuses != "reset-config")

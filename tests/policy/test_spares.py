@@ -1,5 +1,6 @@
 """Which recovery gets a spare node while fewer are free than recoveries need."""
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -106,6 +107,16 @@ def test_more_than_can_be_compared_is_granted() -> None:
 
 
 # ---- claims over time
+
+
+def test_a_large_cluster_is_compared_within_a_workflow_task() -> None:
+    """A task that takes two seconds is taken for a deadlock, and fails for ever with all claims. Each of these claims that gets
+    nothing looks for other places of all pods."""
+    view = SpareView(free={f"node-{number:03}": 8 for number in range(MOST_FREE)})
+    others = [claim(f"job-{number:02}", pods=10, priority=1) for number in range(30)]
+    began = time.process_time()
+    assert answer(claim("own", pods=10), *others, view=view).reason
+    assert time.process_time() - began < 2
 
 
 def test_a_claim_is_over_by_itself() -> None:

@@ -96,6 +96,15 @@ def test_a_loss_is_the_number_that_it_was() -> None:
     assert reported.finite().now
 
 
+def test_finite_losses_of_half_precision_have_a_finite_sum() -> None:
+    """A sum above 65504 is none that a half holds: losses of tokens, or of micro-batches."""
+    for losses in ([torch.full((4096,), 20.0, dtype=torch.float16)], [torch.tensor(4000.0, dtype=torch.float16)] * 20):
+        reported = ReportedLoss()
+        for loss in losses:
+            reported.report(loss)
+        assert reported.finite().now
+
+
 @pytest.mark.parametrize("loss", ["0.5", None, True, [0.5]])
 def test_what_is_no_loss_is_refused(loss: Any) -> None:
     """The message names the argument and what is accepted."""

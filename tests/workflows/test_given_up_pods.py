@@ -10,6 +10,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates
+from rekindle.model.approval import Unanswered
 from rekindle.model.fault import FaultReport
 from rekindle.model.job import Job
 from rekindle.model.keys import GIVEN_UP
@@ -106,6 +107,23 @@ async def test_pods_whose_successors_would_be_refused_stay(temporal: WorkflowEnv
         world.cluster.refuses_stops = "the image is not allowed"
         assert "the image is not allowed" in (await world.event("GivenUpPodsKept")).message
         assert len(world.cluster.pods_by_name) == 2
+
+
+async def test_pods_that_may_train_are_not_ended(temporal: WorkflowEnvironment) -> None:
+    """A person denies the restart of a job whose node is not ready, as training goes on. So it does after the limit."""
+    job = a_job(approvals={Mode.JOB_RESCHEDULING: Unanswered.DENY}, limits=Limits(given_up_pods=SOON))
+    async with training(temporal, job) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        while (await world.status()).state.question is None:
+            await asyncio.sleep(0.02)
+        await world.tell(Updates.ANSWER, {"approved": False, "by": "Ada"})
+        assert (await world.incident()).verdict is Outcome.GIVEN_UP
+        await world.skip(DAY, of=world.entity)
+        state = (await world.status()).state
+        assert state.given_up
+        assert not state.given_up.limited
+        assert len(world.cluster.pods_by_name) == 2
+        assert not [write for write in world.cluster.writes if write.startswith("delete")]
 
 
 async def test_pods_that_a_controller_would_create_again_stay(temporal: WorkflowEnvironment) -> None:

@@ -170,6 +170,22 @@ async def test_the_platform_may_change_its_mind_between_two_modes(temporal: Work
         assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
 
 
+@pytest.mark.parametrize("is_away", [True, False], ids=["cluster is away", "cleared"])
+async def test_a_choice_holds_until_the_platform_names_another(temporal: WorkflowEnvironment, is_away: bool) -> None:
+    """It allowed a retry alone. When that has failed, and it cannot be read, no recovery begins that it did not want."""
+    job, script = decided_by_a_platform(), Script(statuses=[405])
+    async with their_job(temporal, job, answers(**{PLATFORM_STRATEGY: "retry"}), script) as (world, peer, contract):
+
+        async def changes(strategy: str) -> None:
+            contract.is_away = is_away
+            contract.annotations.pop(PLATFORM_STRATEGY, None)
+
+        peer.script.before_status = changes
+        await peer.report_fault(3, kind="0")
+        incident = await restarted(world, peer)
+        assert ladder(incident) == [(RETRY, ESCALATE), (SAVE, ESCALATE), (RESTART, RECOVERED)]
+
+
 async def test_an_abort_does_not_wait_for_the_platform(temporal: WorkflowEnvironment) -> None:
     """The incident ends while the platform is asked, and no mode has begun."""
     job = decided_by_a_platform()
@@ -198,15 +214,16 @@ async def test_a_cluster_that_is_away_does_not_delay_the_recovery(
 
 
 async def test_a_person_who_asks_for_a_mode_is_not_overruled(temporal: WorkflowEnvironment) -> None:
-    """A platform decides about faults. A requested restart begins without a word of it."""
+    """A platform decides about faults. A requested restart, before which training saves its state,
+    begins without a word of it."""
     async with their_job(temporal, decided_by_a_platform(), {}) as (world, peer, _):
         request = ModeRequest(mode=RESTART, requested_by="an operator")
         asked = await world.entity.start_update(
             Updates.RECOVER, request, result_type=Verdict, wait_for_stage=WorkflowUpdateStage.ACCEPTED
         )
         incident = await restarted(world, peer)
-        assert ladder(incident) == [(RESTART, RECOVERED)]
-        assert "platform" not in incident.ladder[0].reason
+        assert ladder(incident) == [(SAVE, ESCALATE), (RESTART, RECOVERED)]
+        assert not any("platform" in verdict.reason for verdict in incident.ladder)
         assert (await asked.result()).outcome is RECOVERED
 
 

@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
-from temporalio.testing import WorkflowEnvironment
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 from temporalio.worker import Replayer
 
+from activities.journal import JournalActivities
+from rekindle.errors import BadInput
 from rekindle.ids import CONTROL_QUEUE, SPARES, Queries, Signals, SpareUpdates, Workflows
-from rekindle.model.cluster import Condition
+from rekindle.model.activities.jobs import RememberRequest
+from rekindle.model.cluster import Condition, Pod
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job, NoSpare, SubHealthStrategy
+from rekindle.model.keys import MEMORY
 from rekindle.model.mode import Outcome
-from rekindle.model.spares import SpareAnswer, SpareClaim, SpareClaims, SpareQuestion, SpareView
+from rekindle.model.spares import SpareAnswer, SpareClaim, SpareClaims, SpareNews, SpareQuestion, SpareView, SpareWish
+from rekindle.model.state import JobState
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.placement.spares import NAMED
 from rekindle.temporal import plugin
@@ -25,6 +30,7 @@ from tests.fakes.peer import Script, ScriptedPeer
 from tests.fakes.scripted_cluster import ScriptedCluster
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.workflows.test_process_level import ELSEWHERE, ESCALATE, RECOVERED, RESTART, elsewhere, ladder
+from workflows import job_reducers
 from workflows.spares import Spares
 
 
@@ -290,3 +296,18 @@ async def test_a_job_without_accelerators_claims_nothing(temporal: WorkflowEnvir
         assert (await world.incident()).verdict is Outcome.RECOVERED
         with pytest.raises(RPCError):
             await Claims(world).jobs()
+
+
+async def test_a_pod_that_cannot_be_read_costs_no_note(temporal: WorkflowEnvironment) -> None:
+    """A need that is not told is no reason to lose what a later workflow of the job must find."""
+
+    class Malformed(ScriptedCluster):
+        async def pods(self, job_id: str) -> list[Pod]:
+            raise BadInput("a pod of the job cannot be read")
+
+    cluster = Malformed(job := a_job())
+    memory = job_reducers.to_remember(JobState.of(job).with_(incidents=7), "")
+    wish = SpareWish(job="default/gpt", incident=7, mode=ELSEWHERE)
+    request = RememberRequest(job_id=job.id, memory=memory, spare=SpareNews(wish=wish))
+    await ActivityEnvironment().run(JournalActivities(cluster, temporal.client).remember, request)
+    assert cluster.labels[MEMORY] == memory.model_dump_json()

@@ -16,6 +16,7 @@ from activities.clusters.kubernetes.kind import PodAccess, Workload
 from activities.clusters.kubernetes.pod_operations import side_by_side
 from rekindle.errors import BadInput, ClusterError, Conflict, Forbidden, NotFound
 from rekindle.model.contract import FaultLabel, Words
+from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.job import Trait
 from rekindle.model.keys import PLATFORM_CONFIRM, PLATFORM_RESULT, PLATFORM_STRATEGY, RANK_TABLE_READY, RECOVER_STATUS
 
@@ -105,7 +106,7 @@ class ContractWords:
         changes: list[Coroutine[object, object, None]] = []
         for pod in await self._operations.reader.pods(job):
             said = (pod["metadata"].get("labels") or {}).get(FAULT_TYPE)
-            wanted = words.labels.get(pod["metadata"]["uid"])
+            wanted = words.labels.get(pod["metadata"]["uid"][:HOLDER_LENGTH])
             if words.over and said in set(FaultLabel):
                 changes.append(self._labelled(pod, None))
             elif not words.over and wanted and said is None:

@@ -88,7 +88,7 @@ def over(before: Words) -> Words:
 
 
 def _labels(state: JobState, faults: Sequence[Fault]) -> dict[str, FaultLabel]:
-    """Returns the labels of the pods whose processes have reported faults, by their UIDs."""
+    """Returns the labels of the pods whose processes have reported faults, by their UIDs as holders have them."""
     job = state.job
     told = [one for fault in faults if fault.source == TRAINING_SIDE for one in faulty_ranks.ranks_of(job, fault)]
     holders = {pod: state.holders[pod] for pod in faulty_ranks.pods_of(job, told) if pod < len(state.holders)}

@@ -278,37 +278,51 @@ class _Plan:
 
     def __init__(self, free: Mapping[str, int]) -> None:
         self._left = dict(free)
-        self._held: list[tuple[SpareClaim, str]] = []
-        self._met: list[str] = []
+        self._held: dict[str, tuple[SpareClaim, ...]] = dict.fromkeys(free, ())
+        self._met: set[str] = set()
 
     @property
     def nodes(self) -> dict[str, list[str]]:
         """Nodes of the claims that got all that they need, by job id."""
-        return {job_id: [node for claim, node in self._held if claim.job_id == job_id] for job_id in self._met}
+        found: dict[str, list[str]] = {job_id: [] for job_id in self._met}
+        for node, held in self._held.items():
+            for claim in held:
+                found[claim.job_id].append(node)
+        return found
 
     def add(self, claim: SpareClaim, pods: int) -> None:
-        before = dict(self._left), list(self._held)
+        before = dict(self._left), dict(self._held)
         if all(self._place(claim, set()) for _ in range(pods)):
-            self._met.append(claim.job_id)
+            self._met.add(claim.job_id)
         else:
             self._left, self._held = before
 
     def _place(self, claim: SpareClaim, seen: set[str]) -> bool:
-        """Places one pod, by an augmenting path: a pod that was placed before may move to another node."""
-        usable = sorted((left, node) for node, left in self._left.items() if node not in (*claim.avoid_nodes, *seen))
+        """Places one pod, by an augmenting path: a pod that was placed before may move to another node.
+
+        Each node is looked at once. A workflow searches, and its task is taken for a deadlock after two seconds.
+        """
+        usable = sorted((self._left[node], node) for node in self._left.keys() - seen - {*claim.avoid_nodes})
         if node := next((node for left, node in usable if left >= claim.need), ""):
             self._put(claim, node)
             return True
         for left, node in usable:
+            if node in seen:  # looked at for a pod that was placed before
+                continue
             seen.add(node)
-            holders = [one for one, where in self._held if where == node and left + one.need >= claim.need]
-            if other := next((one for one in holders if self._place(one, seen)), None):
-                self._held.remove((other, node))
-                self._left[node] += other.need
+            holders = {one.job_id: one for one in self._held[node] if left + one.need >= claim.need}
+            if other := next((one for one in holders.values() if self._place(one, seen)), None):
+                self._remove(other, node)
                 self._put(claim, node)
                 return True
         return False
 
     def _put(self, claim: SpareClaim, node: str) -> None:
         self._left[node] -= claim.need
-        self._held.append((claim, node))
+        self._held[node] = (*self._held[node], claim)
+
+    def _remove(self, claim: SpareClaim, node: str) -> None:
+        self._left[node] += claim.need
+        held = list(self._held[node])
+        held.remove(claim)
+        self._held[node] = tuple(held)

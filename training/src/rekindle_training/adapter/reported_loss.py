@@ -34,8 +34,9 @@ class ReportedLoss:
             TypeError: it is no number and no tensor of numbers.
         """
         if isinstance(loss, torch.Tensor):
-            with torch.no_grad():
-                found: torch.Tensor | float = local(loss.detach()).sum()  # a copy, since the script may use its tensor again
+            wide = torch.promote_types(loss.dtype, torch.float32)  # a sum of finite halves is often none
+            with torch.no_grad():  # a copy, since the script may use its tensor again
+                found: torch.Tensor | float = local(loss.detach()).sum(dtype=wide)
         elif isinstance(loss, int | float) and not isinstance(loss, bool):
             found = float(loss)
         else:
