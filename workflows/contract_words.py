@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityHandle
 
-from rekindle.model.contract import Announced, Words
+from rekindle.model.contract import Announced, Words, WordsWritten
 from rekindle.model.mode import Mode
 from rekindle.model.situation import Situation
 from rekindle.model.verdict import Verdict
@@ -33,12 +34,16 @@ class ContractWords:
         self._words = policy.OVER
         self._writing = asyncio.Lock()
         self._is_due = False
+        self._write_in_flight: ActivityHandle[WordsWritten] | None = None
         self._again_at: datetime | None = None
 
     # ---- moments of an incident
 
     def incident_begins(self) -> None:
+        """Forgets the words of the last incident. If they are still being written, that ends: a restart may set `pause` now."""
         self._words = Words()
+        if self._write_in_flight:
+            self._write_in_flight.cancel()
 
     def mode_begins(self, mode: Mode, situation: Situation) -> None:
         self._say(policy.begins(self._words, mode, self._known.state, situation))
@@ -77,12 +82,27 @@ class ContractWords:
         async with self._writing:
             self._is_due = False
             words = self._words
-            try:
-                written = await steps.write_words(self._known.state.job.id, words)
-            except ActivityError as error:
-                workflow.logger.warning("words of the contract not written", extra={"error": str(error.cause)})
-                return
+            written = await self._written(words)
+        if written is None:
+            return
         if words.over and words is self._words:
             self._known.state = self._known.state.with_(unswept=False)
         elif not self._words.over and self._words.restarts is None and written.restarts is not None:
             self._words = self._words.model_copy(update={"restarts": written.restarts})
+
+    async def _written(self, words: Words) -> WordsWritten | None:
+        """Writes these words. Returns None if they were not written: newer ones are due, or the cluster refuses them.
+
+        A write that newer words end has really ended then, so that it cannot follow theirs.
+        """
+        writing = self._write_in_flight = steps.write_words(self._known.state.job.id, words)
+        await workflow.wait_condition(lambda: writing.done() or self._is_due)
+        if not writing.done():
+            writing.cancel()
+        try:
+            return await writing
+        except ActivityError as error:
+            workflow.logger.info("words of the contract not written", extra={"error": str(error.cause)})
+            return None
+        finally:
+            self._write_in_flight = None

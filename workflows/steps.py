@@ -147,7 +147,12 @@ MEMORY = ActivityConfig(
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=30)),
 )
 
-WORDS: ActivityConfig = {**MEMORY, "start_to_close_timeout": timedelta(minutes=1)}  # the pods of a job of 5,000, page by page
+WORDS: ActivityConfig = {
+    **MEMORY,
+    "start_to_close_timeout": timedelta(minutes=1),  # the pods of a job of 5,000, page by page
+    "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+"""Limits of a write that a newer one may end. The newer one begins when nothing is being written any more."""
 
 
 def named(config: ActivityConfig, summary: str) -> ActivityConfig:
@@ -382,9 +387,9 @@ async def remember(request: RememberRequest) -> None:
     )
 
 
-async def write_words(job_id: str, words: Words) -> WordsWritten:
+def write_words(job_id: str, words: Words) -> ActivityHandle[WordsWritten]:
     what = "what holds in a recovery is removed" if words.over else "other components are told of the recovery"
-    return await workflow.execute_activity_method(
+    return workflow.start_activity_method(
         ContractActivities.write_words, WordsRequest(job_id=job_id, words=words), **named(WORDS, what)
     )
 

@@ -19,6 +19,10 @@ class ScriptedContract:
         self.annotations: dict[str, str] = {}
         self.refusals = 0
         """Number of writes that fail from now on."""
+        self.hangs_once: Callable[[Words], bool] = lambda _: False
+        """Returns whether the write of these words hangs. Only one does."""
+        self.was_cut = asyncio.Event()
+        """Set when the write that hangs was ended."""
         self.is_away = False
         """True if the annotations cannot be read."""
         self.when_told: Callable[[Mapping[str, str]], None] = lambda _: None
@@ -26,6 +30,12 @@ class ScriptedContract:
         self._changed = asyncio.Event()
 
     async def ensure_words(self, job_id: str, words: Words) -> int | None:
+        if self.hangs_once(words):
+            self.hangs_once = lambda _: False
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.was_cut.set()
         if self.refusals:
             self.refusals -= 1
             raise ClusterUnavailable("scripted: the words are not taken")

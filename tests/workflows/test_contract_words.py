@@ -1,20 +1,24 @@
 """Words of MindCluster's contract: what other components read of an incident of each mode, and what is left of it afterwards."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
 from activities.pod_recreation import MakingAnew
 from rekindle import ids
 from rekindle.model.contract import FaultLabel, Status, Words
+from rekindle.model.incident import ModeRequest
 from rekindle.model.job import Job, Trait
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.mode import Outcome
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 from tests.fakes.fault_dialogue import STOPPED
 from tests.fakes.peer import Script, ScriptedPeer, nothing_before
 from tests.fakes.scripted_cluster import TheirCluster
@@ -150,6 +154,33 @@ async def test_words_that_cannot_be_written_delay_nothing_and_are_removed_later(
         contract.refusals = 0
         await world.skip(timedelta(minutes=1), world.entity)
         assert (await all_written(world, contract))[-1].over
+
+
+async def test_newer_words_do_not_wait_for_older_ones(temporal: WorkflowEnvironment) -> None:
+    """A write that hangs ends when the next words are due, so that an old `on` cannot follow the `pause` of a restart."""
+    async with their_job(temporal, read_by_others(allows="recover")) as (world, peer, contract):
+        await all_written(world, contract)
+        contract.hangs_once, peer.script.before_status = lambda words: words.flushing, nothing_before
+        await peer.report_fault(3)
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert (await all_written(world, contract))[-1].over
+        assert contract.was_cut.is_set()
+        assert not any(words.flushing for words in contract.written)
+
+
+async def test_a_sweep_does_not_reach_into_a_restart(temporal: WorkflowEnvironment) -> None:
+    """A restart that begins has no words of its own yet. A sweep that hangs is ended, as it would undo the restart's `pause`."""
+    async with their_job(temporal, read_by_others(allows="retry")) as (world, peer, contract):
+        await all_written(world, contract)
+        contract.hangs_once = lambda words: words.over
+        await peer.report_fault(3, kind="0")
+        await world.incident()
+        request = ModeRequest(mode=Mode.JOB_RESCHEDULING, save=False, requested_by="an operator")
+        await world.entity.start_update(
+            ids.Updates.RECOVER, request, result_type=Verdict, wait_for_stage=WorkflowUpdateStage.ACCEPTED
+        )
+        async with asyncio.timeout(60):
+            await contract.was_cut.wait()
 
 
 async def test_a_lost_workflow_leaves_nothing_half_said(temporal: WorkflowEnvironment) -> None:

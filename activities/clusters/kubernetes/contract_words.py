@@ -51,7 +51,7 @@ class ContractWords:
             return None
         found: list[int | None] = []
         failed: list[ClusterError] = []
-        for part in (self._reset, self._status, self._labels, self._released, self._recovery):
+        for part in (self._recovery, self._reset, self._status, self._released, self._labels):  # the pods last: they may be many
             try:
                 found.append(await part(job, words))
             except Forbidden as error:
