@@ -240,6 +240,7 @@ def refusal(view: SpareView, claims: Sequence[SpareClaim], own: SpareClaim) -> s
 
     A claim that cannot be met although none comes before it is not refused: the cluster decides, as without other claims.
     """
+    claims = [one for one in claims if order(one) <= order(own)]  # a later one would only move earlier ones
     nodes = {} if view.plenty else _nodes_of(view, claims)
     if view.plenty or own.job_id in nodes:
         return ""
