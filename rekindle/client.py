@@ -242,7 +242,7 @@ class Rekindle:
         Args:
             save: False if a job that is well is not to save its state first.
         """
-        request = ModeRequest(job=job, save=save, requested_by=requested_by)
+        request = requests.read({"job": job, "save": save, "requested_by": requested_by})
         return begun(await self.verdict(await self.begin(Mode.JOB_RESCHEDULING, request)))
 
     async def recover(self, job: str, *, mode: Mode | str | None = None, requested_by: str = "") -> Verdict:
