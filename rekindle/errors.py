@@ -87,7 +87,7 @@ class Withheld(ClusterError):
 
 
 class SpareTaken(ClusterError):
-    """No pod was created, since another recovery gets the spare node. The caller decides whether it waits."""
+    """Refusal of a pod, since another recovery gets the spare node. The caller decides whether it waits."""
 
     type = "cluster.spare_taken"
 

@@ -1,4 +1,4 @@
-"""What MindCluster's contract says of a job, written in the background: no recovery waits for it.
+"""Writes what MindCluster's contract says of a job, in the background: no recovery waits for it.
 
 Used by `TrainingJob` and its incidents, for jobs whose components read it. The newest words are written, one write after the
 other. The last ones of an incident remove what holds only during a recovery, and are repeated until that is done, also by a later

@@ -36,7 +36,7 @@ class Journal:
         self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
         self._is_memory_due = False
         self._spare: SpareNews | None = None
-        """What the job needs of spare nodes, if that is not written yet."""
+        """Need of the job for spare nodes, if that is not written yet."""
         self._claims = False
         """True if it was written that the job needs some."""
         self._writing: list[asyncio.Task[None]] = []

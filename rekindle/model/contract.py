@@ -1,5 +1,5 @@
-"""What MindCluster's components read of a recovery: labels, annotations and ConfigMaps, as ClusterD writes them. And the dialogue
-with a platform, which decides in annotations. Source of all of it: the Kubernetes contract."""
+"""Labels, annotations and ConfigMaps in which MindCluster's components read of a recovery, and the dialogue with a platform that
+decides in annotations. Source: the Kubernetes contract, as ClusterD writes it."""
 
 from datetime import timedelta
 from enum import StrEnum
@@ -30,7 +30,7 @@ class Status(StrEnum):
 
 
 class Words(Value):
-    """What the contract says of a job now."""
+    """Words of the contract about a job, as they hold now."""
 
     flushing: bool = False
     """`FaultFlushing` of the reset-config: faults are collected, and not announced yet."""

@@ -56,7 +56,7 @@ class GivenUp(Value):
     """True if its pods were ended after that limit. Nothing is recovered until a person wants that, or the job trains again."""
 
     pods: Note = ""
-    """What became of its pods after the limit. Empty: they are as the recovery left them."""
+    """Fate of its pods after the limit. Empty: they are as the recovery left them."""
 
     @property
     def holds(self) -> bool:

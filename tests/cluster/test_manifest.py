@@ -48,7 +48,7 @@ def test_what_is_written_counts() -> None:
 
 
 def test_the_priority_of_a_job_is_read() -> None:
-    """Without the annotation there is none, so that the priority of the pods counts."""
+    """Priority is absent without the annotation, so that the priority of the pods counts."""
     for said, priority in (("-3", -3), ("1000000000", 1_000_000_000)):
         job = parse(written(metadata={"name": "gpt", "annotations": {"rekindle.io/priority": said}}))
         assert job_of(job, Limits()).priority == priority

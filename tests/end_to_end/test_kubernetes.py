@@ -66,7 +66,7 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: OnKubernetes) -> None
 
 @pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: OnKubernetes) -> None:
-    """All pods start again, of one new generation, from what the ranks have saved."""
+    """Pods of one new generation start from what the ranks have saved."""
     result = await product.run(backup_fails=True)
     assert tried(result) == SAVED, result
     assert result["steps_lost"] == 0

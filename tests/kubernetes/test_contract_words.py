@@ -132,7 +132,7 @@ async def job(namespace: Namespace, kubeconfig: Path) -> AsyncIterator[Described
 
 
 async def test_the_reset_config_is_written_as_cluster_d_writes_it(job: Described) -> None:
-    """Each moment of a recovery has its content, byte for byte but for the time, with its check code."""
+    """Content is right at each moment of a recovery, byte for byte but for the time, with its check code."""
     await job.make()
     assert await job.say(flushing=True) == 0
     assert await job.content() == {**CLEAR, "FaultFlushing": True}
@@ -157,7 +157,7 @@ async def test_the_same_words_are_not_written_twice(job: Described) -> None:
 
 
 async def test_members_of_later_versions_stay(job: Described) -> None:
-    """What we do not know is written back as it was."""
+    """Unknown members are written back as they were."""
     await job.make({**CLEAR, "Later": {"a": 1}, "GracefulExit": 1})
     await job.say(flushing=True)
     assert await job.content() == {**CLEAR, "FaultFlushing": True, "Later": {"a": 1}}
@@ -199,7 +199,7 @@ async def test_an_object_that_others_write_all_the_time_is_tried_again_later(job
 async def test_a_reset_config_that_is_not_ours_to_write_is_left_alone(
     job: Described, content: str | dict[str, Any], labels: dict[str, str] | None
 ) -> None:
-    """Everything else is written, and the reason is logged once."""
+    """Reason is logged once, and the other parts are written."""
     await job.make(content, labels)
     before = await job.data()
     for _ in range(2):
@@ -240,7 +240,7 @@ async def test_nothing_stays_on_pause(job: Described) -> None:
 
 @pytest.mark.parametrize("refuses", ["reset-config", "podgroups", "pods/"])
 async def test_a_part_that_is_forbidden_keeps_no_other_part_back(job: Described, refuses: str) -> None:
-    """Without the right to one kind of object, the others are written, and the call succeeds."""
+    """Writes of the other kinds succeed without the right to one kind, and so does the call."""
     await job.make()
     pods = (await job.api.list(job.namespace.path("pods"))).items
     job.api.refuses = refuses
@@ -262,7 +262,7 @@ async def test_a_part_that_fails_is_repeated_when_the_others_are_written(job: De
 
 
 async def test_a_platform_reads_and_writes_the_pod_group(job: Described) -> None:
-    """Its annotations are read there, and the faults are written there and not onto the job."""
+    """Annotations are read from the PodGroup, and faults are written onto it and not onto the job."""
     uid, contract = job.job["metadata"]["uid"], job.cluster.contract
     assert await contract.said_by_platform(uid) == {}
     await contract.tell_platform(uid, {"ProcessConfirmFault": "1:1"})
@@ -329,12 +329,12 @@ def test_healthy_nodes_of_a_super_pod_are_named_with_the_faulty_devices() -> Non
     "said", ["{", "[]", "null", "{}", '{"super_pod_id": -1, "devices": []}', '{"super_pod_id": "3", "devices": 1}']
 )
 def test_pods_without_a_super_pod_need_no_release(said: str) -> None:
-    """Neither do pods with a malformed annotation, which tenants can write."""
+    """Malformed annotations, which tenants can write, count as none."""
     assert super_pods.entry([placed(0, "node-1", said), placed(1, "node-2", said)], (1,), "job", 1) == ""
 
 
 def test_an_entry_that_would_fill_the_config_map_of_all_jobs_is_left_out() -> None:
-    """Other jobs need room there too."""
+    """Room is left for the entries of other jobs."""
     pods = [member(rank, f"node-{rank}", devices=[f"{rank:05d}{one:03d}" for one in range(64)]) for rank in range(500)]
     assert super_pods.entry(pods, range(500), "job", 1) == ""
     assert super_pods.entry(pods, range(5), "job", 1)

@@ -1,4 +1,4 @@
-"""What the words of the contract are at each moment, as values."""
+"""Values of the words of the contract at each moment."""
 
 import pytest
 

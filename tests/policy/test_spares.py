@@ -64,7 +64,7 @@ def test_nobody_looks_at_the_nodes_while_one_recovery_needs_a_spare() -> None:
 
 
 def test_a_claim_whose_pods_have_nodes_no_longer_counts() -> None:
-    """Its node is not free any more, so that it takes nothing from others. If no other node is free, its job can be named."""
+    """Claims whose pod has a node take nothing from others. If no other node is free, its job can be named."""
     taken, own = claim("other", taken=NOW, until=NOW + MINUTE), claim("own")
     view = ONE_FREE.model_copy(update={"placed": {"other": 1}})
     found, left = spares.answered((taken,), SpareQuestion(claim=own, view=view), NOW)
@@ -77,7 +77,7 @@ def test_a_claim_whose_pods_have_nodes_no_longer_counts() -> None:
 
 
 def test_without_any_free_node_the_cluster_decides_as_for_a_single_job() -> None:
-    """No job is refused for another one that gets nothing either."""
+    """Jobs are not refused for another one that gets nothing either."""
     for view in (SpareView(), SpareView(free={"node-9": 4})):
         assert answer(claim("own"), claim("other", priority=9), view=view).granted
 
@@ -99,7 +99,7 @@ def test_a_claim_for_several_pods_holds_all_nodes_or_none() -> None:
 
 
 def test_more_than_can_be_compared_is_granted() -> None:
-    """With more free nodes or claims than are listed, the cluster decides."""
+    """Clusters decide by themselves about more free nodes or claims than are listed."""
     plenty = ONE_FREE.model_copy(update={"plenty": True})
     assert answer(claim("own"), claim("other", priority=9), view=plenty).granted
     many = [claim(f"other-{number}", priority=9) for number in range(MOST_CLAIMS)]
@@ -131,7 +131,7 @@ def test_a_claim_is_over_by_itself() -> None:
 
 
 def test_a_pod_that_cannot_use_the_free_nodes_holds_none_of_them() -> None:
-    """It has no node although one is free, long after it was created. The scheduler would have used the node."""
+    """Pods without a node long after their creation can use no free one. The scheduler would have used the node."""
     stuck, own = claim("other", taken=NOW, until=NOW + spares.NAMED, priority=9), claim("own")
     question = SpareQuestion(claim=own, view=ONE_FREE)
     assert not spares.answered((stuck,), question, NOW + timedelta(seconds=5))[0].granted
@@ -157,7 +157,7 @@ def test_an_incident_keeps_its_place_and_a_mode_its_spare() -> None:
 
 
 def test_a_released_claim_leaves_the_others() -> None:
-    """Only the claim of the job is over."""
+    """Release ends the claim of the job, and no other one."""
     assert [one.job_id for one in spares.without((claim("a"), claim("b")), "a")] == ["b"]
 
 
@@ -180,7 +180,7 @@ def test_a_mode_says_what_it_needs() -> None:
 
 
 def test_a_restart_is_compared_and_holds_nothing() -> None:
-    """Its pods are gone when it asks, so that it says what they needed. It leaves no claim, whatever the answer is."""
+    """Restarts ask when their pods are gone, and say what they needed. A restart leaves no claim, whatever the answer is."""
     assert spares.wish_of_restart(context(), PodCount()) is None
     wish = spares.wish_of_restart(context(JOB.model_copy(update={"priority": None})), PodCount(accelerators=8, priority=3))
     assert wish
@@ -313,14 +313,14 @@ def test_the_order_of_messages_does_not_matter(claims: list[SpareClaim], random:
 
 @given(CLAIMS)
 def test_nobody_is_refused_while_each_claim_could_have_its_own_nodes(claims: list[SpareClaim]) -> None:
-    """With a node for every pod of every claim that each may use, everybody goes on."""
+    """Claims are all granted if there is a usable node for every pod."""
     free = {f"spare-{number}": 8 for number in range(sum(one.pods for one in claims))}
     assert not refused(SpareView(free=free), claims)
 
 
 @given(CLAIMS, VIEWS)
 def test_whole_nodes_are_given_to_as_many_as_possible(claims: list[SpareClaim], view: SpareView) -> None:
-    """For claims of one whole node each, a loser has no node even if all earlier ones chose theirs for it."""
+    """Claims of one node each are met as far as possible: a loser has none even if all earlier ones chose theirs for it."""
     whole = [one.model_copy(update={"need": 8, "pods": 1}) for one in claims]
     nodes = SpareView(free=dict.fromkeys(view.free, 8))
     order = sorted(whole, key=spares.order)

@@ -59,8 +59,18 @@ async def all_written(world: Harness, contract: ScriptedContract) -> list[Words]
     return contract.written
 
 
+async def restarted(world: Harness, peer: ScriptedPeer) -> None:
+    """Attaches the new manager of a restart, lets the pods stay, and waits for the end of the incident."""
+    await world.phase(RESUMES)
+    await peer.cut()
+    await peer.attach()
+    await world.phase(RESUMES)
+    await world.skip(timedelta(seconds=6))
+    await world.incident()
+
+
 async def test_a_job_begins_without_words_of_an_earlier_life(temporal: WorkflowEnvironment) -> None:
-    """What a controller that died has left is removed when the job is registered: nothing stays on `pause`."""
+    """Registration removes what a controller that died has left: nothing stays on `pause`."""
     async with their_job(temporal, read_by_others()) as (world, _, contract):
         await register(world.client, world.job)
         assert await all_written(world, contract) == [Words(over=True)]
@@ -107,12 +117,7 @@ async def test_a_recovery_that_fails_says_so_of_each_strategy(temporal: Workflow
     """The repair fails, the state is saved, and the restart counts once more in `RetryTime`."""
     async with their_job(temporal, read_by_others(), Script(statuses=[406])) as (world, peer, contract):
         await peer.report_fault(3)
-        await world.phase(RESUMES)
-        await peer.cut()
-        await peer.attach()
-        await world.phase(RESUMES)
-        await world.skip(timedelta(seconds=6))
-        await world.incident()
+        await restarted(world, peer)
         written = await all_written(world, contract)
         told = [one.status for one in written if one.status]
         assert list(dict.fromkeys(told)) == [Status.RECOVER_FAILED, Status.DUMP_SUCCESS]
@@ -124,17 +129,12 @@ async def test_a_restart_without_a_dump_is_called_an_exit(temporal: WorkflowEnvi
     """The owner allows no dump, so that nothing is saved."""
     async with their_job(temporal, read_by_others(allows="recover"), Script(statuses=[406])) as (world, peer, contract):
         await peer.report_fault(3)
-        await world.phase(RESUMES)
-        await peer.cut()
-        await peer.attach()
-        await world.phase(RESUMES)
-        await world.skip(timedelta(seconds=6))
-        await world.incident()
+        await restarted(world, peer)
         assert (await all_written(world, contract))[-1].status is Status.EXIT_COMPLETED
 
 
 async def test_a_hot_switch_leaves_no_words(temporal: WorkflowEnvironment) -> None:
-    """Nothing is flushed and no result is told: the words are only removed at its end."""
+    """Words are only removed at its end: it flushes nothing and has no result."""
     job = read_by_others(sub_health=a_job().sub_health)
     async with their_job(temporal, job) as (world, _, contract):
         await world.fault(sub_health())

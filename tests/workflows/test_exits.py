@@ -64,7 +64,7 @@ async def test_a_person_may_be_asked_before_a_job_leaves_a_slow_node(temporal: W
 
 
 def test_a_node_that_is_slow_again_weeks_later_leads_to_another_restart() -> None:
-    """It was repaired meanwhile. The restart of that time says nothing about it."""
+    """Fault was repaired meanwhile. The restart of that time says nothing about it."""
     verdict = Verdict(mode=Mode.JOB_RESCHEDULING, outcome=Outcome.RECOVERED, reason="x")
     restart = Incident(
         number=1,

@@ -90,7 +90,7 @@ async def test_the_platform_chooses_the_strategy(temporal: WorkflowEnvironment) 
 
 
 async def test_faults_that_the_platform_knows_are_announced_too(temporal: WorkflowEnvironment) -> None:
-    """It answers the confirmation with a rank of another pod. Ranks that the job does not have are ignored."""
+    """Confirmation is answered with a rank of another pod. Ranks that the job does not have are ignored."""
     said = answers(**{PLATFORM_RESULT: "5:1, 900:1"})
     async with their_job(temporal, decided_by_a_platform("recover"), said) as (world, peer, contract):
         await peer.report_fault(3)
@@ -157,7 +157,7 @@ async def test_a_rank_table_that_is_not_ready_leads_to_the_next_mode(
 
 
 async def test_the_platform_may_change_its_mind_between_two_modes(temporal: WorkflowEnvironment) -> None:
-    """It wanted a recovery. When that has failed it wants the job to end its processes, so that nothing is saved."""
+    """Strategy is a recovery at first, and `exit` when that has failed, so that nothing is saved."""
     job, script = decided_by_a_platform("recover,dump"), Script(statuses=[406])
     async with their_job(temporal, job, answers(), script) as (world, peer, contract):
 
@@ -172,7 +172,7 @@ async def test_the_platform_may_change_its_mind_between_two_modes(temporal: Work
 
 @pytest.mark.parametrize("is_away", [True, False], ids=["cluster is away", "cleared"])
 async def test_a_choice_holds_until_the_platform_names_another(temporal: WorkflowEnvironment, is_away: bool) -> None:
-    """It allowed a retry alone. When that has failed, and it cannot be read, no recovery begins that it did not want."""
+    """Strategy was a retry alone. When that failed and none can be read, no unwanted recovery begins."""
     job, script = decided_by_a_platform(), Script(statuses=[405])
     async with their_job(temporal, job, answers(**{PLATFORM_STRATEGY: "retry"}), script) as (world, peer, contract):
 

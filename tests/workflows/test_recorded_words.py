@@ -124,7 +124,7 @@ async def test_a_recovery(temporal: WorkflowEnvironment, platform: bool) -> None
 
 @pytest.mark.parametrize("kind", ["0", "2"], ids=["05, memory", "09j, network"])
 async def test_a_retry(temporal: WorkflowEnvironment, kind: str) -> None:
-    """No rank is named, as none ends."""
+    """Ranks are not named, as none ends."""
     async with recorded(temporal, "retry,recover,dump", Script(stops=False)) as (world, peer, contract):
         await peer.report_fault(1, kind=kind)
         await stops(peer, contract)

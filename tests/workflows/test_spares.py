@@ -183,7 +183,7 @@ async def test_a_hot_switch_waits_for_its_spare_where_its_owner_wants_that(tempo
 
 
 async def test_a_process_rescheduling_that_loses_its_spare_takes_its_next_mode(temporal: WorkflowEnvironment) -> None:
-    """It does not wait for the limit of scheduling, since training stands."""
+    """Losing is known before the limit of scheduling, since training stands."""
     async with one_spare(temporal, elsewhere()) as (world, peer, claims):
         await claims.rival()
         await peer.report_fault(3)
@@ -210,7 +210,7 @@ async def test_a_restart_leaves_a_node_to_a_recovery_that_comes_first(temporal: 
 
 
 async def test_a_process_rescheduling_waits_for_its_spare_where_its_owner_wants_that(temporal: WorkflowEnvironment) -> None:
-    """Its next question comes after some seconds, and finds that the other recovery is over."""
+    """Next question comes after some seconds, and finds that the other recovery is over."""
     job = elsewhere().model_copy(update={"no_spare": NoSpare.WAIT})
     async with one_spare(temporal, job) as (world, peer, claims):
         await claims.rival()
@@ -252,7 +252,7 @@ async def test_nobody_is_refused_while_enough_spares_are_free(temporal: Workflow
 
 @pytest.mark.parametrize("end", ["recovered", "cancelled", "terminated"])
 async def test_a_claim_is_over_with_its_recovery(temporal: WorkflowEnvironment, end: str) -> None:
-    """It does not matter how the recovery ends."""
+    """Claims end with their recovery, in whatever way it ends."""
     async with one_spare(temporal, a_job(), Script(pauses=end == "recovered")) as (world, peer, claims):
         await world.fault(sub_health())
         if end != "recovered":
@@ -279,7 +279,7 @@ async def test_a_claim_is_over_by_itself_if_its_job_is_lost(temporal: WorkflowEn
 
 
 async def test_a_recovery_goes_on_without_the_workflow_that_decides(temporal: WorkflowEnvironment) -> None:
-    """Nobody answers for two seconds. The backup pod is created as if no other job needed a spare."""
+    """Answer is missing for two seconds. The backup pod is created as if no other job needed a spare."""
     async with one_spare(temporal, a_job()) as (world, _, _claims):
         await world.client.start_workflow(Workflows.SPARES, SpareClaims(), id=SPARES, task_queue="nobody-polls")
         began = datetime.now(UTC)

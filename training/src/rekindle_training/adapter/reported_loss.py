@@ -15,9 +15,9 @@ class Finite(NamedTuple):
     """Whether the losses of one rank are finite. None: the rank has none, or cannot read it."""
 
     before: bool | None
-    """Of its last step before the recovery."""
+    """Loss of the last step before the recovery."""
     now: bool | None
-    """Of the first step after it."""
+    """Loss of the first step after it."""
 
 
 class ReportedLoss:
