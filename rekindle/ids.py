@@ -131,6 +131,7 @@ class Updates:
     ATTACH = "attach"
     DETACH = "detach"
     PROGRESS = "progress"
+    TIME = "time"
     TRACE = "trace"
     REPORT = "report"
     REPORT_FAULTS = "report_faults"

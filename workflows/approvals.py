@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 from rekindle.model.approval import Answer, Question, Unanswered, spelled
+from rekindle.model.incident import Waited
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.verdict import Verdict
 from rekindle.policy.drain import drain_verdicts
@@ -31,6 +32,8 @@ class Approvals:
         """Modes that a storm has held, each with how that ended."""
         self._is_interrupted = False
         """True if a real fault came while the hot switch of a sub-healthy pod waited."""
+        self.waits: list[Waited] = []
+        """Times in which a person was waited for."""
         self._goes = False
         """True if no storm holds the modes of this incident any more: a person wants them, or one was held as long as allowed."""
 
@@ -69,7 +72,7 @@ class Approvals:
         return waited is not None and waited.ladder[-1].mode is mode and bool(waited.ladder[-1].approved)
 
     async def _ask(self, asked: Question, before: Sequence[Verdict], stopped: Callable[[], str]) -> Verdict | None:
-        known, mode = self._known, asked.mode
+        known, mode, began = self._known, asked.mode, workflow.now()
         known.state, self._answer = known.state.with_(question=asked), None
         self._show()
         event = "StormHeld" if asked.storm else "ApprovalAsked"
@@ -89,6 +92,8 @@ class Approvals:
         except TimeoutError:
             pass
         known.state = known.state.with_(question=None)
+        if not asked.storm:
+            self.waits.append(Waited(since=began, until=workflow.now()))
         if why := stopped():
             return Verdict(mode=mode, outcome=Outcome.CANCELLED, reason=why)
         return self._ruled(asked, before, moot())

@@ -36,7 +36,7 @@ def _brief(verdict: Verdict) -> Verdict:
 
 def _outline(incident: Incident) -> Incident:
     ladder = (short(verdict, SHORT) for verdict in incident.ladder)
-    return incident.model_copy(update={"faults": (), "ladder": tuple(ladder)})
+    return incident.model_copy(update={"faults": (), "waits": (), "ladder": tuple(ladder)})
 
 
 def short(verdict: Verdict, most: int) -> Verdict:

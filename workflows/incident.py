@@ -325,6 +325,7 @@ class IncidentRun:
             verdict=last.outcome,
             ladder=tuple(verdict.with_(unread=()) for verdict in verdicts),
             policy_after=self._known.state.policy,
+            waits=tuple(self._approvals.waits),
             faults=self.case.faults,
         )
         known = self._known

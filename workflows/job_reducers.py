@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
 from rekindle.model import bounds
+from rekindle.model.account import TimeReport
 from rekindle.model.activities.jobs import Survey
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.fault import EXPECTED_HOLDER, HOLDERS, TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, Sighting
@@ -31,6 +32,7 @@ from rekindle.model.state import (
     Remembered,
 )
 from rekindle.model.verdict import Verdict
+from rekindle.policy.account import ledger, spans
 from rekindle.policy.detection import refusals
 from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts
@@ -69,7 +71,8 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
     if not state.registered:
         holders = _as_moved(registration.holders, registration.remembered.moved)
         state = _remembered(state, registration, now)
-        state = state.with_(registered=True, holders=holders, unswept=contract_words.are_used(job))
+        account = ledger.registered(state.account, now.timestamp())
+        state = state.with_(registered=True, holders=holders, unswept=contract_words.are_used(job), account=account)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # we wrote `ignore` into the label
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
@@ -232,6 +235,11 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
         state = faults.of_a_new_life(state)
     of_pods = tuple(one for one in state.problems if not is_of_count(one))
     return faults.rejudged(_with_problems(again.over(state.with_(progress=progress)), of_pods))
+
+
+def timed(state: JobState, report: TimeReport, *, recovering: bool) -> JobState:
+    """Returns the state with a report for how long the job has trained."""
+    return state.with_(account=ledger.told(state.account, report, recovering=recovering))
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False, update_id: str = "") -> JobState:
@@ -449,6 +457,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         asked=state.asked and not restarts,
         given_up=given_up.after(state, incident),
         faults=tuple(faults.left(state, case, incident)),
+        account=ledger.concluded(state.account, spans.row_of(incident)),
     )
     if restarts:
         state = attachments.restarted(state)

@@ -143,7 +143,7 @@ class ModeWorkflow(Dialogue):
         self._close_phase(name, began, "")
 
     def _close_phase(self, name: str, began: datetime, note: str) -> None:
-        self.phases.append(Phase(name=name, seconds=(workflow.now() - began).total_seconds(), note=note))
+        self.phases.append(Phase(name=name, seconds=(workflow.now() - began).total_seconds(), note=note, at=began))
         self.current = ""
         self._show()
 

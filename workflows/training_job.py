@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model import bounds, stored
+from rekindle.model.account import TimeReport
 from rekindle.model.activities.jobs import EndSession, RememberRequest
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
@@ -444,6 +445,12 @@ class TrainingJob(PeopleUpdates):
         self._tell_reset_links(before)
         self._show()
         return Receipt(info="noted")
+
+    @workflow.update(name=Updates.TIME)
+    def time(self, report: TimeReport) -> Receipt:
+        recovering = bool(self.incident or self.state.lost_recovery)
+        self.known.state = job_reducers.timed(self.state, report, recovering=recovering)
+        return Receipt(info="counted")
 
     @workflow.update(name=Updates.REPORT)
     def report(self, report: Report) -> Receipt:

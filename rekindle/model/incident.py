@@ -87,6 +87,13 @@ class ModeRequest(Value):
     run id alone."""
 
 
+class Waited(Value):
+    """Time in which an incident waited for a person."""
+
+    since: datetime
+    until: datetime
+
+
 class Incident(Value):
     """A fault and all recoveries for it."""
 
@@ -97,4 +104,5 @@ class Incident(Value):
     verdict: Outcome
     ladder: tuple[Verdict, ...]
     policy_after: SubHealthStrategy
+    waits: tuple[Waited, ...] = ()
     faults: tuple[Fault, ...] = ()

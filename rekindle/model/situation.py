@@ -27,6 +27,8 @@ class Phase(Value):
     name: str
     seconds: float
     note: Note = ""
+    at: datetime | None = None
+    """Start of the phase. None: it took no time, or an earlier version wrote it."""
 
 
 class Switched(Value):

@@ -5,6 +5,7 @@ from typing import Annotated, Self, TypedDict, Unpack
 
 from pydantic import AwareDatetime, Field
 
+from rekindle.model.account import Account
 from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
@@ -206,6 +207,7 @@ class JobStateChanges(TypedDict, total=False):
     trace: Trace | None
     asked: bool
     unswept: bool
+    account: Account
     lost_recovery: str
     ended: str
 
@@ -312,6 +314,9 @@ class JobState(Value):
 
     unswept: bool = False
     """True if labels, annotations or ConfigMaps may say of the job what holds only during a recovery."""
+
+    account: Account = Account()
+    """Uses of the job's time."""
 
     lost_recovery: str = ""
     """Workflow id of a recovery that was running when an earlier workflow of this job was lost. Empty: none was."""

@@ -28,8 +28,11 @@ from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.examples.gpt_model import at_least
 from rekindle_training.processor.processor import Processor
+from rekindle_training.processor.stretches import Stretch
 
 EXAMPLES = Path(examples.__path__[0])
+
+STRETCH = Stretch(began=1.0, ended=2.5, steps=1)
 
 
 def rank_environment(folder: Path) -> RankEnvironment:
@@ -168,12 +171,12 @@ def test_a_step_is_logged_with_who_where_and_when(tmp_path: Path) -> None:
     """One JSON line a step; a line that a killed process left torn neither counts nor swallows the next one."""
     path = tmp_path / "steps" / "rank-00002.jsonl"
     with closing(StepLog(rank_environment(tmp_path))) as log:
-        log.record(7, 1.5, 2.5, 3)
+        log.record(7, 1.5, 2.5, 3, STRETCH)
     with path.open("a") as torn:
         torn.write('{"rank": 2, "st')
     with closing(StepLog(rank_environment(tmp_path))) as log:
         assert log.last_step() == 7
-        log.record(8, 3.0, 4.0, 4)
+        log.record(8, 3.0, 4.0, 4, STRETCH)
         assert log.last_step() == 8
     first, _, third = path.read_text().splitlines()
     assert json.loads(first).items() >= {
@@ -187,7 +190,7 @@ def test_a_step_log_that_cannot_be_written_costs_no_training(tmp_path: Path, cap
     (tmp_path / "steps").touch()
     with closing(StepLog(rank_environment(tmp_path))) as log:
         for step in (1, 2):
-            log.record(step, 0.0, 1.0, 1)
+            log.record(step, 0.0, 1.0, 1, STRETCH)
         assert log.last_step() == 0
     (said,) = caplog.records
     assert "not written, training goes on without it" in said.getMessage()
@@ -216,7 +219,7 @@ def test_a_step_log_does_not_grow_beyond_its_bound(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("rekindle_training.adapter.step_log.LARGEST", 2000)
     with closing(StepLog(rank_environment(tmp_path))) as log:
         for step in range(1, 101):
-            log.record(step, 0.0, 0.0, 1)
+            log.record(step, 0.0, 0.0, 1, STRETCH)
             assert log.last_step() == step
     sizes = [path.stat().st_size for path in (tmp_path / "steps").iterdir()]
     assert len(sizes) == 2
@@ -231,6 +234,6 @@ def test_steps_that_are_done_again_are_those_of_the_last_process(tmp_path: Path)
     for steps in (range(1, 151), range(101, 121)):
         with closing(StepLog(rank_environment(tmp_path))) as log:
             for step in steps:
-                log.record(step, 0.0, 0.0, 1)
+                log.record(step, 0.0, 0.0, 1, STRETCH)
     with closing(StepLog(rank_environment(tmp_path))) as log:
         assert log.last_step() == 120

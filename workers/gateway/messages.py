@@ -4,16 +4,20 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from rekindle.errors import BadInput
+from rekindle.model.account import Stretch, TimeReport
 from rekindle.model.bounds import note
 from rekindle.model.dialogue import FaultRank, Order, Report, ReportKind
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.links import MOST_DEVICES, MOST_NODES, NodeLinks, RankLinks
+from rekindle.model.problems import problems
 from rekindle.model.sizes import MOST_RANKS
 from rekindle.model.stress import OpResult, RankOps, StressRequest
 from rekindle.model.trace import Trace
 from rekindle.policy.operations.device_checks import told
-from rekindle_wire import profiling_pb2
+from rekindle_wire import profiling_pb2, training_pb2
 from rekindle_wire import recover_pb2 as wire
 
 T = TypeVar("T")
@@ -266,3 +270,23 @@ def _fault_type(text: str, index: int) -> FaultType:
         raise BadInput(
             f"faultRanks[{index}].faultType: {text[:40]!r} is not accepted: 0 (memory), 1 (other) or 2 (network)"
         ) from None
+
+
+def time_report(request: training_pb2.TimeReport) -> TimeReport:
+    """Returns for how long a job has trained, as its manager says. Raises BadInput where a time is impossible."""
+    before = _stretch(request.before) if request.HasField("before") else None
+    try:
+        return TimeReport(
+            step=request.step, ranks=request.world_size, now=_stretch(request.now), before=before, final=request.final
+        )
+    except ValidationError as error:
+        raise BadInput("; ".join(problems(error, TimeReport))) from error
+
+
+def _stretch(said: training_pb2.Stretch) -> Stretch:
+    try:
+        return Stretch(
+            began=said.began, ended=said.ended, steps=said.steps, checkpoint=said.checkpoint_seconds, again=said.again_seconds
+        )
+    except ValidationError as error:
+        raise BadInput("; ".join(problems(error, Stretch))) from error

@@ -165,6 +165,15 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
         receipt = await self._desk.answer(context, request.job_id, stored, UNREGISTERED)
         return training_pb2.ProgressReceipt(code=receipt.code, info=receipt.info)
 
+    async def ReportTime(self, request: training_pb2.TimeReport, context: Context) -> training_pb2.ProgressReceipt:
+        async def stored() -> Receipt:
+            if problem := protocol_problem(request.protocol):
+                raise BadInput(problem)
+            return await self._jobs.ask(request.job_id, Updates.TIME, messages.time_report(request))
+
+        receipt = await self._desk.answer(context, request.job_id, stored, UNREGISTERED)
+        return training_pb2.ProgressReceipt(code=receipt.code, info=receipt.info)
+
 
 class _Writer:
     def __init__(self, context: Context) -> None:

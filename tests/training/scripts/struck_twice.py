@@ -79,7 +79,7 @@ record = StepLog.record
 
 def recorded(log: StepLog, step: int, *moment: Any) -> None:
     """Ranks have been compared after the step, and this one has still to say that it has done it."""
-    rank, *_, generation = int(os.environ["RANK"]), *moment
+    rank, (_, _, generation, _) = int(os.environ["RANK"]), moment
     if f"{rank}:{step}" == LAST and generation > 1:
         wait_for(*(given_up(other, step + 1) for other in others_than(rank)))
     record(log, step, *moment)

@@ -20,6 +20,82 @@ else:
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
+class Stretch(google.protobuf.message.Message):
+    """A time in which a job, or one of its ranks, completed one step after the other. Times are seconds since the epoch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGAN_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    CHECKPOINT_SECONDS_FIELD_NUMBER: builtins.int
+    AGAIN_SECONDS_FIELD_NUMBER: builtins.int
+    began: builtins.float
+    """Start of its first step. 0: there is no such stretch."""
+    ended: builtins.float
+    """End of its last completed step, with the checkpoint behind it."""
+    steps: builtins.int
+    """Completed steps."""
+    checkpoint_seconds: builtins.float
+    """Seconds of it in which checkpoints were written."""
+    again_seconds: builtins.float
+    """Seconds of it in which steps were executed again that had been completed before a restart, without checkpoints."""
+    def __init__(
+        self,
+        *,
+        began: builtins.float = ...,
+        ended: builtins.float = ...,
+        steps: builtins.int = ...,
+        checkpoint_seconds: builtins.float = ...,
+        again_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["again_seconds", b"again_seconds", "began", b"began", "checkpoint_seconds", b"checkpoint_seconds", "ended", b"ended", "steps", b"steps"]) -> None: ...
+
+Global___Stretch: typing_extensions.TypeAlias = Stretch
+
+@typing.final
+class TimeReport(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    PROTOCOL_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    NOW_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
+    FINAL_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    protocol: builtins.int
+    world_size: builtins.int
+    step: builtins.int
+    """The last completed step."""
+    final: builtins.bool
+    """Training is complete."""
+    @property
+    def now(self) -> Global___Stretch:
+        """The stretch that goes on, from the first start of its first step on any rank to the last end of a step."""
+
+    @property
+    def before(self) -> Global___Stretch:
+        """The one before it. Not there: no rank has had one, or none knows of it."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        protocol: builtins.int = ...,
+        world_size: builtins.int = ...,
+        step: builtins.int = ...,
+        now: Global___Stretch | None = ...,
+        before: Global___Stretch | None = ...,
+        final: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["before", b"before", "now", b"now"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "final", b"final", "job_id", b"job_id", "now", b"now", "protocol", b"protocol", "step", b"step", "world_size", b"world_size"]) -> None: ...
+
+Global___TimeReport: typing_extensions.TypeAlias = TimeReport
+
+@typing.final
 class ProgressReport(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -221,6 +297,7 @@ class Heartbeat(google.protobuf.message.Message):
     BEGUN_FIELD_NUMBER: builtins.int
     VOTES_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
+    NOW_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     collectives: builtins.int
@@ -233,6 +310,10 @@ class Heartbeat(google.protobuf.message.Message):
     def groups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Collectives by the name of their group, which all of its members share; without votes and exchanges."""
 
+    @property
+    def now(self) -> Global___Stretch:
+        """Of this rank, as in Stepped."""
+
     def __init__(
         self,
         *,
@@ -241,8 +322,10 @@ class Heartbeat(google.protobuf.message.Message):
         begun: builtins.int = ...,
         votes: builtins.bool = ...,
         groups: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        now: Global___Stretch | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "collectives", b"collectives", "groups", b"groups", "step", b"step", "votes", b"votes"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["now", b"now"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "collectives", b"collectives", "groups", b"groups", "now", b"now", "step", b"step", "votes", b"votes"]) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 
@@ -303,16 +386,29 @@ class Stepped(google.protobuf.message.Message):
 
     STEP_FIELD_NUMBER: builtins.int
     STEPS_LOST_FIELD_NUMBER: builtins.int
+    NOW_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
     step: builtins.int
     steps_lost: builtins.int
     """Steps that this rank had executed before the restart and executes again."""
+    @property
+    def now(self) -> Global___Stretch:
+        """The stretch of this rank that this step began, or that went on when a stream was opened again."""
+
+    @property
+    def before(self) -> Global___Stretch:
+        """The one before it, of this process or, where a step log tells of it, of an earlier one of this rank."""
+
     def __init__(
         self,
         *,
         step: builtins.int = ...,
         steps_lost: builtins.int = ...,
+        now: Global___Stretch | None = ...,
+        before: Global___Stretch | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["before", b"before", "now", b"now"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "now", b"now", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
 
 Global___Stepped: typing_extensions.TypeAlias = Stepped
 
@@ -389,16 +485,23 @@ class Goodbye(google.protobuf.message.Message):
 
     STEP_FIELD_NUMBER: builtins.int
     TOTAL_FIELD_NUMBER: builtins.int
+    NOW_FIELD_NUMBER: builtins.int
     step: builtins.int
     """As in Leaving."""
     total: builtins.int
+    @property
+    def now(self) -> Global___Stretch:
+        """As in Stepped, up to the end of the loop."""
+
     def __init__(
         self,
         *,
         step: builtins.int = ...,
         total: builtins.int = ...,
+        now: Global___Stretch | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["step", b"step", "total", b"total"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["now", b"now"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["now", b"now", "step", b"step", "total", b"total"]) -> None: ...
 
 Global___Goodbye: typing_extensions.TypeAlias = Goodbye
 

@@ -40,6 +40,11 @@ class ProgressStub(object):
                 request_serializer=rekindle__wire_dot_training__pb2.ProgressReport.SerializeToString,
                 response_deserializer=rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
                 _registered_method=True)
+        self.ReportTime = channel.unary_unary(
+                '/rekindle.training.v1.Progress/ReportTime',
+                request_serializer=rekindle__wire_dot_training__pb2.TimeReport.SerializeToString,
+                response_deserializer=rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
+                _registered_method=True)
 
 
 class ProgressServicer(object):
@@ -53,12 +58,25 @@ class ProgressServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportTime(self, request, context):
+        """Tells for how long the job trained: after each time that it stood, every few minutes, and at its end; repeated until code 0 comes
+        back. A gateway of an earlier version does not know it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProgressServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'ReportProgress': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportProgress,
                     request_deserializer=rekindle__wire_dot_training__pb2.ProgressReport.FromString,
+                    response_serializer=rekindle__wire_dot_training__pb2.ProgressReceipt.SerializeToString,
+            ),
+            'ReportTime': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportTime,
+                    request_deserializer=rekindle__wire_dot_training__pb2.TimeReport.FromString,
                     response_serializer=rekindle__wire_dot_training__pb2.ProgressReceipt.SerializeToString,
             ),
     }
@@ -89,6 +107,33 @@ class Progress(object):
             target,
             '/rekindle.training.v1.Progress/ReportProgress',
             rekindle__wire_dot_training__pb2.ProgressReport.SerializeToString,
+            rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportTime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rekindle.training.v1.Progress/ReportTime',
+            rekindle__wire_dot_training__pb2.TimeReport.SerializeToString,
             rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
             options,
             channel_credentials,

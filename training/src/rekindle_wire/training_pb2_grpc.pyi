@@ -41,13 +41,33 @@ _ProgressReportProgressType = typing_extensions.TypeVar(
     ],
 )
 
-class ProgressStub(typing.Generic[_ProgressReportProgressType]):
+_ProgressReportTimeType = typing_extensions.TypeVar(
+    '_ProgressReportTimeType',
+    grpc.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.TimeReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.TimeReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.TimeReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+)
+
+class ProgressStub(typing.Generic[_ProgressReportProgressType, _ProgressReportTimeType]):
     """Served by the gateway beside Recover, on the same port. Only Rekindle's own manager calls it."""
 
     @typing.overload
     def __init__(self: ProgressStub[
         grpc.UnaryUnaryMultiCallable[
             rekindle_wire.training_pb2.ProgressReport,
+            rekindle_wire.training_pb2.ProgressReceipt,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            rekindle_wire.training_pb2.TimeReport,
             rekindle_wire.training_pb2.ProgressReceipt,
         ],
     ], channel: grpc.Channel) -> None: ...
@@ -58,14 +78,27 @@ class ProgressStub(typing.Generic[_ProgressReportProgressType]):
             rekindle_wire.training_pb2.ProgressReport,
             rekindle_wire.training_pb2.ProgressReceipt,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            rekindle_wire.training_pb2.TimeReport,
+            rekindle_wire.training_pb2.ProgressReceipt,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     ReportProgress: _ProgressReportProgressType
     """Tells that training advanced: once after every start or restart, at its first completed step, repeated until code 0 comes back."""
 
+    ReportTime: _ProgressReportTimeType
+    """Tells for how long the job trained: after each time that it stood, every few minutes, and at its end; repeated until code 0 comes
+    back. A gateway of an earlier version does not know it.
+    """
+
 ProgressAsyncStub: typing_extensions.TypeAlias = ProgressStub[
     grpc.aio.UnaryUnaryMultiCallable[
         rekindle_wire.training_pb2.ProgressReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.TimeReport,
         rekindle_wire.training_pb2.ProgressReceipt,
     ],
 ]
@@ -80,6 +113,16 @@ class ProgressServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[rekindle_wire.training_pb2.ProgressReceipt, collections.abc.Awaitable[rekindle_wire.training_pb2.ProgressReceipt]]:
         """Tells that training advanced: once after every start or restart, at its first completed step, repeated until code 0 comes back."""
+
+    @abc.abstractmethod
+    def ReportTime(
+        self,
+        request: rekindle_wire.training_pb2.TimeReport,
+        context: _ServicerContext,
+    ) -> typing.Union[rekindle_wire.training_pb2.ProgressReceipt, collections.abc.Awaitable[rekindle_wire.training_pb2.ProgressReceipt]]:
+        """Tells for how long the job trained: after each time that it stood, every few minutes, and at its end; repeated until code 0 comes
+        back. A gateway of an earlier version does not know it.
+        """
 
 def add_ProgressServicer_to_server(servicer: ProgressServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 

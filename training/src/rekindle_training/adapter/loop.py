@@ -52,6 +52,8 @@ class Training:
         self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
         self._periodic = Periodic(checkpoints, checkpoint_every, rank.communicator.is_loss_now)
         self._step_log = StepLog(rank.environment)
+        self._stretches = rank.processor.stretches
+        self._stretches.follow(self._step_log.last_stretch())
         self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._last_checkpoint = LastCheckpoint(rank, self._attempts, checkpoints)
@@ -346,6 +348,7 @@ class Training:
         while not self._has_left():
             self._cross(self.step)
         self._refuse_early_end()
+        self._stretches.end(time.time())
         if not self._loops:
             log.warning(
                 "the session ends, and nothing was trained by training.steps, epochs or guard: nothing could be recovered"
@@ -388,6 +391,7 @@ class Training:
             self._checks.stop()
             if isinstance(wish, Go):
                 return
+            self._stretches.stand()
             self._obey(wish)
 
     def _obey(self, wish: Wish) -> None:
@@ -442,7 +446,8 @@ class Training:
         self._loss.step_is_done(counts=proved)
         if not is_last:
             self._do_what_is_due()
-        self._step_log.record(step, start, time.time(), self.generation)
+        end = time.time()
+        self._step_log.record(step, start, end, self.generation, self._stretches.stepped(step, start, end))
         if proved:
             self._processor.stepped(step)
 
@@ -496,7 +501,9 @@ class Training:
         if not self._attempts.guarded:  # `with step:` has done so
             self._attempts.leave_own(self.step)
         self._prove()
+        began = time.monotonic()
         self._periodic.write(self.step)
+        self._stretches.wrote(time.monotonic() - began)
 
     def _call(self) -> None:
         due = [function for steps, function in self._called if self.step % steps == 0]

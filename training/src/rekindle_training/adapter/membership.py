@@ -186,4 +186,6 @@ class Membership:
     def _restore_checkpoint(self) -> None:
         if step := self._read_newest():
             self._rank.gate.complete(step)
-        self._rank.processor.lost_steps(max(self._step_log.last_step() - step, 0))
+        furthest = self._step_log.last_step()
+        self._rank.processor.stretches.repeat(furthest)
+        self._rank.processor.lost_steps(max(furthest - step, 0))

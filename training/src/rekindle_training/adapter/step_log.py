@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rekindle_training.environment import RankEnvironment
+from rekindle_training.processor.stretches import Stretch
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +46,33 @@ class StepLog:
 
     def last_step(self) -> int:
         """Returns the last step that a process of this rank completed. 0 before the first. A torn line does not count."""
+        return next((int(line["step"]) for line in self._last_lines()), 0)
+
+    def last_stretch(self) -> Stretch | None:
+        """Returns the stretch of the last completed step. None before the first one, and if an earlier version wrote its line."""
+        try:
+            return next((_stretch(line) for line in self._last_lines()), None)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def _last_lines(self) -> Iterator[dict[str, Any]]:
+        """Reads the last lines, the newest first."""
         lines: list[bytes] = []
         if self._file is not None:
             with self._giving_up():
                 lines = [line for path in (self._older, self._path) for line in _end(path).splitlines()]
-        return next((step for line in reversed(lines) if (step := _step(line)) is not None), 0)
+        for line in reversed(lines):
+            with suppress(ValueError):  # it is torn
+                read = json.loads(line)
+                if isinstance(read, dict) and isinstance(read.get("step"), int):
+                    yield read
 
-    def record(self, step: int, start: float, end: float, generation: int) -> None:
+    def record(self, step: int, start: float, end: float, generation: int, stretch: Stretch) -> None:
         """Records a completed step.
 
         Args:
             end: time at which the next step could begin. A checkpoint belongs to the step after which it was written.
+            stretch: stretch of this rank, up to this step.
         """
         if self._file is None:
             return
@@ -64,7 +81,10 @@ class StepLog:
                 self._file.close()
                 self._path.replace(self._older)
                 self._open()
-            self._write(f'{self._who}, "step": {step}, "start": {start!r}, "end": {end!r}, "generation": {generation}}}\n')
+            times = f'"step": {step}, "start": {start!r}, "end": {end!r}, "generation": {generation}'
+            so_far = f'"began": {stretch.began!r}, "steps": {stretch.steps}'
+            spent = f'"checkpoint": {stretch.checkpoint!r}, "again": {stretch.again!r}'
+            self._write(f"{self._who}, {times}, {so_far}, {spent}}}\n")
 
     def close(self) -> None:
         with self._giving_up():
@@ -92,11 +112,14 @@ class StepLog:
         self._bytes += self._file.write(line)
 
 
-def _step(line: bytes) -> int | None:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return None
+def _stretch(line: dict[str, Any]) -> Stretch:
+    return Stretch(
+        began=float(line["began"]),
+        ended=float(line["end"]),
+        steps=int(line["steps"]),
+        checkpoint=float(line["checkpoint"]),
+        again=float(line["again"]),
+    )
 
 
 def _end(path: Path) -> bytes:

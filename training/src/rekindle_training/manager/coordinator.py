@@ -22,6 +22,7 @@ from rekindle_training.manager.repair import Repair, stand
 from rekindle_training.manager.replacements import CannotRepair, Futile, InPlace, LoopsDiffer
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
+from rekindle_training.manager.times import Times
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,14 @@ class Coordinator:
         """Runs until every rank has said goodbye."""
         for procedure in (self._start_training(), self._report_progress(), self._take_over()):
             self._start(procedure)
+        counting = self._start(Times(self._membership, self._means.reports).run())
         if (watching := self._alone or self._liveness) is not None:
             self._start(watching.watch())
         alone = self._alone
         await self._membership.until(lambda: self._membership.finished or (alone is not None and alone.over))
         loop_ends.say(self._membership)
+        if alone is None:
+            await asyncio.wait({counting})
         if self._recovering is not None:
             await asyncio.wait({self._recovering}, timeout=LAST_SECONDS)
         self._membership.dismiss([*self._membership.all_backups, *self._membership.retired], "training is complete")

@@ -27,7 +27,7 @@ from rekindle_wire.recover_pb2 import (
     SwitchResult,
 )
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
+from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport, TimeReport
 from rekindle_wire.training_pb2_grpc import ProgressStub
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ REPORT_SECONDS = 900.0
 
 After that the control plane has gone on without it. Source: its limits, of 15 minutes.
 """
+
+UNTOLD = -1
+"""In place of the code of an answer that did not come."""
 
 CALLS: Mapping[type[Report], str] = {
     ProcessFaultRequest: "ReportProcessFault",
@@ -96,7 +99,7 @@ class Gateway:
             progress: ProgressAsyncStub = ProgressStub(channel)
             main = self._listen("orders", lambda: self._orders(recover), self._obey, LAST_RETRY_SECONDS)
             others = [self._listen_behind_main(recover, call, obey) for call, obey in self._notices.items()]
-            await asyncio.gather(main, *others, self._tell(recover), self._tell_progress(progress))
+            await asyncio.gather(main, *others, self._tell(recover), self._tell_progress(progress), self._tell_times(progress))
 
     async def _listen(
         self, what: str, stream: Callable[[], AsyncIterable[Order]], obey: Callable[[Order], None], not_served: float
@@ -174,11 +177,32 @@ class Gateway:
             log.warning("progress rejected, retrying", extra={"code": receipt.code, "reason": receipt.info})
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
+    async def _tell_times(self, stub: "ProgressAsyncStub") -> None:
+        """Reports for how long the job trains, the oldest stretch first. Never returns."""
+        await self._identity.known.wait()
+        while True:
+            await self._reports.timed.wait()
+            report = self._reports.times[min(self._reports.times)]
+            try:
+                code = (await self._report_time(stub, report)).code
+            except grpc.aio.AioRpcError as error:
+                if _is_not_served(error):
+                    await asyncio.sleep(NOT_SERVED_SECONDS)
+                code = UNTOLD
+            if code:
+                await asyncio.sleep(LAST_RETRY_SECONDS)
+            else:
+                self._reports.time_told(report)
+
     def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
         report.jobId = self._identity.job_id
         call = getattr(stub, CALLS[type(report)])
         answer: Awaitable[Status] = call(report, timeout=CALL_SECONDS, metadata=(*metadata, *self._identity.metadata()))
         return answer
+
+    def _report_time(self, stub: "ProgressAsyncStub", report: TimeReport) -> Awaitable[ProgressReceipt]:
+        report.job_id = self._identity.job_id
+        return stub.ReportTime(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
 
     def _report_progress(self, stub: "ProgressAsyncStub", report: ProgressReport) -> Awaitable[ProgressReceipt]:
         report.job_id = self._identity.job_id

@@ -45,6 +45,8 @@ class Membership:
         """Returns whether the process of this name lives and is the latest of its rank. It may be silent."""
         self.on_standing: Callable[[RankProcess], None] = lambda _: None
         """Called with each member that reports where it stands, asked or not."""
+        self.on_heard: Callable[[RankProcess, RankMessage], None] = lambda _process, _message: None
+        """Called with each message of a process."""
         self.generation = 0
         self.stopped = 0
         """Generation whose ranks were asked to stand, the last one."""
@@ -233,6 +235,7 @@ class Membership:
         if message.generation != process.generation:
             return
         process.hear(kind, message, stopped=self.stopped == self.generation)
+        self.on_heard(process, message)
         if kind == "stepped" and not self.stepped:
             self.stepped = True
             self.on_first_step()

@@ -21,7 +21,7 @@ from rekindle_wire.recover_pb2 import (
     StressTestResult,
     SwitchResult,
 )
-from rekindle_wire.training_pb2 import ProgressReport
+from rekindle_wire.training_pb2 import ProgressReport, Stretch, TimeReport
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +51,19 @@ class Reports:
         self._incarnation = uuid.uuid4().hex
         self.waiting: asyncio.Queue[tuple[Report, Metadata]] = asyncio.Queue()
         self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()
+        self.times: dict[float, TimeReport] = {}
+        """Reports of stretches that were not received yet, the latest of each, by the beginning of the stretch."""
+        self.timed = asyncio.Event()
+        """Set while there are any."""
+        self.times_told = asyncio.Event()
         self.progress_accepted = asyncio.Event()
         self.begun_again = asyncio.Event()
         """Set when all ranks began again together, so that there is another first step to report."""
 
     async def all_told(self) -> None:
         await self.waiting.join()
+        if self.times:
+            await self.times_told.wait()
         if self.progressed.done():
             await self.progress_accepted.wait()
 
@@ -115,6 +122,23 @@ class Reports:
             self.progress_accepted.clear()
             self.begun_again.set()
         self.progress(step, steps_lost, world_size)
+
+    def time(self, now: Stretch, before: Stretch, step: int, world_size: int, *, final: bool) -> None:
+        """Reports for how long the job has trained. Nothing waits for it."""
+        log.debug("time report sent", extra={"step": step, "began": now.began})
+        self.times[now.began] = TimeReport(
+            protocol=PROTOCOL, world_size=world_size, step=step, now=now, before=before if before.began else None, final=final
+        )
+        self.times_told.clear()
+        self.timed.set()
+
+    def time_told(self, report: TimeReport) -> None:
+        """Notes that a report was received. A later one of the same stretch is still to be sent."""
+        if self.times.get(report.now.began) is report:
+            del self.times[report.now.began]
+        if not self.times:
+            self.timed.clear()
+            self.times_told.set()
 
     def progress(self, step: int, steps_lost: int, world_size: int) -> None:
         """Reports that training advances. Sent once in a life of the ranks."""

@@ -17,6 +17,7 @@ import grpc
 from rekindle_training import logs, wire
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Check, Gate, Join, Switch, WriteLast
+from rekindle_training.processor.stretches import Stretch, Stretches
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
     Failed,
@@ -35,6 +36,7 @@ from rekindle_wire.training_pb2 import (
     Stepped,
     StressTested,
 )
+from rekindle_wire.training_pb2 import Stretch as StretchMessage
 from rekindle_wire.training_pb2_grpc import RanksStub
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ class Processor:
         self._statement: RankMessage | None = None
         self._leaving: Leaving | None = None
         """Message sent in this generation at the end of the loop. None: the loop has not ended."""
+        self.stretches = Stretches()
         self._steps_lost = 0
         self._owes_step = True
         self._maintenance: str | None = None
@@ -110,7 +113,8 @@ class Processor:
 
     def end(self) -> None:
         """Sends the goodbye and waits until the manager has received it."""
-        self._state(RankMessage(goodbye=Goodbye(step=self._gate.completed, total=self._gate.total)))
+        now = _sent(self.stretches.now)
+        self._state(RankMessage(goodbye=Goodbye(step=self._gate.completed, total=self._gate.total, now=now)))
         self._ended.wait(GOODBYE_SECONDS)
 
     # What the training loop reports.
@@ -144,7 +148,8 @@ class Processor:
         """Called after every step. Reports the step only if the manager waits for one."""
         if self._owes_step:
             self._owes_step = False
-            self._state(RankMessage(stepped=Stepped(step=step, steps_lost=self._steps_lost)))
+            now, before = _sent(self.stretches.now), _sent(self.stretches.before)
+            self._state(RankMessage(stepped=Stepped(step=step, steps_lost=self._steps_lost, now=now, before=before)))
 
     def tested(self, tested: StressTested) -> None:
         """Sends the result of a check. The latest statement stays valid: a manager that missed this result asks again."""
@@ -237,7 +242,14 @@ class Processor:
         counted = communicator.counted()
         collectives = sum(counted.values())
         counted.pop("", None)
-        beat = Heartbeat(step=gate.completed, collectives=collectives, begun=gate.begun, votes=votes, groups=counted)
+        beat = Heartbeat(
+            step=gate.completed,
+            collectives=collectives,
+            begun=gate.begun,
+            votes=votes,
+            groups=counted,
+            now=_sent(self.stretches.now),
+        )
         return RankMessage(generation=self.generation, heartbeat=beat)
 
     def _obey(self, message: ManagerMessage) -> None:
@@ -287,6 +299,10 @@ class Processor:
         timer = threading.Timer(LEAVE_SECONDS, _end_here)
         timer.daemon = True
         timer.start()
+
+
+def _sent(stretch: Stretch | None) -> StretchMessage | None:
+    return stretch.sent() if stretch else None
 
 
 def _end_here() -> None:

@@ -1,0 +1,153 @@
+"""Account of a job: what each second of it was spent on, from its registration to the end of its training.
+
+Times are seconds since the epoch. Those of stretches come from the ranks' clocks, those of incidents from Temporal's.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from rekindle.model.base import Value
+from rekindle.model.bounds import Text
+from rekindle.model.mode import Mode, Outcome
+
+KEPT_ROWS = 100
+"""Number of latest incidents of a job whose costs are kept one by one. The sums contain older ones too."""
+
+Seconds = Annotated[float, Field(ge=0.0, le=1e10, allow_inf_nan=False)]
+
+
+class Bucket(StrEnum):
+    """Use of a second of a job. Each second is in exactly one bucket."""
+
+    TRAINING = "training"
+    START_UP = "start-up"
+    """Before the first step of the job."""
+    LOADING = "loading"
+    """After a restart: processes start, load the checkpoint and come to their first step."""
+    CHECKPOINT = "checkpoint"
+    AGAIN = "steps done again"
+    """Steps that had been completed before a restart."""
+    DETECTION = "detection"
+    """From the last completed step to the beginning of the incident, with the time that a rule gives a fault."""
+    DECISION = "decision"
+    """Between the phases of an incident: decisions, a platform, and a storm that holds modes."""
+    PODS = "waiting for pods"
+    REBUILDING = "rebuilding"
+    """Training stops, communicators are built again, state is copied, and the first new step is executed."""
+    PERSON = "waiting for a person"
+    NOT_RECOVERED = "not yet recovered"
+    """After an incident that did not bring training back."""
+    UNKNOWN = "unknown"
+    """Training stood, and no incident says why."""
+
+
+class Stretch(Value):
+    """Time in which a job completed one step after the other."""
+
+    began: Seconds
+    ended: Seconds
+    steps: Annotated[int, Field(ge=0)] = 0
+    checkpoint: Seconds = 0.0
+    """Seconds of it in which checkpoints were written."""
+    again: Seconds = 0.0
+    """Seconds of it in which steps were executed again."""
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.ended < self.began:
+            raise ValueError("ended: before began")
+        return self
+
+    @property
+    def seconds(self) -> dict[Bucket, float]:
+        """Seconds of the stretch by bucket. Their sum is its length."""
+        whole = self.ended - self.began
+        checkpoint = min(self.checkpoint, whole)
+        again = min(self.again, whole - checkpoint)
+        return {Bucket.TRAINING: whole - checkpoint - again, Bucket.CHECKPOINT: checkpoint, Bucket.AGAIN: again}
+
+
+class TimeReport(Value):
+    """Update `time`: for how long the ranks have trained, as their manager reports it."""
+
+    step: Annotated[int, Field(ge=0)]
+    """Last completed step."""
+    ranks: Annotated[int, Field(ge=1)]
+    now: Stretch
+    before: Stretch | None = None
+    """Stretch before it. None: there was none, or it is unknown."""
+    final: bool = False
+    """True if training is complete."""
+
+
+class Stand(Value):
+    """Stretch that has ended, and the time until training went on."""
+
+    stretch: Stretch
+    until: float
+
+
+class Span(Value):
+    """Part of an incident that belongs to one bucket."""
+
+    since: float
+    until: float
+    bucket: Bucket
+
+
+class Row(Value):
+    """Incident, as its costs are counted."""
+
+    number: int
+    since: float
+    """Start of the incident. Training may have stood before, or may have gone on for some time."""
+    seconds: float
+    mode: Mode
+    """Last mode that ran."""
+    outcome: Outcome
+    cause: Text
+    """Kind of its first fault, or `request`."""
+    code: Text = ""
+    node: Text = ""
+    restarts: bool = False
+    """True if processes of the whole job began again."""
+    waited: float = 0.0
+    """Seconds in which it waited for a person."""
+    spans: tuple[Span, ...] = ()
+    """Uses of its time, until the time in which training stood is counted."""
+    stood: dict[Bucket, float] = {}
+    """Seconds by bucket in which training stood because of it."""
+    again: float = 0.0
+    """Seconds in which steps were executed again because of it."""
+
+    @property
+    def until(self) -> float:
+        return self.since + self.seconds
+
+    @property
+    def cost(self) -> float:
+        """Seconds in which the job did not get on because of the incident."""
+        return sum(self.stood.values()) + self.again
+
+
+class Account(Value):
+    since: float = 0.0
+    """Time from which on seconds are counted. 0: the job is not registered yet."""
+    until: float = 0.0
+    """Time up to which they are in `seconds`."""
+    seconds: dict[Bucket, float] = {}
+    stands: tuple[Stand, ...] = ()
+    """Stretches that have ended and are not counted yet, because an incident is running."""
+    current: Stretch | None = None
+    """Last stretch. None: the training side has not reported any."""
+    step: int = 0
+    ranks: int = 0
+    """Number of ranks. 0: it is unknown."""
+    final: bool = False
+    """True if training is complete."""
+    rows: tuple[Row, ...] = ()
+    """The latest incidents."""
+    older_rows: int = 0
+    """Number of incidents that are not in `rows` any more."""

@@ -1,0 +1,121 @@
+"""Spans of an incident: which part of it was spent on what. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from rekindle.model.account import Bucket, Row, Span
+from rekindle.model.fault import Fault
+from rekindle.model.incident import Incident
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Phase
+
+PHASES: dict[str, Bucket] = {
+    "all pods stop": Bucket.PODS,
+    "all ranks begin again": Bucket.LOADING,
+    "backup loads, training pauses": Bucket.REBUILDING,
+    "backup pod is scheduled": Bucket.PODS,
+    "backup pod runs": Bucket.PODS,
+    "backup pod takes over the rank": Bucket.REBUILDING,
+    "devices are found": Bucket.DECISION,
+    "devices are tested": Bucket.REBUILDING,
+    "faults settle and are announced": Bucket.REBUILDING,
+    "faulty processes start again": Bucket.REBUILDING,
+    "links are switched": Bucket.REBUILDING,
+    "new pods start": Bucket.PODS,
+    "new pods take over the ranks": Bucket.REBUILDING,
+    "old pod is deleted": Bucket.PODS,
+    "old pods are deleted": Bucket.PODS,
+    "platform confirms the faults": Bucket.DECISION,
+    "platform prepares the rank table": Bucket.DECISION,
+    "pods start on healthy nodes": Bucket.PODS,
+    "ranks are found": Bucket.DECISION,
+    "ranks save their state": Bucket.CHECKPOINT,
+    "the step is repeated": Bucket.REBUILDING,
+    "training goes on": Bucket.REBUILDING,
+    "training pauses": Bucket.REBUILDING,
+    "training repeats a step": Bucket.REBUILDING,
+    "training resumes": Bucket.REBUILDING,
+    "training resumes from its last checkpoint": Bucket.LOADING,
+    "training side prepares": Bucket.REBUILDING,
+    "training side says what it offers": Bucket.REBUILDING,
+    "training stops": Bucket.REBUILDING,
+    "what was found is judged": Bucket.DECISION,
+}
+"""Buckets by the names of phases. What is between two phases is a decision."""
+
+
+def row_of(incident: Incident) -> Row:
+    """Returns the row of an incident that has ended. Spans of the row do not overlap and cover all of it."""
+    since, last = incident.started_at.timestamp(), incident.ladder[-1]
+    until = since + incident.seconds
+    people = [Span(since=one.since.timestamp(), until=one.until.timestamp(), bucket=Bucket.PERSON) for one in incident.waits]
+    phases = [_span(phase) for verdict in incident.ladder for phase in verdict.phases if phase.at]
+    fault = next(iter(incident.faults), None)
+    return Row(
+        number=incident.number,
+        since=since,
+        seconds=incident.seconds,
+        mode=last.mode,
+        outcome=incident.verdict,
+        cause=fault.kind.value if fault else "request",
+        code=_code(fault) if fault else "",
+        node=fault.node if fault else "",
+        restarts=any(verdict.restarted_at or verdict.mode is Mode.POD_RESCHEDULING for verdict in incident.ladder),
+        waited=sum(span.until - span.since for span in people),
+        spans=tuple(_covered(sorted([*people, *phases], key=lambda span: span.since), since, until)),
+    )
+
+
+def _span(phase: Phase) -> Span:
+    assert phase.at is not None
+    since = phase.at.timestamp()
+    return Span(since=since, until=since + phase.seconds, bucket=PHASES.get(phase.name, Bucket.REBUILDING))
+
+
+def _code(fault: Fault) -> str:
+    return fault.code or next((one.code for one in fault.details if one.code), "")
+
+
+def _covered(spans: Iterable[Span], since: float, until: float) -> Iterable[Span]:
+    """Returns the spans within these times, one after the other, with decisions between them."""
+    for span in spans:
+        if span.since > since:
+            yield Span(since=since, until=min(span.since, until), bucket=Bucket.DECISION)
+        begins, since = max(span.since, since), max(since, min(span.until, until))
+        if since > begins:
+            yield Span(since=begins, until=since, bucket=span.bucket)
+    if until > since:
+        yield Span(since=since, until=until, bucket=Bucket.DECISION)
+
+
+def split(since: float, until: float, rows: Sequence[Row], *, first: bool) -> Iterable[tuple[Span, int]]:
+    """Splits a time in which training stood, by what the incidents did meanwhile.
+
+    Args:
+        rows: incidents in their order.
+        first: the job had not trained before.
+
+    Returns:
+        Spans that cover the time, each with the number of its incident; 0: it has none.
+    """
+    before: Row | None = None
+    for row in rows:
+        if row.until <= since or row.since >= until:
+            continue
+        if row.since > since:
+            yield Span(since=since, until=row.since, bucket=_without(before, row, first=first)), (before or row).number
+        for span in row.spans:
+            begins, ends = max(span.since, since), min(span.until, until)
+            if ends > begins:
+                yield Span(since=begins, until=ends, bucket=span.bucket), row.number
+        since, before = max(since, min(row.until, until)), row
+    if until > since:
+        yield Span(since=since, until=until, bucket=_without(before, None, first=first)), before.number if before else 0
+
+
+def _without(before: Row | None, after: Row | None, *, first: bool) -> Bucket:
+    """Returns the bucket of a time in which training stood and no incident was running."""
+    if before is None:
+        return Bucket.START_UP if first else Bucket.DETECTION if after else Bucket.UNKNOWN
+    if before.outcome is not Outcome.RECOVERED:
+        return Bucket.NOT_RECOVERED
+    return Bucket.DETECTION if after else Bucket.REBUILDING

@@ -1,0 +1,240 @@
+"""Account of a job: each second is in one bucket, whatever arrives in which order."""
+
+import ast
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rekindle.model.account import KEPT_ROWS, Account, Bucket, Row, Span, Stretch, TimeReport
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.incident import Incident, Waited
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.situation import Phase
+from rekindle.model.verdict import Verdict
+from rekindle.policy.account import ledger, spans, summary
+
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
+
+START = datetime(2026, 11, 28, 12, tzinfo=UTC)
+ZERO = START.timestamp()
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def stretch(began: float, ended: float, steps: int = 1, *, checkpoint: float = 0.0, again: float = 0.0) -> Stretch:
+    return Stretch(began=ZERO + began, ended=ZERO + ended, steps=steps, checkpoint=checkpoint, again=again)
+
+
+def report(now: Stretch, before: Stretch | None = None, *, ranks: int = 4, final: bool = False) -> TimeReport:
+    return TimeReport(step=now.steps, ranks=ranks, now=now, before=before, final=final)
+
+
+def verdict(mode: Mode, outcome: Outcome, *phases: tuple[str, float, float], restarted: bool = False) -> Verdict:
+    listed = tuple(Phase(name=name, at=at(began), seconds=seconds) for name, began, seconds in phases)
+    restarted_at = at(phases[0][1]) if restarted else None
+    return Verdict(mode=mode, outcome=outcome, reason="as told", phases=listed, restarted_at=restarted_at)
+
+
+def incident(number: int, began: float, seconds: float, *ladder: Verdict, waits: tuple[Waited, ...] = ()) -> Incident:
+    fault = Fault(id="f", source="watcher", kind=FaultKind.NODE, node="node-1", code="0x1", seen_at=at(began))
+    return Incident(
+        number=number,
+        summary="node-1 is lost",
+        started_at=at(began),
+        seconds=seconds,
+        verdict=ladder[-1].outcome,
+        ladder=ladder,
+        policy_after=SubHealthStrategy.IGNORE,
+        waits=waits,
+        faults=(fault,),
+    )
+
+
+def rounded(seconds: dict[Bucket, float]) -> dict[str, float]:
+    return {bucket.value: round(spent, 6) for bucket, spent in seconds.items() if round(spent, 6)}
+
+
+def restarted_job() -> Account:
+    """Returns the account of a job that a restart has brought back: computed by hand below."""
+    account = ledger.registered(Account(), ZERO)
+    first = stretch(10, 110, 100, checkpoint=5)
+    account = ledger.told(account, report(stretch(10, 11)), recovering=False)
+    restart = verdict(
+        Mode.JOB_RESCHEDULING,
+        Outcome.RECOVERED,
+        ("all pods stop", 125.0, 3.0),
+        ("pods start on healthy nodes", 128.0, 7.0),
+        ("training resumes from its last checkpoint", 136.0, 12.0),
+        restarted=True,
+    )
+    waited = Waited(since=at(115), until=at(124))
+    account = ledger.told(account, report(stretch(140, 141), first), recovering=True)
+    account = ledger.concluded(account, spans.row_of(incident(1, 113, 35, restart, waits=(waited,))))
+    return ledger.told(account, report(stretch(140, 200, 60, again=20), first, final=True), recovering=False)
+
+
+def test_a_restart_is_counted_as_computed_by_hand() -> None:
+    """Start-up of 10 s, 100 s of steps with 5 s of checkpoints, a restart of 30 s for which a person was asked, 60 s of steps."""
+    account = ledger.as_of(restarted_job(), ZERO + 500, None)
+    assert rounded(account.seconds) == {
+        "start-up": 10.0,
+        "training": 95.0 + 40.0,
+        "checkpoint": 5.0,
+        "steps done again": 20.0,
+        "detection": 3.0,  # 110 to 113
+        "decision": 2.0 + 1.0 + 1.0,  # 113 to 115, 124 to 125, 135 to 136
+        "waiting for a person": 9.0,
+        "waiting for pods": 10.0,
+        "loading": 4.0,  # 136 to 140
+    }
+    assert account.until - account.since == pytest.approx(200)
+    (row,) = account.rows
+    assert (row.waited, row.again, row.restarts) == (9.0, 20.0, True)
+    assert row.cost == pytest.approx(30.0 + 20.0)
+
+
+def test_a_summary_says_what_a_restart_has_cost() -> None:
+    """Goodput, times to recovery with and without waiting for people, costs by node and code, and the price."""
+    account = ledger.as_of(restarted_job(), ZERO + 500, None)
+    found = summary.of_job("gpt", "id", account, price=2.0)
+    assert found.goodput == pytest.approx(135 / 200)
+    assert found.ranks == 4
+    assert found.accelerator_hours == pytest.approx(200 * 4 / 3600)
+    assert found.lost_price == pytest.approx(65 * 4 / 3600 * 2)
+    incidents = found.incidents
+    assert incidents.recovery
+    assert incidents.recovery_without_people
+    assert (incidents.recovery.worst, incidents.recovery_without_people.worst) == (35.0, 26.0)
+    assert [(cost.name, cost.incidents, round(cost.seconds, 6)) for cost in incidents.by_node] == [("node-1", 1, 50.0)]
+    assert [cost.name for cost in incidents.by_code] == ["0x1"]
+    assert incidents.seconds_between_faults == pytest.approx(200)
+
+
+def test_a_hot_switch_costs_only_its_pause() -> None:
+    """Training goes on while the backup pod starts. The report may come before the end of the incident, or after it."""
+    switch = verdict(
+        Mode.HOT_SWITCH,
+        Outcome.RECOVERED,
+        ("backup pod is scheduled", 50.0, 2.0),
+        ("backup pod runs", 52.0, 6.0),
+        ("backup loads, training pauses", 58.0, 3.0),
+        ("training resumes", 61.0, 0.5),
+    )
+    told = report(stretch(61, 100, 40), stretch(0, 60.5, 60))
+    row = spans.row_of(incident(1, 50, 11.6, switch))
+    begun = ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, 1)), recovering=False)
+    early = ledger.concluded(ledger.told(begun, told, recovering=True), row)
+    late = ledger.told(ledger.concluded(begun, row), told, recovering=False)
+    for account in (early, late):
+        assert rounded(ledger.as_of(account, ZERO + 100, None).seconds) == {"training": 99.5, "rebuilding": 0.5}
+        assert account.rows[0].cost == pytest.approx(0.5)
+
+
+def test_repeated_and_outdated_reports_change_nothing() -> None:
+    """A manager repeats a report until it is answered, and another one follows it with the same stretch."""
+    account = restarted_job()
+    for again in (report(stretch(140, 141), stretch(10, 110)), report(stretch(10, 110)), report(stretch(140, 200, 60, again=20))):
+        repeated = ledger.told(account, again, recovering=False)
+        assert rounded(ledger.as_of(repeated, ZERO + 500, None).seconds) == rounded(
+            ledger.as_of(account, ZERO + 500, None).seconds
+        )
+
+
+def test_training_that_stood_for_no_known_reason_is_unknown() -> None:
+    """Somebody else has restarted the job: no incident says why it stood."""
+    account = ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, 10, 10)), recovering=False)
+    account = ledger.told(account, report(stretch(15, 20, 5)), recovering=False)
+    assert rounded(ledger.as_of(account, ZERO + 20, None).seconds) == {"training": 15.0, "unknown": 5.0}
+
+
+def test_a_recovery_that_failed_leaves_time_that_is_not_recovered() -> None:
+    """The job stands from the end of a given-up recovery until another one brings it back, or until now."""
+    failed = verdict(Mode.JOB_RESCHEDULING, Outcome.GIVEN_UP, ("all pods stop", 20.0, 10.0))
+    account = ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, 19, 10)), recovering=False)
+    account = ledger.concluded(account, spans.row_of(incident(1, 20, 10, failed)))
+    now = ledger.as_of(account, ZERO + 100, ZERO + 20)
+    assert rounded(now.seconds) == {"training": 20.0, "not yet recovered": 80.0}
+    back = verdict(Mode.JOB_RESCHEDULING, Outcome.RECOVERED, ("pods start on healthy nodes", 60.0, 10.0))
+    account = ledger.told(account, report(stretch(72, 73), stretch(0, 19, 10)), recovering=True)
+    account = ledger.concluded(account, spans.row_of(incident(2, 60, 13, back)))
+    seconds = rounded(ledger.as_of(account, ZERO + 73, None).seconds)
+    assert seconds == {
+        "training": 20.0, "detection": 1.0, "waiting for pods": 20.0, "not yet recovered": 30.0, "decision": 2.0,
+    }  # fmt: skip
+
+
+PARTS = st.lists(st.tuples(st.floats(0.001, 50), st.floats(0, 20), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8)
+
+
+@given(PARTS, st.booleans(), st.floats(-5, 5))
+def test_buckets_sum_to_the_wall_time(parts: list[tuple[float, float, float, float]], late: bool, skew: float) -> None:
+    """Whatever stretches, pauses and incidents there are, in which order they arrive, and how clocks differ."""
+    account, clock, before = ledger.registered(Account(), ZERO), 0.0, None
+    for number, (trains, stands, checkpoint, share) in enumerate(parts, 1):
+        now = stretch(clock, clock + trains, 3, checkpoint=checkpoint * trains, again=share * trains)
+        account = ledger.told(account, report(now, before), recovering=late)
+        fault = verdict(Mode.ONLINE_RETRY, Outcome.RECOVERED, ("training stops", clock + trains * share, stands * share))
+        row = spans.row_of(incident(number, max(clock + trains * share + skew, 0.0), stands + 1, fault))
+        account = ledger.concluded(account, row)
+        clock, before = clock + trains + stands, now
+    counted = ledger.as_of(account, ZERO + clock, None)
+    assert sum(counted.seconds.values()) == pytest.approx(counted.until - counted.since, abs=1e-4)
+    assert counted.until == pytest.approx(max(ZERO + clock, counted.until), abs=1e-4)
+    assert min(counted.seconds.values()) >= 0
+    whole = summary.of_job("gpt", "id", counted)
+    assert sum(share.seconds for share in whole.buckets) == pytest.approx(whole.seconds, abs=1e-4)
+
+
+def test_rows_of_old_incidents_are_dropped_and_their_sums_stay() -> None:
+    """A job with thousands of incidents has a state of bounded size. The summary says since when incidents are known."""
+    account = ledger.registered(Account(), ZERO)
+    for number in range(KEPT_ROWS + 5):
+        row = Row(
+            number=number + 1,
+            since=ZERO + number,
+            seconds=0.5,
+            mode=Mode.ONLINE_RETRY,
+            outcome=Outcome.RECOVERED,
+            cause="process",
+        )
+        account = ledger.concluded(account, row)
+    assert (len(account.rows), account.older_rows) == (KEPT_ROWS, 5)
+    found = summary.of_job("gpt", "id", ledger.as_of(account, ZERO + 500, None))
+    assert found.complete_since == ZERO + 5
+
+
+def test_every_phase_has_a_bucket() -> None:
+    """A phase that the table does not name would be counted as something else."""
+    named = set()
+    for path in WORKFLOWS.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "phase" and node.args:
+                assert isinstance(node.args[0], ast.Constant), f"{path.name}:{node.lineno}: a phase is named by a constant"
+                named.add(node.args[0].value)
+    assert named == spans.PHASES.keys()
+
+
+def test_spans_of_an_incident_cover_it_once() -> None:
+    """Phases that overlap, or that end after the incident, are cut."""
+    both = verdict(Mode.HOT_SWITCH, Outcome.RECOVERED, ("backup pod runs", 1.0, 5.0), ("training resumes", 3.0, 30.0))
+    row = spans.row_of(incident(1, 0, 10, both))
+    assert [(round(one.since - ZERO, 6), round(one.until - ZERO, 6), one.bucket) for one in row.spans] == [
+        (0.0, 1.0, Bucket.DECISION),
+        (1.0, 6.0, Bucket.PODS),
+        (6.0, 10.0, Bucket.REBUILDING),
+    ]
+    assert isinstance(row.spans[0], Span)
+
+
+@pytest.mark.parametrize("wrong", [{"began": 5, "ended": 4}, {"began": -1, "ended": 4}, {"began": float("nan"), "ended": 4}])
+def test_impossible_times_are_refused(wrong: dict[str, float]) -> None:
+    """A stretch that ends before it begins, or that is no time at all."""
+    with pytest.raises(ValidationError):
+        Stretch.model_validate(wrong)
