@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self
 
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -31,6 +31,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
+from rekindle.model.account import Account
 from rekindle.model.approval import Abort, Answer
 from rekindle.model.base import Value, sent
 from rekindle.model.dialogue import Receipt
@@ -42,6 +43,7 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobStatus
 from rekindle.model.stress import StressRequest
 from rekindle.model.verdict import Verdict
+from rekindle.policy.account import standing
 from rekindle.policy.modes import ladder, requests
 from rekindle.policy.modes.mode_table import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect, in_words
@@ -63,6 +65,14 @@ class JobRow(Value):
 
     until: datetime | None = None
     """Time at which the job ended; None: it has not ended."""
+
+
+class Accounted(Value):
+    """Account of a job as of now, or as of its end."""
+
+    name: str
+    id: str
+    account: Account
 
 
 class RecoveryRow(Value):
@@ -144,6 +154,16 @@ class Rekindle:
         except (RPCError, WorkflowQueryFailedError) as error:
             raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return status
+
+    async def account(self, job: str) -> Accounted:
+        """Returns what the time of a job was spent on, up to now or to its end. Needs a running control worker."""
+        job_id = await self.find(job, ended=True)
+        state = (await self.status(job_id, ended=True)).state
+        now = datetime.now(UTC)
+        if state.ended:
+            described = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
+            now = described.close_time or now
+        return Accounted(name=state.job.name, id=job_id, account=standing.account_of(state, now.timestamp()))
 
     async def running(self, job: Job) -> RecoveryRow | None:
         """Returns the running recovery of a job; None: there is none."""

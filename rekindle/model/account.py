@@ -6,7 +6,7 @@ Times are seconds since the epoch. Those of stretches come from the ranks' clock
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Text
@@ -100,10 +100,10 @@ class Span(Value):
 class Row(Value):
     """Incident, as its costs are counted."""
 
-    number: int
-    since: float
+    number: int = 0
+    since: float = 0.0
     """Start of the incident. Training may have stood before, or may have gone on for some time."""
-    seconds: float
+    seconds: float = 0.0
     mode: Mode
     """Last mode that ran."""
     outcome: Outcome
@@ -121,6 +121,12 @@ class Row(Value):
     """Seconds by bucket in which training stood because of it."""
     again: float = 0.0
     """Seconds in which steps were executed again because of it."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_few_have(self, written: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Omits empty fields, since the state of a job may contain a hundred rows."""
+        fields: dict[str, object] = written(self)
+        return {name: value for name, value in fields.items() if value}
 
     @property
     def until(self) -> float:

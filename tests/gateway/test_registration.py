@@ -6,9 +6,11 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.json_format import ParseDict
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.model.account import Stretch
 from rekindle.model.job import Framework, SubHealthStrategy
 from rekindle_wire import PROTOCOL, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
@@ -281,3 +283,33 @@ async def test_progress_is_checked_too(temporal: WorkflowEnvironment, wrong: dic
         progress = (await world.status()).state.progress
         assert progress
         assert progress.step == 1
+
+
+TIME: dict[str, Any] = {"step": 9, "world_size": 4, "protocol": PROTOCOL, "now": {"began": 20, "ended": 30, "steps": 9}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"world_size": 0}, "ranks: input should be greater than or equal to 1"),
+        ({"step": -1}, "step: input should be greater than or equal to 0"),
+        ({"now": {"began": 30, "ended": 20}}, "ended: before began"),
+        ({"now": {"began": "NaN", "ended": 20}}, "began: input should be a finite number"),
+        ({"now": {"began": 10, "ended": 20, "again_seconds": -1}}, "again: input should be greater than or equal to 0"),
+        ({"before": {"began": -1, "ended": 20}}, "began: input should be greater than or equal to 0"),
+        ({"protocol": PROTOCOL + 1}, f"protocol: {PROTOCOL + 1} is not spoken here, accepted is {PROTOCOL}"),
+    ],
+    ids=str,
+)
+async def test_times_are_checked_too(temporal: WorkflowEnvironment, wrong: dict[str, Any], words: str) -> None:
+    """A report with an impossible time is refused with the name of the field, and the account of the job takes the next one."""
+    async with harness(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+        stub: Any = training_pb2_grpc.ProgressStub(channel)
+        bad = await stub.ReportTime(ParseDict({**TIME, "job_id": world.job.id, **wrong}, training_pb2.TimeReport()))
+        assert bad.code == 409
+        assert words in bad.info
+        good = ParseDict({**TIME, "job_id": world.job.id}, training_pb2.TimeReport())
+        assert (await stub.ReportTime(good)).code == 0
+        account = (await world.status()).state.account
+        assert account.current == Stretch(began=20, ended=30, steps=9)
+        assert (account.step, account.ranks) == (9, 4)

@@ -136,6 +136,9 @@ CALLS: dict[str, Callable[[Any, Any, str], Awaitable[Any]]] = {
     "ReportProgress": lambda _, p, j: p.ReportProgress(
         training_pb2.ProgressReport(job_id=j, incarnation="life-1", step=1, protocol=PROTOCOL)
     ),
+    "ReportTime": lambda _, p, j: p.ReportTime(
+        training_pb2.TimeReport(job_id=j, protocol=PROTOCOL, world_size=4, now=training_pb2.Stretch(began=1, ended=2))
+    ),
 }
 
 

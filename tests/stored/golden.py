@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.model import maintenance, plan
+from rekindle.model.account import Account, Bucket, Row, Span, Stand, Stretch
 from rekindle.model.approval import Question, Unanswered
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
 from rekindle.model.fault import Decided, Fault, FaultKind, FaultType, FaultyRanks
-from rekindle.model.incident import Incident, ModeRequest
+from rekindle.model.incident import Incident, ModeRequest, Waited
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.links import OnBackup, Placed
 from rekindle.model.maintenance import Maintenance
@@ -54,7 +55,7 @@ VERDICT = Verdict(
     outcome=Outcome.RECOVERED,
     reason="training goes on",
     seconds=3.5,
-    phases=(Phase(name="training pauses", seconds=0.2),),
+    phases=(Phase(name="training pauses", seconds=0.2, at=NOW),),
     steps_lost=0,
     resumed_at=8,
     switched=(Switched(pod_rank=1, before=OLD, after=NEW),),
@@ -75,6 +76,33 @@ REMEMBERED = Remembered(
     moved=VERDICT.switched,
     links=(OnBackup(ranks=(2, 3), maintenance="link-failover/default.gpt/node-1/1"),),
     given_up=GivenUp(since=NOW, incident=3, mode=Mode.JOB_RESCHEDULING, reason="aborted by ada", aborted=True),
+)
+ACCOUNT = Account(
+    since=100.0,
+    until=220.0,
+    seconds={Bucket.TRAINING: 100.0, Bucket.START_UP: 10.0, Bucket.REBUILDING: 10.0},
+    stands=(Stand(stretch=Stretch(began=220.0, ended=230.0, steps=10, checkpoint=1.0, again=2.0), until=240.0),),
+    current=Stretch(began=240.0, ended=250.0, steps=10),
+    step=40,
+    ranks=4,
+    rows=(
+        Row(
+            number=3,
+            since=228.0,
+            seconds=13.0,
+            mode=Mode.HOT_SWITCH,
+            outcome=Outcome.RECOVERED,
+            cause="sub_health",
+            code="0x1",
+            node="node-1",
+            restarts=True,
+            waited=2.0,
+            spans=(Span(since=228.0, until=241.0, bucket=Bucket.PODS),),
+            stood={Bucket.PODS: 10.0},
+            again=2.0,
+        ),
+    ),
+    older_rows=2,
 )
 STATE = JobState(
     job=Job(
@@ -131,6 +159,7 @@ STATE = JobState(
             verdict=Outcome.RECOVERED,
             ladder=(VERDICT,),
             policy_after=SubHealthStrategy.HOT_SWITCH,
+            waits=(Waited(since=NOW, until=NOW + timedelta(seconds=2)),),
             faults=(SLOW,),
         ),
     ),
@@ -141,6 +170,7 @@ STATE = JobState(
     links=REMEMBERED.links,
     standbys=(Standby(name="gpt-standby-0", uid="standby", node="node-2", runs=True),),
     upkeep=Upkeep(tried_at=NOW, tries=1),
+    account=ACCOUNT,
     trace=Trace(step=True),
 )
 

@@ -14,7 +14,7 @@ import grpc
 from rekindle_wire import REPORT
 from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status, StressOpList, StressTestRankParams, SwitchRankList
 from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
-from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
+from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport, TimeReport
 from rekindle_wire.training_pb2_grpc import ProgressServicer, add_ProgressServicer_to_server
 
 JOB = "job-of-a-test"
@@ -288,3 +288,6 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
 
     async def ReportProgress(self, request: ProgressReport, context: Any) -> ProgressReceipt:
         return ProgressReceipt(code=self._hear("ReportProgress", request).code)
+
+    async def ReportTime(self, request: TimeReport, context: Any) -> ProgressReceipt:
+        return ProgressReceipt(code=self._hear("ReportTime", request).code)

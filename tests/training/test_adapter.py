@@ -176,6 +176,7 @@ def test_a_step_is_logged_with_who_where_and_when(tmp_path: Path) -> None:
         torn.write('{"rank": 2, "st')
     with closing(StepLog(rank_environment(tmp_path))) as log:
         assert log.last_step() == 7
+        assert log.last_stretch() == STRETCH
         log.record(8, 3.0, 4.0, 4, STRETCH)
         assert log.last_step() == 8
     first, _, third = path.read_text().splitlines()

@@ -25,6 +25,7 @@ from rekindle.model.job import Job, JobId
 from rekindle.model.manifest import parse
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState, JobStatus
+from rekindle.policy.account import summary
 from rekindle.policy.detection.pod_ranks import is_standby
 from rekindle.temporal import connect
 
@@ -332,6 +333,8 @@ class Scenario(ABC, Generic[Asked]):
         records = measure.read_steps(self.job_directory)
         job = (await self._rekindle.status(self.job_id, ended=True)).state.job
         workflow_id = ids.recovery_workflow(job, first.number, first.ladder[0].mode)
+        accounted = await self._rekindle.account(self.job_id)
+        whole = summary.of_job(job.name, job.id, accounted.account)
         return {
             "mode": first.ladder[0].mode.value,
             "verdict": last.verdict.value,
@@ -343,6 +346,8 @@ class Scenario(ABC, Generic[Asked]):
             "parameters_equal": measure.parameters_equal(self.job_directory, reference, RANKS),
             "pause_seconds": round(measure.pause_seconds(records, self.since(first)), 4),
             "first_order_seconds": await self._first_order(_seen(first), workflow_id),
+            "goodput": round(whole.goodput, 4),
+            "seconds": {share.bucket.value: round(share.seconds, 4) for share in whole.buckets},
             "total_seconds": round(sum(one.seconds for one in incidents), 4),
             "phases": [{"name": p.name, "seconds": p.seconds} for v in ladder for p in v.phases],
             "switched": [rank.model_dump(mode="json") for rank in measure.switched(records)],

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from rekindle.model.account import KEPT_ROWS, Account, Bucket, Row, Stand, Stretch, TimeReport
 from rekindle.policy.account import spans
 
+KEPT_SPANS = 3
+"""Number of latest incidents whose spans are kept until training goes on. The time of older ones is then not yet recovered."""
+
 
 def registered(account: Account, now: float) -> Account:
     """Begins to count when the job is registered."""
@@ -42,7 +45,8 @@ def _ended(account: Account, before: Stretch | None) -> Stretch:
 
 def concluded(account: Account, row: Row) -> Account:
     """Enters an incident that has ended."""
-    rows = (*account.rows, row)
+    uncounted = len(account.rows) + 1 - KEPT_SPANS
+    rows = (*(_without_spans(one) if place < uncounted else one for place, one in enumerate(account.rows)), row)
     dropped = max(len(rows) - KEPT_ROWS, 0)
     return settled(account.model_copy(update={"rows": rows[dropped:], "older_rows": account.older_rows + dropped}))
 
@@ -52,7 +56,7 @@ def settled(account: Account) -> Account:
     for stand in account.stands:
         account = _with_stretch(account, stand.stretch)
         account = _with_stand(account, account.until, stand.until, first=not stand.stretch.steps)
-    rows = tuple(row.model_copy(update={"spans": ()}) if row.until <= account.until else row for row in account.rows)
+    rows = tuple(_without_spans(row) if row.until <= account.until else row for row in account.rows)
     return account.model_copy(update={"stands": (), "rows": rows})
 
 
@@ -96,6 +100,10 @@ def as_of(account: Account, now: float, stands_since: float | None) -> Account:
     left = max(now - account.until, 0.0)
     spent = {Bucket.NOT_RECOVERED: left} if left else {}
     return account.model_copy(update={"seconds": _sum(account.seconds, spent), "until": account.until + left})
+
+
+def _without_spans(row: Row) -> Row:
+    return row.model_copy(update={"spans": ()}) if row.spans else row
 
 
 def _replaced(rows: Sequence[Row], row: Row) -> tuple[Row, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from rekindle.model import bounds
 from rekindle.model.account import Bucket, Row, Span
 from rekindle.model.fault import Fault
 from rekindle.model.incident import Incident
@@ -42,6 +43,9 @@ PHASES: dict[str, Bucket] = {
 }
 """Buckets by the names of phases. What is between two phases is a decision."""
 
+LONGEST_CODE, LONGEST_NODE = 32, 100
+"""Bytes of a fault code, and of the name of a node. Longer ones are cut."""
+
 
 def row_of(incident: Incident) -> Row:
     """Returns the row of an incident that has ended. Spans of the row do not overlap and cover all of it."""
@@ -57,11 +61,11 @@ def row_of(incident: Incident) -> Row:
         mode=last.mode,
         outcome=incident.verdict,
         cause=fault.kind.value if fault else "request",
-        code=_code(fault) if fault else "",
-        node=fault.node if fault else "",
+        code=bounds.cut(_code(fault), LONGEST_CODE) if fault else "",
+        node=bounds.cut(fault.node, LONGEST_NODE) if fault else "",
         restarts=any(verdict.restarted_at or verdict.mode is Mode.POD_RESCHEDULING for verdict in incident.ladder),
         waited=sum(span.until - span.since for span in people),
-        spans=tuple(_covered(sorted([*people, *phases], key=lambda span: span.since), since, until)),
+        spans=_joined(_covered(sorted([*people, *phases], key=lambda span: span.since), since, until)),
     )
 
 
@@ -85,6 +89,17 @@ def _covered(spans: Iterable[Span], since: float, until: float) -> Iterable[Span
             yield Span(since=begins, until=since, bucket=span.bucket)
     if until > since:
         yield Span(since=since, until=until, bucket=Bucket.DECISION)
+
+
+def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Returns the spans with adjacent ones of one bucket as one."""
+    joined: list[Span] = []
+    for span in spans:
+        if joined and joined[-1].bucket is span.bucket:
+            joined[-1] = joined[-1].model_copy(update={"until": span.until})
+        else:
+            joined.append(span)
+    return tuple(joined)
 
 
 def split(since: float, until: float, rows: Sequence[Row], *, first: bool) -> Iterable[tuple[Span, int]]:

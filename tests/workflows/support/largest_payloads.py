@@ -7,8 +7,9 @@ from typing import Any
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities
-from rekindle.model import explained, node_record
+from rekindle.model import account, explained, node_record
 from rekindle.model import stress as stress_values
+from rekindle.model.account import Account, Bucket, Row, Span, Stand, Stretch, TimeReport
 from rekindle.model.activities.jobs import (
     EndSession,
     EventRequest,
@@ -58,7 +59,7 @@ from rekindle.model.fault import (
     ManagerGone,
     Sighting,
 )
-from rekindle.model.incident import Incident, ModeRequest
+from rekindle.model.incident import Incident, ModeRequest, Waited
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.links import MOST_NODES, MOST_ON_BACKUP, LinksReset, NodeLinks, OnBackup, Placed
@@ -110,6 +111,8 @@ from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, R
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
 from rekindle.model.trace import Trace
 from rekindle.model.verdict import Verdict
+from rekindle.policy.account.ledger import KEPT_SPANS
+from rekindle.policy.account.spans import LONGEST_CODE, LONGEST_NODE
 from rekindle.policy.detection.devices import DeviceOfRank
 from rekindle.policy.detection.pod_ranks import TOLD_PROBLEMS
 from rekindle.policy.detection.sighting import sight
@@ -374,7 +377,40 @@ def incident_of(number: int, case: Case, policy: SubHealthStrategy) -> Incident:
         verdict=Outcome.RECOVERED,
         ladder=ladder,
         policy_after=policy,
+        waits=(Waited(since=NOW, until=NOW),) * 3,
         faults=case.faults,
+    )
+
+
+def worn_account() -> Account:
+    """Returns the account of a job with as many incidents as are kept, of which some are not counted yet."""
+    stretch = Stretch(began=1e9 / 3, ended=2e9 / 3, steps=10**9, checkpoint=1e9 / 7, again=1e9 / 7)
+    everything = dict.fromkeys(Bucket, 1000000000.0 / 3)
+    spans = tuple(Span(since=1e9 / 3, until=2e9 / 3, bucket=Bucket.NOT_RECOVERED) for _ in range(30))
+    rows = [
+        Row(
+            number=10**6 + number,
+            since=1e9 / 3,
+            seconds=1e6 / 3,
+            mode=Mode.PROCESS_RESCHEDULING,
+            outcome=Outcome.RECOVERED,
+            cause="sub_health",
+            code="c" * LONGEST_CODE,
+            node="n" * LONGEST_NODE,
+            waited=1e6 / 3,
+            spans=spans if number >= account.KEPT_ROWS - KEPT_SPANS else (),
+            stood=dict(list(everything.items())[:6]),
+            again=1e6 / 3,
+        )
+        for number in range(account.KEPT_ROWS)
+    ]
+    return Account(
+        since=1e9 / 3,
+        until=2e9 / 3,
+        seconds=everything,
+        stands=(Stand(stretch=stretch, until=1e9 / 3),) * 5,
+        current=stretch,
+        rows=tuple(rows),
     )
 
 
@@ -388,6 +424,7 @@ def worn(job: Job, sighting: Sighting) -> JobState:
         assert case
         found = job_reducers.concluded(job_reducers.begun(found, case), case, incident_of(number, case, found.policy))
         found = job_reducers.answered(found, "r" * 36, answer)
+    found = found.with_(account=worn_account())
     question = Question(mode=LAST.mode, incident=1, about=NOTE, since=NOW, until=NOW, storm=STORM)
     found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),), question=question)
     case = cases.next_case(found.with_(problems=()), NOW)
@@ -534,6 +571,7 @@ async def examples(job: Job) -> list[Any]:
         Receipt(info=TEXT),
         Attachment(queue=TEXT, session=TEXT, since=NOW),
         Progress(incarnation=TEXT, step=1),
+        TimeReport(step=10**9, ranks=MOST_RANKS, now=worn_account().stands[0].stretch, before=worn_account().stands[0].stretch),
         AskRequest(job_id=job.id, request=request, request_id=TEXT),
         Backup(old=pod_ref(1), backup=pod_ref(2)),
         Replacement(old=pod_ref(1), backup=pod_ref(2)),

@@ -53,7 +53,7 @@ class Training:
         self._periodic = Periodic(checkpoints, checkpoint_every, rank.communicator.is_loss_now)
         self._step_log = StepLog(rank.environment)
         self._stretches = rank.processor.stretches
-        self._stretches.follow(self._step_log.last_stretch())
+        self._stretches.follow(self._step_log.last_stretch)
         self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._last_checkpoint = LastCheckpoint(rank, self._attempts, checkpoints)
@@ -345,10 +345,10 @@ class Training:
             self._gate.complete(self._attempts.done)
             self._trace(self._attempts.done)
         self._do_what_is_due()
+        self._stretches.end(time.time())
         while not self._has_left():
             self._cross(self.step)
         self._refuse_early_end()
-        self._stretches.end(time.time())
         if not self._loops:
             log.warning(
                 "the session ends, and nothing was trained by training.steps, epochs or guard: nothing could be recovered"

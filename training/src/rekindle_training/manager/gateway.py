@@ -53,9 +53,6 @@ REPORT_SECONDS = 900.0
 After that the control plane has gone on without it. Source: its limits, of 15 minutes.
 """
 
-UNTOLD = -1
-"""In place of the code of an answer that did not come."""
-
 CALLS: Mapping[type[Report], str] = {
     ProcessFaultRequest: "ReportProcessFault",
     StopCompleteRequest: "ReportStopComplete",
@@ -178,21 +175,22 @@ class Gateway:
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
     async def _tell_times(self, stub: "ProgressAsyncStub") -> None:
-        """Reports for how long the job trains, the oldest stretch first. Never returns."""
+        """Reports for how long the job trains, the oldest stretch first. Never returns.
+
+        A gateway of an earlier version cannot take a report, which is dropped.
+        """
         await self._identity.known.wait()
         while True:
             await self._reports.timed.wait()
             report = self._reports.times[min(self._reports.times)]
             try:
-                code = (await self._report_time(stub, report)).code
+                is_over = (await self._report_time(stub, report)).code == 0
             except grpc.aio.AioRpcError as error:
-                if _is_not_served(error):
-                    await asyncio.sleep(NOT_SERVED_SECONDS)
-                code = UNTOLD
-            if code:
-                await asyncio.sleep(LAST_RETRY_SECONDS)
-            else:
+                is_over = _is_not_served(error)
+            if is_over:
                 self._reports.time_told(report)
+            else:
+                await asyncio.sleep(LAST_RETRY_SECONDS)
 
     def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
         report.jobId = self._identity.job_id

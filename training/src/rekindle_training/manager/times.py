@@ -20,6 +20,7 @@ EVERY_SECONDS = 300.0
 
 @dataclass
 class _Rank:
+    step: int = 0
     now: Stretch = field(default_factory=Stretch)
     before: Stretch = field(default_factory=Stretch)
 
@@ -47,11 +48,11 @@ class Times:
         rank = self._ranks.setdefault(process.identity, _Rank())
         match message.WhichOneof("kind"):
             case "stepped":
-                rank.now, rank.before = message.stepped.now, message.stepped.before
+                rank.step, rank.now, rank.before = message.stepped.step, message.stepped.now, message.stepped.before
             case "heartbeat" if message.heartbeat.now.began == rank.now.began:  # the first step of another one tells of both
-                rank.now = message.heartbeat.now
+                rank.step, rank.now = message.heartbeat.step, message.heartbeat.now
             case "goodbye":
-                rank.now = message.goodbye.now
+                rank.step, rank.now = message.goodbye.step, message.goodbye.now
 
     def _has_begun(self) -> bool:
         """Returns whether all ranks have begun a stretch that was not reported yet."""
@@ -66,7 +67,7 @@ class Times:
 
     def _report(self, ranks: list[_Rank], *, final: bool = False) -> None:
         now, before = _whole([rank.now for rank in ranks]), _whole([rank.before for rank in ranks])
-        step = max(member.step for member in self._membership.members.values())
+        step = max(rank.step for rank in ranks)
         self._reports.time(now, before, step, self._membership.world_size, final=final)
         self._told = now
 

@@ -3,6 +3,7 @@
 The loop writes them, and the processor's thread reads them. Each value is replaced as a whole, so no lock is needed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rekindle_wire import training_pb2 as wire
@@ -36,13 +37,17 @@ class Stretches:
         """Current or last stretch. None: this process has completed no step."""
         self.before: Stretch | None = None
         """Stretch before it, of this process, or of an earlier one of this rank as far as the step log tells."""
+        self._earlier: Callable[[], Stretch | None] = lambda: None
         self._furthest = 0
         self._stands = True
         self._written = 0.0
 
-    def follow(self, before: Stretch | None) -> None:
-        """Notes the last stretch of an earlier process of this rank. Called before the first step."""
-        self.before = before
+    def follow(self, before: Callable[[], Stretch | None]) -> None:
+        """Args:
+        before: returns the last stretch of an earlier process of this rank. Called after the first step, as a backup begins while
+            that process trains.
+        """
+        self._earlier = before
 
     def repeat(self, furthest: int) -> None:
         """Notes that training goes back to its checkpoint.
@@ -63,14 +68,14 @@ class Stretches:
     def stepped(self, step: int, start: float, end: float) -> Stretch:
         """Adds a completed step, and returns the stretch."""
         if self._stands or self.now is None:
-            self.now, self.before = Stretch(start, end), self.now or self.before
-            self._stands = False
+            self.before = self.now or self._earlier()
+            self.now, self._stands = Stretch(start, end), False
         again = max(end - start - self._written, 0.0) if step <= self._furthest else 0.0
         return self._extend(end, steps=1, again=again)
 
     def end(self, now: float) -> None:
-        """Ends the last stretch with the work that followed its last step."""
-        if self.now is not None and not self._stands:
+        """Ends the last stretch with a checkpoint that was written after its last step."""
+        if self.now is not None and not self._stands and self._written:
             self._extend(now, steps=0, again=0.0)
 
     def _extend(self, end: float, *, steps: int, again: float) -> Stretch:

@@ -1,0 +1,19 @@
+"""Decides since when training stands, for an account as of now. Pure."""
+
+from rekindle.model.account import Account
+from rekindle.model.fault import FaultKind
+from rekindle.model.state import JobState
+from rekindle.policy.account import ledger
+
+
+def account_of(state: JobState, now: float) -> Account:
+    """Returns the account of a job with everything counted up to now, or to the end of the job, in seconds since the epoch."""
+    return ledger.as_of(state.account, now, stands_since(state))
+
+
+def stands_since(state: JobState) -> float | None:
+    """Returns the time since which training stands, as far as it is known. None: it trains."""
+    if state.given_up:
+        return state.given_up.since.timestamp()
+    real = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.judged)
+    return min((moment.timestamp() for fault in real if (moment := fault.accepted_at or fault.seen_at)), default=None)

@@ -1,0 +1,113 @@
+"""Reports of a manager for how long its job trains, and the stretches of a rank on which they are based."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rekindle_training.manager import times
+from rekindle_training.manager.membership import Membership
+from rekindle_training.manager.reports import Reports
+from rekindle_training.manager.times import Times
+from rekindle_training.processor.stretches import Stretch, Stretches
+from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, RankMessage, Stepped, TimeReport
+from rekindle_wire.training_pb2 import Stretch as Message
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+class Job:
+    """Membership of two ranks that say what the test wants, and the reports of their manager."""
+
+    def __init__(self) -> None:
+        self.membership, self.reports = Membership(2), Reports()
+        self.times = Times(self.membership, self.reports)
+
+    def joins(self, rank: int, process: str) -> None:
+        self.membership.enroll(Hello(rank=rank, role="worker", process=process), 1)
+
+    def says(self, rank: int, **kind: Any) -> None:
+        self.membership.hear(self.membership.members[rank], RankMessage(generation=1, **kind))
+
+    async def reported(self, began: float) -> TimeReport:
+        await until(lambda: began in self.reports.times)
+        return self.reports.times[began]
+
+
+async def test_a_stretch_is_reported_when_all_ranks_have_begun_it() -> None:
+    """It begins with its first rank. The stretch before it ended with its last rank, which may not be there any more."""
+    job = Job()
+    for rank in range(2):
+        job.joins(rank, f"process-{rank}")
+    running = asyncio.create_task(job.times.run())
+    job.says(0, stepped=Stepped(step=1, now=Message(began=10, ended=11, steps=1)))
+    assert not job.reports.times
+    job.says(1, stepped=Stepped(step=1, now=Message(began=9, ended=11.5, steps=1)))
+    first = await job.reported(9)
+    assert (first.now.ended, first.step, first.world_size, first.HasField("before")) == (11.5, 1, 2, False)
+    job.says(0, heartbeat=Heartbeat(step=40, now=Message(began=10, ended=50, steps=40)))
+    job.says(0, stepped=Stepped(step=41, now=Message(began=61, ended=62), before=Message(began=10, ended=50, steps=40)))
+    told = Message(began=9, ended=50.5, steps=40, checkpoint_seconds=2, again_seconds=1)
+    job.says(1, stepped=Stepped(step=41, now=Message(began=60, ended=62), before=told))
+    second = await job.reported(60)
+    assert second.before == told
+    for rank in range(2):
+        job.says(rank, goodbye=Goodbye(step=50, now=Message(began=60, ended=70 + rank, steps=10)))
+    await running
+    last = job.reports.times[60]
+    assert (last.final, last.now.ended, last.step) == (True, 71, 50)
+    assert list(job.reports.times) == [9, 60], "the oldest stretch is sent first, and one report of each"
+
+
+async def test_a_stretch_that_goes_on_is_reported_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control plane learns the present step, and how much of the time went into checkpoints."""
+    monkeypatch.setattr(times, "EVERY_SECONDS", 0.01)
+    job = Job()
+    for rank in range(2):
+        job.joins(rank, f"process-{rank}")
+        job.says(rank, stepped=Stepped(step=1, now=Message(began=10, ended=11, steps=1)))
+    running = asyncio.create_task(job.times.run())
+    await job.reported(10)
+    for rank in range(2):
+        job.says(rank, heartbeat=Heartbeat(step=5, now=Message(began=10, ended=15, steps=5, checkpoint_seconds=1)))
+    await until(lambda: job.reports.times[10].step == 5)
+    assert job.reports.times[10].now.checkpoint_seconds == 1
+    running.cancel()
+
+
+async def test_a_report_is_kept_until_its_latest_form_was_received() -> None:
+    """A stretch that was reported again while the first report was on its way is sent once more."""
+    reports = Reports()
+    now = Message(began=10, ended=11)
+    reports.time(now, Message(), 1, 2, final=False)
+    on_its_way = reports.times[10]
+    reports.time(now, Message(), 9, 2, final=True)
+    reports.time_told(on_its_way)
+    assert reports.times[10].final
+    reports.time_told(reports.times[10])
+    assert not reports.timed.is_set()
+
+
+def test_a_stretch_ends_where_training_stands() -> None:
+    """Checkpoints and repeated steps are parts of it. Time of a checkpoint that was written while training stood is not."""
+    rank = Stretches()
+    rank.follow(lambda: Stretch(began=1.0, ended=5.0, steps=4))
+    rank.repeat(furthest=2)
+    rank.wrote(9.0)
+    rank.stand()
+    assert rank.stepped(1, 10.0, 11.0) == Stretch(began=10.0, ended=11.0, steps=1, again=1.0)
+    assert rank.before == Stretch(began=1.0, ended=5.0, steps=4)
+    rank.wrote(0.5)
+    rank.stepped(2, 11.0, 12.5)
+    rank.stepped(3, 12.5, 13.0)
+    assert rank.now == Stretch(began=10.0, ended=13.0, steps=3, checkpoint=0.5, again=2.0)
+    rank.stand()
+    rank.stepped(4, 20.0, 21.0)
+    assert rank.before == Stretch(began=10.0, ended=13.0, steps=3, checkpoint=0.5, again=2.0)
+    rank.wrote(1.0)
+    rank.end(22.5)
+    assert rank.now == Stretch(began=20.0, ended=22.5, steps=1, checkpoint=1.0)
