@@ -32,7 +32,7 @@ from rekindle.model.state import (
     Remembered,
 )
 from rekindle.model.verdict import Verdict
-from rekindle.policy.account import ledger, spans
+from rekindle.policy.account import ledger
 from rekindle.policy.detection import refusals
 from rekindle.policy.detection.pod_ranks import count_problem, is_of_count
 from rekindle.policy.drain import drain_verdicts
@@ -218,6 +218,8 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
     if was_here and not (restarting or side.repeats_reports):
         state = state.with_(unsure_since=now)
+    if not side.reports_its_steps:
+        state = state.with_(account=ledger.attached(state.account, now.timestamp(), state.job.ranks))
     if state.manager_lost in ("", before):
         return state
     return _manager_is_lost(state, state.manager_lost, attachment.session, now)
@@ -457,7 +459,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         asked=state.asked and not restarts,
         given_up=given_up.after(state, incident),
         faults=tuple(faults.left(state, case, incident)),
-        account=ledger.concluded(state.account, spans.row_of(incident)),
+        account=ledger.concluded(state.account, incident, reports_steps=side_of(state.job).reports_its_steps),
     )
     if restarts:
         state = attachments.restarted(state)

@@ -147,7 +147,7 @@ class Account(Value):
     stands: tuple[Stand, ...] = ()
     """Stretches that have ended and are not counted yet, because an incident is running."""
     current: Stretch | None = None
-    """Last stretch. None: the training side has not reported any."""
+    """Last stretch. None: the job has not trained."""
     step: int = 0
     ranks: int = 0
     """Number of ranks. 0: it is unknown."""

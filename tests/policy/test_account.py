@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rekindle.model.account import KEPT_ROWS, Account, Bucket, Row, Span, Stretch, TimeReport
+from rekindle.model.account import KEPT_ROWS, Account, Bucket, Span, Stretch, TimeReport
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident, Waited
 from rekindle.model.job import SubHealthStrategy
@@ -76,7 +76,7 @@ def restarted_job() -> Account:
     )
     waited = Waited(since=at(115), until=at(124))
     account = ledger.told(account, report(stretch(140, 141), first), recovering=True)
-    account = ledger.concluded(account, spans.row_of(incident(1, 113, 35, restart, waits=(waited,))))
+    account = ledger.concluded(account, incident(1, 113, 35, restart, waits=(waited,)), reports_steps=True)
     return ledger.told(account, report(stretch(140, 200, 60, again=20), first, final=True), recovering=False)
 
 
@@ -128,10 +128,10 @@ def test_a_hot_switch_costs_only_its_pause() -> None:
         ("training resumes", 61.0, 0.5),
     )
     told = report(stretch(61, 100, 40), stretch(0, 60.5, 60))
-    row = spans.row_of(incident(1, 50, 11.6, switch))
+    ended = incident(1, 50, 11.6, switch)
     begun = ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, 1)), recovering=False)
-    early = ledger.concluded(ledger.told(begun, told, recovering=True), row)
-    late = ledger.told(ledger.concluded(begun, row), told, recovering=False)
+    early = ledger.concluded(ledger.told(begun, told, recovering=True), ended, reports_steps=True)
+    late = ledger.told(ledger.concluded(begun, ended, reports_steps=True), told, recovering=False)
     for account in (early, late):
         assert rounded(ledger.as_of(account, ZERO + 100, None).seconds) == {"training": 99.5, "rebuilding": 0.5}
         assert account.rows[0].cost == pytest.approx(0.5)
@@ -158,12 +158,12 @@ def test_a_recovery_that_failed_leaves_time_that_is_not_recovered() -> None:
     """The job stands from the end of a given-up recovery until another one brings it back, or until now."""
     failed = verdict(Mode.JOB_RESCHEDULING, Outcome.GIVEN_UP, ("all pods stop", 20.0, 10.0))
     account = ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, 19, 10)), recovering=False)
-    account = ledger.concluded(account, spans.row_of(incident(1, 20, 10, failed)))
+    account = ledger.concluded(account, incident(1, 20, 10, failed), reports_steps=True)
     now = ledger.as_of(account, ZERO + 100, ZERO + 20)
     assert rounded(now.seconds) == {"training": 20.0, "not yet recovered": 80.0}
     back = verdict(Mode.JOB_RESCHEDULING, Outcome.RECOVERED, ("pods start on healthy nodes", 60.0, 10.0))
     account = ledger.told(account, report(stretch(72, 73), stretch(0, 19, 10)), recovering=True)
-    account = ledger.concluded(account, spans.row_of(incident(2, 60, 13, back)))
+    account = ledger.concluded(account, incident(2, 60, 13, back), reports_steps=True)
     seconds = rounded(ledger.as_of(account, ZERO + 73, None).seconds)
     assert seconds == {
         "training": 20.0, "detection": 1.0, "waiting for pods": 20.0, "not yet recovered": 30.0, "decision": 2.0,
@@ -181,8 +181,8 @@ def test_buckets_sum_to_the_wall_time(parts: list[tuple[float, float, float, flo
         now = stretch(clock, clock + trains, 3, checkpoint=checkpoint * trains, again=share * trains)
         account = ledger.told(account, report(now, before), recovering=late)
         fault = verdict(Mode.ONLINE_RETRY, Outcome.RECOVERED, ("training stops", clock + trains * share, stands * share))
-        row = spans.row_of(incident(number, max(clock + trains * share + skew, 0.0), stands + 1, fault))
-        account = ledger.concluded(account, row)
+        ended = incident(number, max(clock + trains * share + skew, 0.0), stands + 1, fault)
+        account = ledger.concluded(account, ended, reports_steps=True)
         clock, before = clock + trains + stands, now
     counted = ledger.as_of(account, ZERO + clock, None)
     assert sum(counted.seconds.values()) == pytest.approx(counted.until - counted.since, abs=1e-4)
@@ -192,19 +192,29 @@ def test_buckets_sum_to_the_wall_time(parts: list[tuple[float, float, float, flo
     assert sum(share.seconds for share in whole.buckets) == pytest.approx(whole.seconds, abs=1e-4)
 
 
+def test_a_side_that_reports_no_steps_is_counted_by_its_incidents() -> None:
+    """MindIO trains from its first stream on. A real fault stops it when it is seen, and a hot switch when training pauses."""
+    account = ledger.attached(ledger.registered(Account(), ZERO), ZERO + 5, 8)
+    assert ledger.attached(account, ZERO + 9, 8) is account
+    crash = verdict(Mode.ONLINE_RETRY, Outcome.RECOVERED, ("training stops", 20.5, 1.0), ("the step is repeated", 21.5, 2.0))
+    account = ledger.concluded(account, incident(1, 20, 4, crash), reports_steps=False)
+    slow = verdict(
+        Mode.HOT_SWITCH, Outcome.RECOVERED, ("backup pod runs", 50.0, 8.0), ("backup loads, training pauses", 58.0, 3.0)
+    )
+    switched = incident(2, 50, 11, slow).model_copy(update={"faults": ()})
+    account = ledger.as_of(ledger.concluded(account, switched, reports_steps=False), ZERO + 100, None)
+    assert rounded(account.seconds) == {
+        "start-up": 5.0, "training": 15.0 + 34.0 + 39.0, "decision": 0.5 + 0.5, "rebuilding": 3.0 + 3.0,
+    }  # fmt: skip
+    assert account.ranks == 8
+
+
 def test_rows_of_old_incidents_are_dropped_and_their_sums_stay() -> None:
     """A job with thousands of incidents has a state of bounded size. The summary says since when incidents are known."""
     account = ledger.registered(Account(), ZERO)
     for number in range(KEPT_ROWS + 5):
-        row = Row(
-            number=number + 1,
-            since=ZERO + number,
-            seconds=0.5,
-            mode=Mode.ONLINE_RETRY,
-            outcome=Outcome.RECOVERED,
-            cause="process",
-        )
-        account = ledger.concluded(account, row)
+        retried = verdict(Mode.ONLINE_RETRY, Outcome.RECOVERED, ("training stops", number, 0.5))
+        account = ledger.concluded(account, incident(number + 1, number, 0.5, retried), reports_steps=True)
     assert (len(account.rows), account.older_rows) == (KEPT_ROWS, 5)
     found = summary.of_job("gpt", "id", ledger.as_of(account, ZERO + 500, None))
     assert found.complete_since == ZERO + 5

@@ -6,6 +6,7 @@ Time is counted up to the beginning of the last stretch. What comes after it may
 from collections.abc import Sequence
 
 from rekindle.model.account import KEPT_ROWS, Account, Bucket, Row, Stand, Stretch, TimeReport
+from rekindle.model.incident import Incident
 from rekindle.policy.account import spans
 
 KEPT_SPANS = 3
@@ -43,8 +44,26 @@ def _ended(account: Account, before: Stretch | None) -> Stretch:
     return current or Stretch(began=account.until, ended=account.until)
 
 
-def concluded(account: Account, row: Row) -> Account:
-    """Enters an incident that has ended."""
+def attached(account: Account, now: float, ranks: int) -> Account:
+    """Takes a job to train from now on whose training side does not report its steps."""
+    if account.current or not account.since:
+        return account
+    began = max(now, account.since)
+    stand = Stand(stretch=Stretch(began=account.until, ended=account.until), until=began)
+    return account.model_copy(update={"current": Stretch(began=began, ended=began), "ranks": ranks, "stands": (stand,)})
+
+
+def concluded(account: Account, incident: Incident, *, reports_steps: bool) -> Account:
+    """Enters an incident that has ended.
+
+    Args:
+        reports_steps: the training side reports when training stood. Otherwise that is derived from the incident.
+    """
+    row, stood, current = spans.row_of(incident), spans.stood(incident), account.current
+    if stood and current and not reports_steps:
+        ended, began = max(stood[0], current.began), max(stood[1], stood[0], current.began)
+        stand = Stand(stretch=current.model_copy(update={"ended": ended, "steps": 1}), until=began)
+        account = account.model_copy(update={"stands": (*account.stands, stand), "current": Stretch(began=began, ended=began)})
     uncounted = len(account.rows) + 1 - KEPT_SPANS
     rows = (*(_without_spans(one) if place < uncounted else one for place, one in enumerate(account.rows)), row)
     dropped = max(len(rows) - KEPT_ROWS, 0)

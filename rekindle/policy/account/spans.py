@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rekindle.model import bounds
 from rekindle.model.account import Bucket, Row, Span
-from rekindle.model.fault import Fault
+from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Phase
@@ -43,6 +43,9 @@ PHASES: dict[str, Bucket] = {
 }
 """Buckets by the names of phases. What is between two phases is a decision."""
 
+STOPS = ("all pods stop", "backup loads, training pauses", "training pauses", "training stops")
+"""Phases in which training comes to stand, where it did not stand before."""
+
 LONGEST_CODE, LONGEST_NODE = 32, 100
 """Bytes of a fault code, and of the name of a node. Longer ones are cut."""
 
@@ -67,6 +70,18 @@ def row_of(incident: Incident) -> Row:
         waited=sum(span.until - span.since for span in people),
         spans=_joined(_covered(sorted([*people, *phases], key=lambda span: span.since), since, until)),
     )
+
+
+def stood(incident: Incident) -> tuple[float, float] | None:
+    """Returns the time in which training stood because of an incident, by what the control plane knows. None: it did not."""
+    last = incident.ladder[-1]
+    if last.outcome is not Outcome.RECOVERED:
+        return None
+    stops = (phase.at for verdict in incident.ladder for phase in verdict.phases if phase.at and phase.name in STOPS)
+    is_real = any(fault.kind is not FaultKind.SUB_HEALTH for fault in incident.faults)
+    since = incident.started_at if is_real else min(stops, default=None)
+    until = last.went_on_at.timestamp() if last.went_on_at else incident.started_at.timestamp() + incident.seconds
+    return (since.timestamp(), until) if since else None
 
 
 def _span(phase: Phase) -> Span:
