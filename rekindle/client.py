@@ -84,6 +84,14 @@ class RecoveryRow(Value):
     """Fault or request that the recovery is about."""
 
 
+class RunningRecovery(RecoveryRow):
+    """Running recovery in a list of all."""
+
+    job_id: str
+    phase: str
+    since: datetime
+
+
 class Rekindle:
     """A connection to the control plane, by way of its Temporal service."""
 
@@ -173,6 +181,23 @@ class Rekindle:
                 mode, fault = found.get(Attributes.MODE) or run.workflow_type, found.get(Attributes.FAULT) or ""
                 return RecoveryRow(workflow_id=run.id, mode=mode, fault=fault)
         return None
+
+    async def recoveries(self) -> list[RunningRecovery]:
+        """Returns the running recoveries of all jobs. A new one appears within about a second."""
+        found = []
+        async for run in self._list("WorkflowId STARTS_WITH 'recovery/' AND ExecutionStatus = 'Running'"):
+            if run.parent_id:
+                row = run.typed_search_attributes
+                recovery = RunningRecovery(
+                    workflow_id=run.id,
+                    mode=row.get(Attributes.MODE) or run.workflow_type,
+                    fault=row.get(Attributes.FAULT) or "",
+                    job_id=run.parent_id.removeprefix(ids.job_workflow("")),
+                    phase=row.get(Attributes.PHASE) or "",
+                    since=run.start_time,
+                )
+                found.append(recovery)
+        return found
 
     async def details(self, workflow_id: str) -> str:
         """Returns the page of a running workflow. That of a recovery is the list of its phases in Markdown, with check marks."""

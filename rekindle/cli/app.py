@@ -35,6 +35,9 @@ COMMANDS = {
     "rekindle.cli.report:report": (
         "Report what the time of JOB (name or id) was spent on, and what faults have cost; without JOB, of all jobs."
     ),
+    "rekindle.cli.top:top": (
+        "Show all jobs at a glance: state, step, step time, goodput of the last hour, recoveries, standbys and downgrades."
+    ),
     "rekindle.cli.logs:logs": "Print what the pods of JOB (name or id) wrote, first those that are gone, the oldest first.",
     "rekindle.cli.jobs:delete": "Delete JOB (name or id) and its pods.",
     "rekindle.cli.recover:hot_switch": "Move a pod of JOB (name or id) to a spare node while training pauses for a moment.",

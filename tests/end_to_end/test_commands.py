@@ -94,6 +94,40 @@ def test_a_submitted_job_is_listed_and_shown(shell: Shell) -> None:
     assert shell.json("policy", "show", "idle") == {"policy": "hotSwitch", "owner": "hotSwitch", "downgrade": None}
 
 
+def test_all_jobs_are_seen_at_a_glance(shell: Shell) -> None:
+    """A job that never trained has no step and no goodput; the view fits into 80 columns; JSON is printed once only."""
+    registered(shell)
+    (line,) = (line for line in shell.json("top", "--once") if line["name"] == "idle")
+    assert (line["state"], line["step"], line["step_seconds"], line["goodput"], line["recovery"]) == (
+        "starting",
+        None,
+        None,
+        0.0,
+        "",
+    )
+    page = shell("top", "--once", "--sort", "goodput")
+    assert "job" in page
+    assert "idle" in page
+    assert "--output: json needs --once" in shell("top", "--output", "json", code=2)
+
+
+def test_time_of_a_job_that_never_trained_is_start_up(shell: Shell) -> None:
+    """The report of one job and that of all jobs agree, and wrong options are refused by name."""
+    (row,) = registered(shell)
+    (whole,) = shell.json("report", row["id"])
+    seconds = {share["bucket"]: share["seconds"] for share in whole["buckets"]}
+    assert seconds["start-up"] == whole["seconds"] > 0
+    assert (whole["goodput"], whole["incidents"]["count"], whole["lost_price"]) == (0.0, 0, None)
+    everything, *jobs = shell.json("report", "--since", "1h", "--price", "2.5")
+    assert everything["name"] == "all jobs"
+    assert "idle" in [one["name"] for one in jobs]
+    assert everything["lost_price"] > 0
+    assert "--since: " in shell("report", "idle", "--since", "0s", code=2)
+    assert "--since" in shell("report", "idle", "--since", "soon", code=2)
+    assert "--price: -1.0 is not accepted" in shell("report", "idle", "--price", "-1", code=2)
+    assert "nobody" in shell("report", "nobody", code=2)
+
+
 def test_logs_of_a_pod_are_printed(shell: Shell) -> None:
     """The output of a pod can be read; the error for an unknown pod lists the pods of the job."""
     until(lambda: "I train" in shell("logs", "idle", "--pod", "idle-worker-1"))

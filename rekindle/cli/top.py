@@ -1,0 +1,182 @@
+"""Command `rekindle top`: all jobs at a glance, refreshed until Ctrl-C."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from rekindle.cli.context import control_plane
+from rekindle.cli.output import Format, Output, age, print_json
+from rekindle.cli.terminal import complain, console
+from rekindle.cli.watching import EVERY
+from rekindle.client import JobRow, Rekindle, RunningRecovery
+from rekindle.errors import BadInput, RekindleError, Unavailable
+from rekindle.model.base import Value
+from rekindle.model.state import JobStatus
+from rekindle.policy.account import standing, summary
+from rekindle.policy.modes.job_phase import TRAINING
+
+MOST = 100
+"""Maximum number of jobs that are queried and shown. Jobs that do not train come first."""
+
+AT_ONCE = 20
+"""Number of jobs that are queried at the same time."""
+
+HOUR = 3600.0
+LONGEST_NAME = 20
+
+
+class Sort(StrEnum):
+    """Value of `--sort`."""
+
+    STATE = "state"
+    NAME = "name"
+    GOODPUT = "goodput"
+    STEP_TIME = "step-time"
+
+
+class Line(Value):
+    """Job in the live view."""
+
+    name: str
+    id: str
+    state: str
+    step: int | None = None
+    """Last completed step. Between two reports it is estimated from the step time. None: unknown."""
+    step_seconds: float | None = None
+    """Mean time of a step since training went on last, without checkpoints. None: unknown."""
+    goodput: float | None = None
+    """Share of training in the last hour, from 0 to 1. None: unknown."""
+    recovery: str = ""
+    """Running mode, its phase, and the time since its start. Empty: none is running."""
+    standbys: str = ""
+    """Standbys that wait, of those that are wanted, such as `1/1`. Empty: the job has none."""
+    note: str = ""
+    """Downgrade of its policy, or a reason why it cannot be recovered."""
+
+
+async def top(
+    *,
+    sort: Annotated[
+        Sort, Parameter(help="Jobs that need attention first, or by name, lowest goodput or longest step.")
+    ] = Sort.STATE,
+    once: Annotated[bool, Parameter(negative="", help="Print once, instead of every two seconds until Ctrl-C.")] = False,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show all jobs at a glance: state, step, step time, goodput of the last hour, recoveries, standbys and downgrades.
+
+    With more than 100 jobs, those that need attention are shown, and then the newest.
+
+    Example: rekindle top --sort goodput
+    """
+    if output is Format.JSON and not once:
+        raise BadInput("--output: json needs --once, as the live view is for people")
+    rekindle = await control_plane()
+    while True:
+        try:
+            lines, hidden = await _look(rekindle, sort)
+        except RekindleError as error:
+            if once:
+                raise
+            complain(error)
+        else:
+            if output is Format.JSON:
+                print_json([line.model_dump(mode="json") for line in lines])
+            else:
+                _show(lines, hidden)
+        if once:
+            return
+        await asyncio.sleep(EVERY)
+
+
+async def _look(rekindle: Rekindle, sort: Sort) -> tuple[list[Line], int]:
+    """Returns a line for each job that is shown, and the number of further jobs."""
+    rows = sorted(await rekindle.jobs(), key=lambda row: row.phase.startswith(TRAINING) and not row.phase.endswith("attached"))
+    running = {one.job_id: one for one in await rekindle.recoveries()}
+    turn, now = asyncio.Semaphore(AT_ONCE), datetime.now(UTC)
+
+    async def line(row: JobRow) -> Line:
+        async with turn:
+            try:
+                status = await rekindle.status(row.id)
+            except Unavailable:
+                return Line(name=row.name, id=row.id, state=row.phase, note="no control worker answered")
+            except RekindleError:
+                return Line(name=row.name, id=row.id, state="ended")
+        return _line(row, status, running.get(row.id), now)
+
+    lines = await asyncio.gather(*(line(row) for row in rows[:MOST]))
+    return _sorted(lines, sort), max(len(rows) - MOST, 0)
+
+
+def _line(row: JobRow, status: JobStatus, recovery: RunningRecovery | None, now: datetime) -> Line:
+    state, seconds = status.state, now.timestamp()
+    account = standing.account_of(state, seconds)
+    current, trains = state.account.current, not status.running and standing.stands_since(state) is None
+    step_seconds = None
+    step = state.account.step or (state.progress.step if state.progress else None)
+    if current and current.steps:
+        step_seconds = (current.ended - current.began - current.checkpoint) / current.steps
+    if step and step_seconds and trains and not account.final and current:
+        step += int(max(seconds - current.ended, 0.0) / step_seconds)
+    hour = summary.of_job(row.name, row.id, account, since=seconds - HOUR)
+    wanted = state.job.standbys
+    ready = sum(not one.wrong for one in state.standbys)
+    return Line(
+        name=row.name,
+        id=row.id,
+        state=row.phase,
+        step=step,
+        step_seconds=step_seconds,
+        goodput=hour.goodput if hour.seconds else None,
+        recovery=f"{recovery.mode}: {recovery.phase}, {age(now - recovery.since)}" if recovery else "",
+        standbys=f"{min(ready, wanted)}/{wanted}" if wanted else "",
+        note=f"sub-health ignored: {state.downgrade.reason}" if state.downgrade else next(iter(state.problems), ""),
+    )
+
+
+def _sorted(lines: Sequence[Line], sort: Sort) -> list[Line]:
+    """Returns the lines in order. Jobs of which the value is unknown come last."""
+    match sort:
+        case Sort.NAME:
+            return sorted(lines, key=lambda line: line.name)
+        case Sort.GOODPUT:
+            return sorted(lines, key=lambda line: math.inf if line.goodput is None else line.goodput)
+        case Sort.STEP_TIME:
+            return sorted(lines, key=lambda line: -(line.step_seconds or 0.0))
+        case Sort.STATE:
+            return list(lines)
+
+
+def _show(lines: Sequence[Line], hidden: int) -> None:
+    if console.is_terminal:
+        console.clear()
+    header = ("job", "state", "step", "step time", "goodput 1h", "standbys", "recovery, note")
+    table = [header, *(_cells(line) for line in lines)]
+    widths = [min(max(cell_len(row[column]) for row in table), LONGEST_NAME) for column in range(len(header) - 1)]
+    for number, row in enumerate(table):
+        fixed = "  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=False))
+        console.print(Text(f"{fixed}  {row[-1]}", style="" if number else "bold"), overflow="ellipsis", no_wrap=True)
+    if not lines:
+        console.print("no job is registered")
+    if hidden:
+        console.print(f"{hidden} further jobs are not shown")
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    note = " ".join((line.recovery or line.note).splitlines())
+    return (
+        line.name,
+        line.state,
+        "-" if line.step is None else str(line.step),
+        "-" if line.step_seconds is None else f"{line.step_seconds * 1000:.0f} ms",
+        "-" if line.goodput is None else f"{line.goodput:.1%}",
+        line.standbys or "-",
+        note or "-",
+    )
