@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from rekindle.model.base import Value
 from rekindle.model.bounds import Text
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.sizes import MOST_RANKS
 
 KEPT_ROWS = 100
 """Number of latest incidents of a job whose costs are kept one by one. The sums contain older ones too."""
@@ -74,7 +75,7 @@ class TimeReport(Value):
 
     step: Annotated[int, Field(ge=0)]
     """Last completed step."""
-    ranks: Annotated[int, Field(ge=1)]
+    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS)]
     now: Stretch
     before: Stretch | None = None
     """Stretch before it. None: there was none, or it is unknown."""

@@ -170,6 +170,23 @@ def test_a_recovery_that_failed_leaves_time_that_is_not_recovered() -> None:
     }  # fmt: skip
 
 
+def test_a_job_of_an_earlier_version_is_counted_from_its_next_report_on() -> None:
+    """The state of a job that was registered before times were counted has no beginning."""
+    account = ledger.told(Account(), report(stretch(40, 41), stretch(10, 35, 25)), recovering=False)
+    assert rounded(ledger.as_of(account, ZERO + 50, None).seconds) == {"training": 35.0, "unknown": 5.0}
+    never = ledger.as_of(ledger.registered(Account(), ZERO), ZERO, None)
+    assert summary.of_job("gpt", "id", never).seconds == 0
+
+
+def test_stretches_that_wait_for_an_incident_are_bounded() -> None:
+    """A manager that reports one stretch after the other in an incident that never ends does not fill the state."""
+    account = ledger.registered(Account(), ZERO)
+    for number in range(500):
+        account = ledger.told(account, report(stretch(number, number + 0.5)), recovering=True)
+    assert len(account.stands) <= ledger.MOST_STANDS
+    assert sum(ledger.as_of(account, ZERO + 500, None).seconds.values()) == pytest.approx(500)
+
+
 PARTS = st.lists(st.tuples(st.floats(0.001, 50), st.floats(0, 20), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8)
 
 

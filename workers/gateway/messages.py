@@ -47,6 +47,9 @@ SWITCHES = {
 TRACED = 200
 """Code of a message about the tracing switch. Source: ClusterD."""
 
+MAX_SKEW = 86_400.0
+"""Seconds by which the clock of a node may be ahead. Later times would be counted in the reports of all jobs."""
+
 MAX_STRATEGIES = 32
 MAX_STRATEGY = 64
 
@@ -272,8 +275,14 @@ def _fault_type(text: str, index: int) -> FaultType:
         ) from None
 
 
-def time_report(request: training_pb2.TimeReport) -> TimeReport:
-    """Returns for how long a job has trained, as its manager says. Raises BadInput where a time is impossible."""
+def time_report(request: training_pb2.TimeReport, now: float) -> TimeReport:
+    """Returns for how long a job has trained, as its manager says. Raises BadInput where a time is impossible.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    if request.now.ended > now + MAX_SKEW:
+        raise BadInput(f"now.ended: {request.now.ended} is not accepted: more than a day ahead of the gateway's clock, {now:.0f}")
     before = _stretch(request.before) if request.HasField("before") else None
     try:
         return TimeReport(

@@ -5,6 +5,7 @@ is a gRPC error. The streams write through their context, which grpc.aio allows 
 """
 
 import logging
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -169,7 +170,7 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
         async def stored() -> Receipt:
             if problem := protocol_problem(request.protocol):
                 raise BadInput(problem)
-            return await self._jobs.ask(request.job_id, Updates.TIME, messages.time_report(request))
+            return await self._jobs.ask(request.job_id, Updates.TIME, messages.time_report(request, time.time()))
 
         receipt = await self._desk.answer(context, request.job_id, stored, UNREGISTERED)
         return training_pb2.ProgressReceipt(code=receipt.code, info=receipt.info)

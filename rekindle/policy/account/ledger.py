@@ -12,6 +12,9 @@ from rekindle.policy.account import spans
 KEPT_SPANS = 3
 """Number of latest incidents whose spans are kept until training goes on. The time of older ones is then not yet recovered."""
 
+MOST_STANDS = 20
+"""Maximum number of stretches that wait for the end of an incident to be counted."""
+
 
 def registered(account: Account, now: float) -> Account:
     """Begins to count when the job is registered."""
@@ -24,6 +27,7 @@ def told(account: Account, report: TimeReport, *, recovering: bool) -> Account:
     Args:
         recovering: an incident is running, so that it is not known yet why training stood.
     """
+    account = registered(account, (report.before or report.now).began)  # an earlier version did not count
     before, current, now = account, account.current, report.now
     if current and (now.began < current.began or (now.began == current.began and now.ended < current.ended)):
         return account
@@ -33,7 +37,7 @@ def told(account: Account, report: TimeReport, *, recovering: bool) -> Account:
     if is_new:
         stand = Stand(stretch=_ended(before, report.before), until=now.began)
         account = account.model_copy(update={"stands": (*account.stands, stand)})
-    return account if recovering else settled(account)
+    return account if recovering and len(account.stands) < MOST_STANDS else settled(account)
 
 
 def _ended(account: Account, before: Stretch | None) -> Stretch:
@@ -46,8 +50,9 @@ def _ended(account: Account, before: Stretch | None) -> Stretch:
 
 def attached(account: Account, now: float, ranks: int) -> Account:
     """Takes a job to train from now on whose training side does not report its steps."""
-    if account.current or not account.since:
+    if account.current:
         return account
+    account = registered(account, now)
     began = max(now, account.since)
     stand = Stand(stretch=Stretch(began=account.until, ended=account.until), until=began)
     return account.model_copy(update={"current": Stretch(began=began, ended=began), "ranks": ranks, "stands": (stand,)})

@@ -8,7 +8,7 @@ from rekindle.policy.account import ledger
 
 def account_of(state: JobState, now: float) -> Account:
     """Returns the account of a job with everything counted up to now, or to the end of the job, in seconds since the epoch."""
-    return ledger.as_of(state.account, now, stands_since(state))
+    return ledger.as_of(ledger.registered(state.account, now), now, stands_since(state))
 
 
 def stands_since(state: JobState) -> float | None:

@@ -31,6 +31,8 @@ class Times:
         membership.on_heard = self._hear
         self._ranks: dict[str, _Rank] = {}
         """Stretches by process name."""
+        self._fresh: set[str] = set()
+        """Names of processes that have begun a stretch since the last report. Messages of a thousand ranks are only counted."""
         self._told = Stretch()
 
     async def run(self) -> None:
@@ -49,6 +51,8 @@ class Times:
         match message.WhichOneof("kind"):
             case "stepped":
                 rank.step, rank.now, rank.before = message.stepped.step, message.stepped.now, message.stepped.before
+                if rank.now.began > self._told.ended:
+                    self._fresh.add(process.identity)
             case "heartbeat" if message.heartbeat.now.began == rank.now.began:  # the first step of another one tells of both
                 rank.step, rank.now = message.heartbeat.step, message.heartbeat.now
             case "goodbye":
@@ -56,8 +60,9 @@ class Times:
 
     def _has_begun(self) -> bool:
         """Returns whether all ranks have begun a stretch that was not reported yet."""
-        ranks = self._of_members()
-        return len(ranks) == self._membership.world_size and all(rank.now.began > self._told.ended for rank in ranks)
+        if len(self._fresh) < self._membership.world_size:
+            return False
+        return self._fresh.issuperset(member.identity for member in self._membership.members.values())
 
     def _of_members(self) -> list[_Rank]:
         """Returns the members that have completed a step, and forgets all other processes."""
@@ -70,6 +75,7 @@ class Times:
         step = max(rank.step for rank in ranks)
         self._reports.time(now, before, step, self._membership.world_size, final=final)
         self._told = now
+        self._fresh = {name for name, rank in self._ranks.items() if rank.now.began > now.ended}
 
 
 def _whole(stretches: list[Stretch]) -> Stretch:
