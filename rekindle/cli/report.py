@@ -115,7 +115,7 @@ def _show(one: Summary) -> None:
         )
         for share in one.buckets
     ]
-    print_columns(("time", "", "", ""), shares)
+    print_columns(("time", "seconds", "share", ""), shares)
     console.print()
     _show_incidents(one)
 
@@ -123,7 +123,7 @@ def _show(one: Summary) -> None:
 def _show_incidents(one: Summary) -> None:
     incidents = one.incidents
     mean = "-" if incidents.seconds_between_faults is None else f"{incidents.seconds_between_faults:.1f} s"
-    _line(f"{incidents.count} incidents, {incidents.restarts} restarts, mean time between faults {mean}")
+    _line(f"incidents: {incidents.count}, restarts: {incidents.restarts}, mean time between faults: {mean}")
     _line(f"time to recovery: {_times(incidents.recovery)}")
     if incidents.recovery != incidents.recovery_without_people:
         _line(f"  without waiting for people: {_times(incidents.recovery_without_people)}")

@@ -62,10 +62,10 @@ def _whole(one: Summary) -> str:
     facts = [
         f"{_time(one.since)} to {_time(one.until)}",
         f"{one.accelerator_hours:.2f} accelerator hours on {one.ranks} accelerators",
-        f"{incidents.count} incidents, {incidents.restarts} restarts",
+        f"incidents: {incidents.count}, restarts: {incidents.restarts}",
     ]
     if incidents.seconds_between_faults is not None:
-        facts.append(f"mean time between faults {incidents.seconds_between_faults:.1f} s")
+        facts.append(f"mean time between faults: {incidents.seconds_between_faults:.1f} s")
     if one.lost_price is not None:
         facts.append(f"price of the time that was not training: {one.lost_price:.2f}")
     if one.complete_since is not None:
