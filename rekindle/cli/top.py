@@ -29,7 +29,8 @@ AT_ONCE = 20
 """Number of jobs that are queried at the same time."""
 
 HOUR = 3600.0
-LONGEST_NAME = 20
+LONGEST = 20
+"""Maximum width of a column, in characters."""
 
 
 class Sort(StrEnum):
@@ -155,22 +156,27 @@ def _sorted(lines: Sequence[Line], sort: Sort) -> list[Line]:
 
 
 def _show(lines: Sequence[Line], hidden: int) -> None:
+    """Prints a line for each job, and a second one with its recovery or note."""
     if console.is_terminal:
         console.clear()
-    header = ("job", "state", "step", "step time", "goodput 1h", "standbys", "recovery, note")
-    table = [header, *(_cells(line) for line in lines)]
-    widths = [min(max(cell_len(row[column]) for row in table), LONGEST_NAME) for column in range(len(header) - 1)]
+    table = [("job", "state", "step", "step time", "goodput 1h", "standbys"), *(_cells(line) for line in lines)]
+    widths = [min(max(cell_len(row[column]) for row in table), LONGEST) for column in range(len(table[0]))]
     for number, row in enumerate(table):
-        fixed = "  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=False))
-        console.print(Text(f"{fixed}  {row[-1]}", style="" if number else "bold"), overflow="ellipsis", no_wrap=True)
+        cells = "  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        _print(cells, style="" if number else "bold")
+        if number and (note := lines[number - 1].recovery or lines[number - 1].note):
+            _print(f"    {' '.join(note.splitlines())}", style="yellow")
     if not lines:
         console.print("no job is registered")
     if hidden:
         console.print(f"{hidden} further jobs are not shown")
 
 
+def _print(text: str, style: str) -> None:
+    console.print(Text(text, style=style), overflow="ellipsis", no_wrap=True)
+
+
 def _cells(line: Line) -> tuple[str, ...]:
-    note = " ".join((line.recovery or line.note).splitlines())
     return (
         line.name,
         line.state,
@@ -178,5 +184,4 @@ def _cells(line: Line) -> tuple[str, ...]:
         "-" if line.step_seconds is None else f"{line.step_seconds * 1000:.0f} ms",
         "-" if line.goodput is None else f"{line.goodput:.1%}",
         line.standbys or "-",
-        note or "-",
     )

@@ -1,0 +1,97 @@
+"""Forms in which `rekindle report` and `rekindle top` show what they know."""
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from rekindle.cli import report, report_page, top
+from rekindle.cli.terminal import console
+from rekindle.cli.top import Line, Sort
+from rekindle.policy.account import ledger, summary
+from rekindle.policy.account.summary import Summary
+from tests.policy.test_account import ZERO, restarted_job
+
+HOSTILE = "<script>alert(1)</script>[bold]"
+
+
+class Page(HTMLParser):
+    """Tags, links and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture
+def job() -> Summary:
+    account = ledger.as_of(restarted_job(), ZERO + 500, None)
+    (row,) = account.rows
+    return summary.of_job(
+        HOSTILE, "id", account.model_copy(update={"rows": (row.model_copy(update={"node": HOSTILE}),)}), price=1
+    )
+
+
+def test_a_page_is_one_file_without_scripts(job: Summary) -> None:
+    """Names that a tenant has chosen are text, and nothing is loaded from elsewhere."""
+    page = Page(report_page.page([job, job]))
+    assert "script" not in page.tags
+    assert page.addresses == []
+    assert page.tags.count("svg") == 2
+    assert page.text.count(HOSTILE) == 4, "its name twice in headings, in the list of jobs, and its node in two tables"
+
+
+def test_text_and_page_have_the_same_numbers(job: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each bucket, time to recovery and cost is printed in both."""
+    report._print([job], report.Shape.TEXT)
+    text, page = capsys.readouterr().out, "".join(Page(report_page.page([job])).text)
+    assert HOSTILE in text
+    for share in job.buckets:
+        assert f"{share.seconds:.3f} s" in text
+        assert f"{share.seconds:.3f} s" in page
+    for words in ("67.50%", "35.000 s", "26.000 s", "50.000", "With restarts alone goodput would be 67.50%"):
+        assert words.lower() in text.lower()
+        assert words in page
+
+
+def test_the_live_view_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Long names and notes are cut; markup and line breaks in them are text."""
+    monkeypatch.setattr(console, "width", 80)
+    lines = [
+        Line(
+            name="n" * 60, id="1", state="recovering", recovery=f"hot switch: {HOSTILE}" + "x" * 90, step=10**9, step_seconds=0.25
+        ),
+        Line(name="gpt", id="2", state="training", goodput=0.987, standbys="1/1", note="two\nlines"),
+    ]
+    top._show(lines, 3)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 6
+    assert max(map(len, printed)) <= 80
+    assert "1000000000" in printed[1]
+    assert "250 ms" in printed[1]
+    assert printed[2].strip().startswith(f"hot switch: {HOSTILE}x")
+    assert "98.7%" in printed[3]
+    assert "1/1" in printed[3]
+    assert printed[4].strip() == "two lines"
+    assert printed[5] == "3 further jobs are not shown"
+
+
+def test_the_live_view_is_sorted_as_asked() -> None:
+    """Jobs of which the value is unknown come last."""
+    lines = [
+        Line(name="b", id="1", state="training", goodput=0.5, step_seconds=1),
+        Line(name="c", id="2", state="starting"),
+        Line(name="a", id="3", state="training", goodput=0.9, step_seconds=2),
+    ]
+    names = {sort: "".join(line.name for line in top._sorted(lines, sort)) for sort in Sort}
+    assert names == {Sort.STATE: "bca", Sort.NAME: "abc", Sort.GOODPUT: "bac", Sort.STEP_TIME: "abc"}
