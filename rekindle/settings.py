@@ -133,7 +133,7 @@ class Settings(BaseSettings):
     """
 
     health_port: int = Field(default=0, ge=0, le=65535)
-    """Port of `/healthz` and `/readyz`; 0: none is opened."""
+    """Port of `/healthz`, `/readyz` and `/metrics`; 0: none is opened, and nothing is measured."""
 
     build_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
     """Version of the control worker. Recoveries stay on the version that began them. By default it is derived from the code."""

@@ -32,6 +32,8 @@ PASSED_THROUGH = (
     "rekindle.errors",
     "rekindle.temporal",
     "activities",
+    "workflows.metrics",
+    "prometheus_client",
     "pydantic",
     "temporalio",
 )

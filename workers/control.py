@@ -147,9 +147,10 @@ def control_worker(
 async def main() -> None:
     settings = read_settings()
     configure_logging("control", settings)
+    running = Process(settings)
     named = await connect(lazy=True)
     cluster_here = cluster_of(settings, lambda: identity_of(named), recovers=True)
-    async with Process(settings) as process, cluster_here as cluster:
+    async with running as process, cluster_here as cluster:
         client = await connect()
         await ensure_search_attributes(client)
         # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).

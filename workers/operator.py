@@ -370,7 +370,7 @@ def _restarts(manager: Object) -> int:
 async def main() -> None:
     settings = read_settings()
     configure_logging("operator", settings)
-    async with Process(settings) as process, Api(settings.kubeconfig) as api:
+    async with Process(settings, has_temporal=False) as process, Api(settings.kubeconfig) as api:
         await patiently(lambda: check_version(api))
         process.ready("operator")
         await process.until_stopped(Operator(api, settings).run())

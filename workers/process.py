@@ -1,4 +1,4 @@
-"""Common parts of all processes of the control plane: they run until SIGTERM or SIGINT, report readiness, and answer probes."""
+"""Common parts of all processes of the control plane: they run until SIGTERM or SIGINT, answer probes and expose metrics."""
 
 import asyncio
 import logging
@@ -16,6 +16,8 @@ from rekindle.settings import Settings
 if TYPE_CHECKING:  # the local cluster has no client of Temporal, and probes are for Kubernetes
     from aiohttp import web
     from temporalio.client import Client
+
+    from workers.exposition import Exposition
 
 PROBE_LIMIT = 0.8
 """Time limit of a check in seconds: Kubernetes waits one second for a probe, unless configured otherwise."""
@@ -71,14 +73,17 @@ class Process:
 
     `/healthz` is 200 as long as the event loop runs, whatever else is away: recoveries survive a wait for Temporal, and a restart
     shortens none. `/readyz` is 200 from `ready` on until the process has to stop; otherwise it is 503, with the reason. A
-    process that has to stop before it is ready ends at once.
+    process that has to stop before it is ready ends at once. `/metrics` is in Prometheus' text format.
 
     Raises:
         Unavailable: the port is taken; the message names it.
         BadInput: its pod is in another namespace than the settings say.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, has_temporal: bool = True) -> None:
+        """Args:
+        has_temporal: True if the process has clients of Temporal. They must be created after the process.
+        """
         refuse_another_namespace(settings, NAMESPACE_OF_POD)
         self.stop = asyncio.Event()
         """Set when SIGTERM or SIGINT was received."""
@@ -88,12 +93,13 @@ class Process:
         self._started = False
         self._check: Check | None = None
         self._runner: web.AppRunner | None = None
+        self._exposition = _exposition(has_temporal) if self.is_observed else None
         self._main: asyncio.Task[Any] | None = None
 
     async def __aenter__(self) -> Self:
         self._main = asyncio.current_task()
         _on_signals(self._told_to_stop)
-        if self._port:
+        if self.is_observed:
             await self._serve()
         return self
 
@@ -128,13 +134,19 @@ class Process:
         if self._main and not self._started:
             self._main.cancel()
 
-    # ---- probes
+    @property
+    def is_observed(self) -> bool:
+        """True if probes are answered and metrics exposed."""
+        return bool(self._port)
+
+    # ---- probes and metrics
 
     async def _serve(self) -> None:
         from aiohttp import web
 
         application = web.Application()
-        application.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
+        routes = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
+        application.add_routes([web.get(path, handler) for path, handler in routes.items()])
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
         try:
@@ -152,6 +164,18 @@ class Process:
         if not self._started:
             return _said("it starts")
         return _said(await self._check() if self._check else "")
+
+    async def _metrics(self, _: "web.Request") -> "web.Response":
+        from aiohttp import web
+
+        assert self._exposition, "it was made with the port"
+        return web.Response(body=await self._exposition.text(), headers={"Content-Type": self._exposition.content_type})
+
+
+def _exposition(has_temporal: bool) -> "Exposition":
+    from workers.exposition import Exposition
+
+    return Exposition(sdk=has_temporal)
 
 
 def refuse_another_namespace(settings: Settings, of_pod: Path) -> None:

@@ -30,6 +30,8 @@ class Approvals:
         """Modes that were approved, each with who decided that."""
         self._held: dict[Mode, str] = {}
         """Modes that a storm has held, each with how that ended."""
+        self.waited_for = "nothing"
+        """Reason of the last wait of the incident: `person`, `storm` or `nothing`."""
         self._is_interrupted = False
         """True if a real fault came while the hot switch of a sub-healthy pod waited."""
         self.waits: list[Waited] = []
@@ -73,6 +75,7 @@ class Approvals:
 
     async def _ask(self, asked: Question, before: Sequence[Verdict], stopped: Callable[[], str]) -> Verdict | None:
         known, mode, began = self._known, asked.mode, workflow.now()
+        self.waited_for = "storm" if asked.storm else "person"
         known.state, self._answer = known.state.with_(question=asked), None
         self._show()
         event = "StormHeld" if asked.storm else "ApprovalAsked"

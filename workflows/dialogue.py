@@ -22,7 +22,7 @@ from rekindle.policy.dialogue import orders, reports
 from rekindle.policy.dialogue.client_identity import Identity, identity
 from rekindle.policy.training_sides.row import TrainingSideRow
 from rekindle.policy.training_sides.table import side_of
-from workflows import steps
+from workflows import metrics, steps
 
 T = TypeVar("T")
 
@@ -57,6 +57,7 @@ class Dialogue:
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
         self.delivered = 0  # number of them that were written
         self.delivered_on: Attachment | None = None  # stream on which they were written
+        self._has_ordered = False  # True if an order of this mode was written
         self.is_asked = False  # True while the training side is asked whether it trains
         self.ordered_on: Attachment | None = None
         """Stream on which the last order was first tried."""
@@ -182,9 +183,13 @@ class Dialogue:
         self.ordered_on = here = self.attachment
         if here and self.told_first and (order.uuid, here.session) == (self.told_first.uuid, self.told_first.session):
             self.delivered, self.delivered_on = len(self.attempt), here
-            return True
-        written = await self._deliver(within, needless)
-        self.ordered_on = self.ordered_on or self.delivered_on
+            written = True
+        else:
+            written = await self._deliver(within, needless)
+            self.ordered_on = self.ordered_on or self.delivered_on
+        if written and not self._has_ordered:
+            self._has_ordered = True
+            metrics.first_order(self.context.situation)
         return written
 
     def may_be_lost(self) -> bool:

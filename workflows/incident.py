@@ -29,7 +29,7 @@ from rekindle.policy.modes.cases import Case
 from rekindle.policy.modes.mode_table import LAST, About, row_of
 from rekindle.policy.operations import links
 from rekindle.policy.placement import avoided_nodes, node_records, spares, standbys
-from workflows import attachments, faults, given_up, job_reducers, steps
+from workflows import attachments, faults, given_up, job_reducers, metrics, steps
 from workflows.approvals import Approvals
 from workflows.child import Child
 from workflows.dialogue import Dialogue, cancel_and_forget
@@ -328,6 +328,7 @@ class IncidentRun:
             waits=tuple(self._approvals.waits),
             faults=self.case.faults,
         )
+        metrics.concluded(incident, self._approvals.waited_for)
         known = self._known
         is_wait = drain_verdicts.waits(known.state.job, self.case, last)
         repeated = drain_verdicts.waited(known.state.history, self.case) if is_wait else None

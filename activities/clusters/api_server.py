@@ -9,8 +9,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -21,6 +21,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTResponse
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from prometheus_client import Counter, Histogram
 
 from rekindle.errors import (
     MALFORMED,
@@ -100,6 +101,14 @@ TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 """Matches the tokens of JSON that determine nesting depth: strings and brackets."""
 
 Object = dict[str, Any]
+
+REQUESTS = Counter("rekindle_kube_requests", "Requests to the API server, by the code of the answer.", ("verb", "code"))
+REQUEST_SECONDS = Histogram(
+    "rekindle_kube_request_seconds",
+    "Time until the API server began its answer.",
+    ("verb",),
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
+)
 
 logger = logging.getLogger("cluster")
 
@@ -375,7 +384,9 @@ class Api:
             )
             limits = {"sock_connect": REQUEST_LIMIT, "sock_read": request.limit or request.silence}
             timeout = aiohttp.ClientTimeout(total=request.limit, **limits)
-            answer = await connection.client.call_api(*call, _request_timeout=timeout)
+            with _measured(request) as code:
+                answer = await connection.client.call_api(*call, _request_timeout=timeout)
+                code.append(str(answer.status))
             try:
                 if answer.status == 401 and connection is self._connection:
                     self._connection = None
@@ -409,6 +420,17 @@ class Api:
             source = f"kubeconfig {self._kubeconfig}" if self._kubeconfig else "the pod's service account"
             raise BadInput(f"{source}: {error}") from error
         return configuration
+
+
+@contextmanager
+def _measured(request: Request) -> Iterator[list[str]]:
+    """Counts a request by the code that the block appends. A request without an answer has the code `none`."""
+    verb, code, began = "WATCH" if "watch" in request.query else request.method, list[str](), time.monotonic()
+    try:
+        yield code
+    finally:
+        REQUESTS.labels(verb, code[0] if code else "none").inc()
+        REQUEST_SECONDS.labels(verb).observe(time.monotonic() - began)
 
 
 def lean(thing: Object) -> Object:

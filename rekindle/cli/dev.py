@@ -82,6 +82,8 @@ def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> Non
     console.print(f"  look here     {link(addresses.ui, NOW)}", soft_wrap=True, markup=False, highlight=False)
     console.print(f"  Temporal      {addresses.temporal}")
     console.print(f"  gateway       {addresses.gateway}")
+    for name, url in addresses.metrics.items():
+        console.print(f"  metrics       {url} ({name})")
     cluster = f"{addresses.cluster}, {nodes} nodes with {accelerators} accelerators each, {addresses.socket}"
     console.print(f"  cluster       {cluster}", soft_wrap=True)
     if addresses.cluster == ClusterKind.KUBERNETES:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import rekindle
 from rekindle.cli.ports import ensure_free, listens
@@ -64,6 +65,8 @@ class Ports:
     temporal: int = 0
     ui: int = 0
     gateway: int = 0
+    metrics: int | None = None
+    """First of the ports of the control plane's metrics. 0: any free ports. None: no metrics are exposed."""
 
     def ensure_free(self) -> None:
         """Refuses a port that another process uses, without connecting to that process."""
@@ -72,9 +75,17 @@ class Ports:
             "ui": "the web UI of another Temporal server, or another `rekindle dev`",
             "gateway": "a ClusterD, or another `rekindle dev`",
         }
-        for name, port in vars(self).items():
-            if port:
-                ensure_free(port, f"--{name}-port", guesses[name])
+        for name, guess in guesses.items():
+            if port := getattr(self, name):
+                ensure_free(port, f"--{name}-port", guess)
+
+    def of_metrics(self, cluster: str) -> dict[str, int]:
+        """Returns the port of each process for its metrics. Free ones are chosen anew by each call."""
+        if self.metrics is None:
+            return {}
+        names = ("control", "gateway", "watcher", *(["operator"] if cluster == ClusterKind.KUBERNETES else []))
+        ports = range(self.metrics, self.metrics + len(names)) if self.metrics else free_ports(len(names))
+        return dict(zip(names, ports, strict=True))
 
 
 class ClusterKind(StrEnum):
@@ -109,6 +120,8 @@ class Addresses:
     socket: str
     state_dir: str
     cluster: str = ClusterKind.LOCAL.value
+    metrics: dict[str, str] = field(default_factory=dict)
+    """URL of the metrics of each process. Empty: none are exposed."""
 
     def environment(self) -> dict[str, str]:
         """Returns the environment variables by which our processes find the parts."""
@@ -428,6 +441,7 @@ def _addresses(state_dir: Path, cluster: str, ports: Ports) -> Addresses:
         socket=str(state_dir / SOCKET),
         state_dir=str(state_dir),
         cluster=cluster,
+        metrics={name: f"http://127.0.0.1:{port}/metrics" for name, port in ports.of_metrics(cluster).items()},
     )
 
 
@@ -454,6 +468,8 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
     environment["REKINDLE_ONLY_WORKER"] = "true"  # workflows of another version continue at once, as its code is gone
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
+    if url := addresses.metrics.get(name):
+        environment["REKINDLE_HEALTH_PORT"] = str(urlsplit(url).port)
     answers_at = addresses.temporal if name == "temporal" else ""
     return Member(name, command, environment, state_dir / LOGS / f"{name}.log", answers_at, restarts=name != "cluster")
 

@@ -9,7 +9,7 @@ from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.ids import ErrorTypes
 from rekindle.model.dialogue import Receipt
 from rekindle.policy.caller_proof import token_of
-from workers.gateway import messages
+from workers.gateway import messages, metrics
 from workers.gateway.caller_auth import Senders
 from workers.gateway.job_workflows import Rejected
 
@@ -62,6 +62,7 @@ class Desk:
         try:
             await self._senders.check(job_id, context.peer(), _token(context))
         except Refused as error:
+            metrics.refused(metrics.SENDER)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
@@ -74,6 +75,7 @@ class Desk:
         try:
             return await self._senders.job_of(context.peer(), token)
         except Refused as error:
+            metrics.refused(metrics.SENDER)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
@@ -85,8 +87,10 @@ class Desk:
             await self.admit(context, job_id)
             return await work()
         except BadInput as error:
+            metrics.refused(ErrorTypes.REQUEST_INVALID)
             return Receipt(code=INVALID_PARAMETER, info=str(error))
         except Rejected as error:
+            metrics.refused(error.kind)
             code = unknown if error.kind == ErrorTypes.JOB_UNKNOWN else CODES.get(error.kind, ORDER_MIX)
             return Receipt(code=code, info=str(error))
         except Unavailable as error:
@@ -101,6 +105,7 @@ class Desk:
             with self._senders.holding(job_id, context.peer()) if self._senders else nullcontext():
                 yield
         except (BadInput, Rejected) as error:
+            metrics.refused(error.kind if isinstance(error, Rejected) else ErrorTypes.REQUEST_INVALID)
             await context.abort(grpc.StatusCode.UNKNOWN, str(error))
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

@@ -88,6 +88,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             report = read()
             stream = self._attachments.here(job_id)
             recovery, is_here = stream.recovery if stream else "", stream is not None
+            if stream:
+                stream.unanswered_since = None
             receipt = await self._jobs.report(job_id, report, recovery, _report_id(context), is_here=is_here)
             logger.info("report received", extra={"job": job_id, "kind": report.kind, "code": report.code})
             return receipt

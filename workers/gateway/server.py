@@ -33,6 +33,7 @@ from rekindle_wire import (
     training_pb2,
     training_pb2_grpc,
 )
+from workers.gateway import metrics
 from workers.gateway.access import Desk
 from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
 from workers.gateway.caller_auth import Senders
@@ -91,6 +92,7 @@ class Gateway:
         desk = Desk(senders)
         self._sides = SideStreams(desk)
         self._streams = Streams(MAX_STREAMS, keep_alive, self._sides)
+        metrics.expose(lambda: len(self._streams.all()), self._streams.unanswered)
         self._client, self._settings = client, settings
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)

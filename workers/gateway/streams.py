@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from rekindle.errors import NotAttached
 from rekindle.model.dialogue import Order
+from rekindle.policy.dialogue.reports import answer_to
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway.messages import keep_alive, signal_of, stress_list, switch_list, switches
 from workers.gateway.secondary_streams import Side, SideStreams
@@ -46,6 +47,8 @@ class Stream:
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     told: bool = False
     """True if the job's workflow may know of the stream."""
+    unanswered_since: float | None = None
+    """Time of the loop at which the last order was written that wants a report. None: a report has arrived since."""
     ended: str = ""
     """Reason why the gateway ended the stream; empty: it is open."""
     outbox: asyncio.Queue[Delivery | None] = field(default_factory=asyncio.Queue)
@@ -104,6 +107,8 @@ class Stream:
             self._refuse(written)
             raise
         self._keep_alive = keep_alive(self.job_id, order.uuid)
+        if answer_to(order):
+            self.unanswered_since = asyncio.get_running_loop().time()
         if not written.cancelled():
             written.set_result(None)
         logger.info("order sent", extra={"job": self.job_id, "order": order.name, "uuid": order.uuid})
@@ -154,6 +159,11 @@ class Streams:
 
     def all(self) -> list[Stream]:
         return list(self._streams.values())
+
+    def unanswered(self) -> list[float]:
+        """Returns the ages in seconds of the last orders that want a report, and on whose streams none has arrived since."""
+        now = asyncio.get_running_loop().time()
+        return [now - one.unanswered_since for one in self.all() if one.unanswered_since is not None]
 
     def end_session(self, job_id: str, session: str, reason: str) -> None:
         """Ends this subscription of the job if it still is the current one."""

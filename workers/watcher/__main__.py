@@ -1,6 +1,8 @@
 """Entry point of the watcher: `python -P -m workers.watcher`."""
 
+import asyncio
 import logging
+from collections.abc import Awaitable
 
 from rekindle.policy.detection.storm import Marks
 from rekindle.settings import read_settings
@@ -8,6 +10,7 @@ from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect, identity_of
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
+from workers.watcher import metrics
 from workers.watcher.job_workflows import TemporalJobWorkflows
 from workers.watcher.watcher import LISTED, Watcher
 
@@ -17,8 +20,9 @@ logger = logging.getLogger("watcher")
 async def main() -> None:
     settings = read_settings()
     configure_logging("watcher", settings)
+    running = Process(settings)
     client = await connect(lazy=True)
-    async with Process(settings) as process, cluster_of(settings, lambda: identity_of(client)) as cluster:
+    async with running as process, cluster_of(settings, lambda: identity_of(client)) as cluster:
         listed = None if settings.namespaces else LISTED  # jobs of other namespaces may be another watcher's
         workflows = TemporalJobWorkflows(client)
         watcher = Watcher(cluster, workflows, settings.limits, listed=listed)
@@ -30,8 +34,16 @@ async def main() -> None:
             return watcher.problem or await answers()
 
         process.ready("watcher", well)
-        await process.until_stopped(watcher.run())
+        works: list[Awaitable[None]] = [watcher.run()]
+        if process.is_observed:
+            metrics.expose(watcher)
+            works.append(metrics.keep_counting(client, settings.limits))
+        await process.until_stopped(_all(works))
     logger.info("watcher stopped")
+
+
+async def _all(works: list[Awaitable[None]]) -> None:
+    await asyncio.gather(*works)
 
 
 if __name__ == "__main__":

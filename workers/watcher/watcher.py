@@ -14,6 +14,7 @@ from math import inf
 from activities.clusters.port import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, PodPhase, WatchEvent
+from rekindle.model.keys import DOWNGRADED
 from rekindle.model.limits import Limits
 from rekindle.policy.detection.storm import Marks
 from rekindle.policy.detection.watcher_updates import Shown, heeds_storms, in_storm, shown
@@ -102,6 +103,23 @@ class Watcher:
             every: seconds between two looks at them.
         """
         self._storms = Storms(self._tell_of_storm, marks, recovering, every)
+
+    def nodes(self) -> tuple[int, int]:
+        """Returns the number of nodes, and of those that are unhealthy. See `ClusterIndex.unhealthy`."""
+        return self._index.unhealthy()
+
+    @property
+    def has_storm(self) -> bool:
+        return bool(self._storms.reason)
+
+    @property
+    def doubts_rules(self) -> bool:
+        """True if a rule is not believed now."""
+        return bool(self._index.unbelieved)
+
+    def downgraded(self) -> int:
+        """Returns the number of jobs whose sub-health policy was downgraded."""
+        return sum(DOWNGRADED in job.metadata.annotations for job in self._index.jobs.values())
 
     def _tell_of_storm(self) -> None:
         """Tells jobs that are not well that a storm has begun or is over."""

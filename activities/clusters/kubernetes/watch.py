@@ -10,6 +10,8 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from prometheus_client import Counter
+
 from activities.clusters.api_server import BOOKMARK, Api, Change, Object, lean
 from activities.clusters.kubernetes import schemas
 from activities.clusters.kubernetes.claims import elsewhere
@@ -52,6 +54,8 @@ INSTALLED = 60.0
 """Seconds between two checks for a kind that is not installed, so that its jobs are found without a complete new list."""
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+RELISTS = Counter("rekindle_relists", "Complete lists of a kind of objects, the first one included.", ("kind",))
+
 logger = logging.getLogger("watcher")
 
 
@@ -62,6 +66,11 @@ class Stream:
     what: Kind | Where | Literal["pods", "nodes", "namespaces"]
     path: str
     selector: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the objects, for people."""
+        return self.path.rpartition("/")[2]
 
     @property
     def query(self) -> dict[str, str]:
@@ -196,6 +205,7 @@ class Watch:
 
         Returns the version at which the watch continues; empty: the kind is not installed.
         """
+        RELISTS.labels(stream.kind).inc()
         try:
             async with aclosing(self._api.everything(stream.path, **stream.query)) as changes:
                 async for change in changes:

@@ -31,6 +31,12 @@ ASKING = "waits for approval"
 HELD = "held by a storm"
 """Phase of a job of which a mode waits until the storm is over."""
 
+NOT_ATTACHED = f"{TRAINING}, not attached"
+"""Phase of a job that was attached at some time and is not."""
+
+PHASES = (STARTING, TRAINING, NOT_ATTACHED, RECOVERING, ASKING, HELD, GIVEN_UP, PODS_ENDED, STOPPED)
+"""Phases of a job whose workflow runs."""
+
 
 def phase(state: JobState, running: Mode | None) -> str:
     """Returns the phase of a job. It trains if it has completed a step. If its training side reports no steps, it trains if it
@@ -46,7 +52,7 @@ def phase(state: JobState, running: Mode | None) -> str:
     silent = not side_of(state.job).reports_its_steps
     if state.progress is None and not (silent and state.attachment):
         return STARTING
-    return TRAINING if state.attachment else f"{TRAINING}, not attached"
+    return TRAINING if state.attachment else NOT_ATTACHED
 
 
 def _asking(question: Question) -> str:

@@ -1,0 +1,49 @@
+"""Metrics of a process in Prometheus' text format: our own, and those of the Temporal SDK.
+
+The SDK serves its metrics on a port of its own. It is one of the loopback interface, and its answer is passed on.
+"""
+
+import socket
+
+import aiohttp
+from prometheus_client import REGISTRY, Gauge, disable_created_metrics, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+import rekindle
+
+BUILD_INFO = Gauge("rekindle_build_info", "Version of the process; the value is 1.", ("version",))
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Exposition:
+    content_type = CONTENT_TYPE_PLAIN_0_0_4
+
+    def __init__(self, *, sdk: bool) -> None:
+        """Args:
+        sdk: True if the process has clients of Temporal. They must not be created before.
+        """
+        self._sdk = _measured_sdk() if sdk else ""
+        BUILD_INFO.labels(rekindle.__version__).set(1)
+
+    async def text(self) -> bytes:
+        """Returns all metrics of the process."""
+        own = generate_latest(REGISTRY)
+        if not self._sdk:
+            return own
+        async with aiohttp.ClientSession() as session, session.get(self._sdk) as answer:
+            return own + await answer.read()
+
+
+def _measured_sdk() -> str:
+    """Makes the Temporal SDK measure itself, and returns the URL of its metrics."""
+    from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    prometheus = PrometheusConfig(address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True)
+    Runtime.set_default(
+        Runtime(telemetry=TelemetryConfig(metrics=prometheus, attach_service_name=False)), error_if_already_set=False
+    )
+    return f"http://{address}/metrics"
