@@ -29,6 +29,7 @@ from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.mode import Outcome
 from rekindle.model.state import Contact, JobState, JobStatus, Registration
 from rekindle.model.verdict import Verdict
+from rekindle.policy.account import standing
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import cases, eligibility, faulty_ranks, requests
 from rekindle.policy.modes.cases import Case
@@ -450,7 +451,7 @@ class TrainingJob(PeopleUpdates):
     def time(self, report: TimeReport) -> Receipt:
         recovering = bool(self.incident or self.state.lost_recovery)
         self.known.state = job_reducers.timed(self.state, report, recovering=recovering)
-        return Receipt(info="counted")
+        return Receipt(info="counted", counted=standing.counted(self.state))
 
     @workflow.update(name=Updates.REPORT)
     def report(self, report: Report) -> Receipt:

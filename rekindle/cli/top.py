@@ -120,10 +120,8 @@ def _line(row: JobRow, status: JobStatus, recovery: RunningRecovery | None, now:
     state, seconds = status.state, now.timestamp()
     account = standing.account_of(state, seconds)
     current, trains = state.account.current, not status.running and standing.stands_since(state) is None
-    step_seconds = None
     step = state.account.step or (state.progress.step if state.progress else None)
-    if current and current.steps:
-        step_seconds = (current.ended - current.began - current.checkpoint) / current.steps
+    step_seconds = current.step_seconds if current else None
     if step and step_seconds and trains and not account.final and current:
         step += int(max(seconds - current.ended, 0.0) / step_seconds)
     hour = summary.of_job(row.name, row.id, account, since=seconds - HOUR)

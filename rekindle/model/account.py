@@ -62,6 +62,11 @@ class Stretch(Value):
         return self
 
     @property
+    def step_seconds(self) -> float | None:
+        """Mean time of a step, without checkpoints. None: no step was completed."""
+        return (self.ended - self.began - self.checkpoint) / self.steps if self.steps else None
+
+    @property
     def seconds(self) -> dict[Bucket, float]:
         """Seconds of the stretch by bucket. Their sum is its length."""
         whole = self.ended - self.began
@@ -81,6 +86,21 @@ class TimeReport(Value):
     """Stretch before it. None: there was none, or it is unknown."""
     final: bool = False
     """True if training is complete."""
+
+
+class Counted(Value):
+    """Answer to a report: the account of the job as of the report."""
+
+    namespace: str
+    name: str
+    seconds: dict[Bucket, float]
+    """Seconds of the job by bucket."""
+    goodput: float
+    """Share of training, from 0 to 1."""
+    step: int
+    step_seconds: float
+    """Mean time of a step of the last stretch, without checkpoints."""
+    final: bool = False
 
 
 class Stand(Value):

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
+from rekindle.model.account import Counted
 from rekindle.model.base import Value
 from rekindle.model.fault import FaultType
 from rekindle.model.links import RankLinks
@@ -131,6 +132,9 @@ class Receipt(Value):
     info: str = ""
     order: Order | None = None
     """First order of the recovery that reported faults start, for the stream of its session. None for all other messages."""
+
+    counted: Counted | None = None
+    """Account of the job, as answer to a report for how long it has trained. None for all other messages."""
 
     recovery: str = ""
     """Workflow id of the recovery that gives the order."""

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.json_format import ParseDict
+from prometheus_client import REGISTRY
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
@@ -314,3 +315,37 @@ async def test_times_are_checked_too(temporal: WorkflowEnvironment, wrong: dict[
         account = (await world.status()).state.account
         assert account.current == Stretch(began=20, ended=30, steps=9)
         assert (account.step, account.ranks) == (9, 4)
+
+
+async def test_series_of_a_job_live_with_it(temporal: WorkflowEnvironment) -> None:
+    """Prometheus gets the numbers of the report, until training ends. A report again changes nothing."""
+    job = a_job()
+
+    def series() -> dict[str, float]:
+        samples = (
+            sample for metric in REGISTRY.collect() for sample in metric.samples if sample.name.startswith("rekindle_job_")
+        )
+        return {
+            sample.labels.get("bucket", sample.name): sample.value
+            for sample in samples
+            if (sample.labels["namespace"], sample.labels["job"]) == (job.namespace, job.name)
+        }
+
+    async with harness(temporal, job) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+        stub: Any = training_pb2_grpc.ProgressStub(channel)
+        since = (await world.status()).state.account.since
+        now = {"began": since + 10, "ended": since + 40, "steps": 15, "checkpoint_seconds": 6}
+        for _ in range(2):
+            told = ParseDict({**TIME, "job_id": world.job.id, "now": now}, training_pb2.TimeReport())
+            assert (await stub.ReportTime(told)).code == 0
+            found = series()
+            assert found.pop("rekindle_job_goodput_ratio") == pytest.approx(0.6)
+            assert found.pop("rekindle_job_step_seconds") == pytest.approx(1.6)
+            assert found.pop("rekindle_job_step") == 9
+            assert found == pytest.approx({"start-up": 10, "training": 24, "checkpoint": 6})
+        assert (
+            await stub.ReportTime(
+                ParseDict({**TIME, "job_id": world.job.id, "now": now, "final": True}, training_pb2.TimeReport())
+            )
+        ).code == 0
+        assert series() == {}

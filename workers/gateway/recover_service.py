@@ -23,6 +23,7 @@ from workers.gateway import messages
 from workers.gateway.access import JOB_NOT_EXIST, OK, POD_GROUP, UNREGISTERED, Context, Desk
 from workers.gateway.attachments import Attachments
 from workers.gateway.caller_auth import address_of
+from workers.gateway.job_series import SERIES
 from workers.gateway.job_workflows import Jobs
 from workers.gateway.operations import Operations
 from workers.gateway.registration_cache import Introductions
@@ -172,7 +173,10 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
         async def stored() -> Receipt:
             if problem := protocol_problem(request.protocol):
                 raise BadInput(problem)
-            return await self._jobs.ask(request.job_id, Updates.TIME, messages.time_report(request, time.time()))
+            receipt = await self._jobs.ask(request.job_id, Updates.TIME, messages.time_report(request, time.time()))
+            if receipt.counted:
+                SERIES.count(request.job_id, receipt.counted)
+            return receipt
 
         receipt = await self._desk.answer(context, request.job_id, stored, UNREGISTERED)
         return training_pb2.ProgressReceipt(code=receipt.code, info=receipt.info)

@@ -1,14 +1,30 @@
 """Decides since when training stands, for an account as of now. Pure."""
 
-from rekindle.model.account import Account
+from rekindle.model.account import Account, Counted
 from rekindle.model.fault import FaultKind
 from rekindle.model.state import JobState
-from rekindle.policy.account import ledger
+from rekindle.policy.account import ledger, summary
 
 
 def account_of(state: JobState, now: float) -> Account:
     """Returns the account of a job with everything counted up to now, or to the end of the job, in seconds since the epoch."""
     return ledger.as_of(ledger.registered(state.account, now), now, stands_since(state))
+
+
+def counted(state: JobState) -> Counted:
+    """Returns what the time of a job was spent on, up to the last report of its training side."""
+    current = state.account.current
+    account = account_of(state, current.ended if current else state.account.until)
+    whole = summary.of_job(state.job.name, state.job.id, account)
+    return Counted(
+        namespace=state.job.namespace,
+        name=state.job.name,
+        seconds=account.seconds,
+        goodput=whole.goodput,
+        step=account.step,
+        step_seconds=(current and current.step_seconds) or 0.0,
+        final=account.final,
+    )
 
 
 def stands_since(state: JobState) -> float | None:
