@@ -49,7 +49,7 @@ def _is_linted(text: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", ClusterKind)
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_processes_expose_what_the_page_lists(cluster: ClusterKind) -> None:
     """Name, type, labels, meaning and process of every metric are those of the page. The Temporal SDK's are beside them."""
     texts: dict[str, str] = {}
