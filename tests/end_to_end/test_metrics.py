@@ -1,6 +1,8 @@
 """Metrics of all processes of the product after a real recovery."""
 
 import re
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,8 +41,15 @@ def _ours(families: Iterable[Metric]) -> dict[str, Metric]:
     return {_name(family): family for family in families if family.name.startswith("rekindle_")}
 
 
+def _is_linted(text: str) -> None:
+    """Lets promtool look at names, types and help texts, if it is installed."""
+    if promtool := shutil.which("promtool"):
+        done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("cluster", ClusterKind)
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_processes_expose_what_the_page_lists(cluster: ClusterKind) -> None:
     """Name, type, labels, meaning and process of every metric are those of the page. The Temporal SDK's are beside them."""
     texts: dict[str, str] = {}
@@ -57,6 +66,7 @@ async def test_processes_expose_what_the_page_lists(cluster: ClusterKind) -> Non
     assert texts.keys() - {"operator"} == {"control", "gateway", "watcher"}
     labels = _labels()
     for process, text in texts.items():
+        _is_linted(text)
         families = list(text_string_to_metric_families(text))
         ours, table = _ours(families), _table(process, cluster)
         assert table.items() <= {name: (family.type, family.documentation) for name, family in ours.items()}.items(), process

@@ -1,11 +1,17 @@
-"""Metrics of incidents, as the control worker counts them."""
+"""Metrics of incidents, streams and jobs, as control worker, gateway and watcher count them."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
 
 from prometheus_client import REGISTRY
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, sub_health, training
+from workers.watcher.metrics import keep_counting
 from workflows import metrics
 
 
@@ -44,3 +50,43 @@ async def test_an_incident_is_counted_once_although_workers_come_and_go(temporal
         await _another_process(world)
         await world.status()
     assert {name: count - before[name] for name, count in _counts().items()} == dict.fromkeys(before, 1.0)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+async def test_an_order_is_unanswered_until_the_report(temporal: WorkflowEnvironment) -> None:
+    """The gateway shows its stream, and the order as long as the training side has not reported."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        assert _value("rekindle_streams") == 1
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        assert _value("rekindle_orders_unanswered") == 1
+        assert _value("rekindle_oldest_unanswered_seconds") > 0
+        await peer.pause()
+        await world.incident()
+        assert _value("rekindle_orders_unanswered") == 0
+        assert _value("rekindle_oldest_unanswered_seconds") == 0
+
+
+async def test_jobs_and_running_modes_are_counted_from_the_list(temporal: WorkflowEnvironment) -> None:
+    """A mode that runs for longer than its limits is counted as overdue too."""
+    mode = Mode.HOT_SWITCH.value
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        counting = asyncio.create_task(keep_counting(world.client, Limits(), every=0.1))
+        await _until(lambda: _value("rekindle_jobs", state="training") > 0)
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await _until(lambda: _value("rekindle_incidents_running", mode=mode) > 0)
+        await _until(lambda: _value("rekindle_jobs", state="recovering") > 0)
+        assert _value("rekindle_incidents_overdue", mode=mode) == 0
+        counting.cancel()
+        none = Limits.model_construct(None, **dict.fromkeys(Limits.model_fields, timedelta(0)))
+        counting = asyncio.create_task(keep_counting(world.client, none, every=0.1))
+        await _until(lambda: _value("rekindle_incidents_overdue", mode=mode) > 0)
+        counting.cancel()
+        await peer.pause()
+        await world.incident()

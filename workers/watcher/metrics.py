@@ -41,15 +41,19 @@ def expose(watcher: Watcher) -> None:
     DOWNGRADED.set_function(watcher.downgraded)
 
 
-async def keep_counting(client: Client, limits: Limits) -> None:
-    """Counts jobs, running modes and nodes set aside, until it is cancelled."""
+async def keep_counting(client: Client, limits: Limits, every: float = COUNT) -> None:
+    """Counts jobs, running modes and nodes set aside, until it is cancelled.
+
+    Args:
+        every: seconds between two counts.
+    """
     while True:
         try:
             await _count_jobs(client)
             await _count_modes(client, limits)
         except (RPCError, RuntimeError) as error:  # RuntimeError: a lazy client that cannot connect
             logger.info("workflows not counted", extra={"error": str(error)})
-        await asyncio.sleep(COUNT)
+        await asyncio.sleep(every)
 
 
 async def _count_jobs(client: Client) -> None:
