@@ -143,7 +143,8 @@ class ModeWorkflow(Dialogue):
         self._close_phase(name, began, "")
 
     def _close_phase(self, name: str, began: datetime, note: str) -> None:
-        self.phases.append(Phase(name=name, seconds=(workflow.now() - began).total_seconds(), note=note))
+        after = (began - workflow.info().start_time).total_seconds()
+        self.phases.append(Phase(name=name, seconds=(workflow.now() - began).total_seconds(), note=note, after=after))
         self.current = ""
         self._show()
 

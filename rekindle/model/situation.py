@@ -27,6 +27,8 @@ class Phase(Value):
     name: str
     seconds: float
     note: Note = ""
+    after: float | None = None
+    """Seconds from the beginning of the mode to that of the phase. None: it is an undo, or an earlier version did not set it."""
 
 
 class Switched(Value):

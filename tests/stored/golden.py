@@ -54,7 +54,7 @@ VERDICT = Verdict(
     outcome=Outcome.RECOVERED,
     reason="training goes on",
     seconds=3.5,
-    phases=(Phase(name="training pauses", seconds=0.2),),
+    phases=(Phase(name="training pauses", seconds=0.2, after=1.5),),
     steps_lost=0,
     resumed_at=8,
     switched=(Switched(pod_rank=1, before=OLD, after=NEW),),
@@ -188,10 +188,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, example in FORMATS.items():
         known = versions(name)
-        if known and json.loads(known[-1].read_text())["schema"] == schema(name):
+        content = {"schema": schema(name), "example": json.loads(example.model_dump_json())}
+        if known and json.loads(known[-1].read_text()) == content:
             continue
         file = FOLDER / f"{name}-{len(known) + 1:03d}.json"
-        content = {"schema": schema(name), "example": json.loads(example.model_dump_json())}
         file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
         print(f"written: {file.relative_to(Path.cwd())}")
 
