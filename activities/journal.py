@@ -8,6 +8,7 @@ from temporalio.client import Client
 from activities.clusters.port import Cluster
 from activities.error_mapping import translating_errors
 from activities.heartbeat import heartbeating
+from activities.incident_trace import export_incident
 from activities.spares import Spares
 from rekindle.errors import ClusterError, NotFound
 from rekindle.ids import CONTROL_QUEUE, Signals, Workflows, node_record_workflow
@@ -40,7 +41,10 @@ class JournalActivities:
 
     @activity.defn
     async def remember(self, request: RememberRequest) -> None:
-        """Writes onto the job's object what a later workflow of the job must find, and records an event."""
+        """Writes onto the job's object what a later workflow of the job must find, and records an event.
+
+        Afterwards exports the trace of an incident that has ended.
+        """
         with translating_errors(), suppress(NotFound):  # a job that is gone has no record
             async with heartbeating():
                 if request.spare:
@@ -55,6 +59,8 @@ class JournalActivities:
                     await self._blame(self._client, request.blame)
                 if request.event:
                     await self._told(request.job_id, request.event)
+        async with heartbeating():
+            await export_incident(self._client, request.incident)
 
     async def _blame(self, client: Client, blame: Blame) -> None:
         """Tells the records of these nodes about an incident. A record that is told twice counts once."""

@@ -9,10 +9,18 @@ import sys
 import structlog
 
 from rekindle.settings import Settings
+from rekindle.spans import here
 
 
 def _for_people() -> structlog.typing.Processor:
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+
+
+def _with_span(_logger: object, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Adds the ids of the span in which a line is logged. Without traces there is no span."""
+    if place := here():
+        line["trace_id"], line["span_id"] = f"{place.trace:032x}", f"{place.span:016x}"
+    return line
 
 
 def configure_logging(process: str, settings: Settings) -> None:
@@ -20,6 +28,7 @@ def configure_logging(process: str, settings: Settings) -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
+        _with_span,
         structlog.processors.TimeStamper(fmt="iso"),
     ]
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if settings.log_json else _for_people()

@@ -19,17 +19,21 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import WorkflowRunner
+from temporalio.worker import Interceptor, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from rekindle.absent import Leaving
 from rekindle.arguments import Arguments
+from rekindle.current_span import CurrentSpan
 from rekindle.errors import BadInput, Unavailable
+from rekindle.otlp import exporter
 
 PASSED_THROUGH = (
     "rekindle.model",
     "rekindle.ids",
     "rekindle.errors",
+    "rekindle.otlp",
+    "rekindle.spans",
     "rekindle.temporal",
     "activities",
     "workflows.metrics",
@@ -102,9 +106,10 @@ def plugin() -> SimplePlugin:
     """Returns the plugin.
 
     It sets the converter of clients, workers and the replayer; for the latter two also the checks of arguments, and the sandbox
-    unless a worker requests another runner.
+    unless a worker requests another runner. Where traces are on, log lines carry their spans.
     """
-    return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner, interceptors=[Arguments()])
+    interceptors: list[Interceptor] = [Arguments(), CurrentSpan()] if exporter() else [Arguments()]
+    return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner, interceptors=interceptors)
 
 
 async def connect(address: str = "", *, lazy: bool = False, started_here: bool = False) -> Client:

@@ -18,9 +18,11 @@ from activities.journal import JournalActivities
 from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
 from activities.pods import PodActivities
+from rekindle import spans
 from rekindle.ids import CONTROL_QUEUE
+from rekindle.otlp import exporting
 from rekindle.policy.modes.mode_table import MODES as ROWS
-from rekindle.settings import read_settings
+from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes, identity_of
 from workers.attributes import SearchAttributesKept
@@ -147,6 +149,12 @@ def control_worker(
 async def main() -> None:
     settings = read_settings()
     configure_logging("control", settings)
+    with exporting(spans.Process.CONTROL):
+        await serve(settings)
+    logger.info("control worker stopped")
+
+
+async def serve(settings: Settings) -> None:
     running = Process(settings)
     named = await connect(lazy=True)
     cluster_here = cluster_of(settings, lambda: identity_of(named), recovers=True)
@@ -164,7 +172,6 @@ async def main() -> None:
             await process.until_stopped(upgrades.keep())
             keeping.cancel()
             await upgrades.drain()
-    logger.info("control worker stopped")
 
 
 if __name__ == "__main__":

@@ -357,7 +357,7 @@ class IncidentRun:
         """
         warning, reason = last.outcome is not Outcome.RECOVERED, f"Recovery{last.outcome.title().replace('_', '')}"
         event = event_of(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
-        await self._journal.remember(event if repeated is None else None, blame)
+        await self._journal.remember(event if repeated is None else None, blame, self._number)
         is_told = drain_verdicts.is_told(self.case, repeated, self._began)
         if is_told and (why := drain_verdicts.why_held(self._known.state, self.case, last)):
             await self._journal.drain_waits(self._known.state, self.case.faults[0], why)

@@ -73,12 +73,13 @@ class Journal:
             reason = state.downgrade.reason if state.downgrade else ""
             await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
 
-    async def remember(self, event: ClusterEvent | None = None, blame: Blame | None = None) -> None:
+    async def remember(self, event: ClusterEvent | None = None, blame: Blame | None = None, incident: int = 0) -> None:
         """Writes onto the job's object what a later workflow of the job must find. Concurrent calls share one write.
 
         Args:
             event: recorded by the same activity.
             blame: incident that has just ended, for the records of the nodes that have caused it.
+            incident: number of an incident that has just ended, and of which the event is.
         """
         if self._is_memory_due and event is None and blame is None:
             return
@@ -86,7 +87,8 @@ class Journal:
         async with self._one_memory:
             self._is_memory_due = False
             spare, self._spare = self._spare, None
-            await steps.remember(self._to_remember().model_copy(update={"event": event, "blame": blame, "spare": spare}))
+            news = {"event": event, "blame": blame, "spare": spare, "incident": incident if event else 0}
+            await steps.remember(self._to_remember().model_copy(update=news))
 
     def needs(self, spare: SpareNews) -> None:
         """Notes what the job needs of spare nodes from now on, for the next `remember`."""

@@ -218,10 +218,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, example in FORMATS.items():
         known = versions(name)
-        if known and json.loads(known[-1].read_text())["schema"] == schema(name):
+        content = {"schema": schema(name), "example": json.loads(example.model_dump_json())}
+        if known and json.loads(known[-1].read_text()) == content:
             continue
         file = FOLDER / f"{name}-{len(known) + 1:03d}.json"
-        content = {"schema": schema(name), "example": json.loads(example.model_dump_json())}
         file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
         print(f"written: {file.relative_to(Path.cwd())}")
 

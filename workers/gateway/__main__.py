@@ -2,7 +2,9 @@
 
 import logging
 
-from rekindle.settings import read_settings
+from rekindle import spans
+from rekindle.otlp import exporting
+from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
 from workers.gateway.caller_auth import senders_of
@@ -16,13 +18,18 @@ logger = logging.getLogger("gateway")
 async def main() -> None:
     settings = read_settings()
     configure_logging("gateway", settings)
+    with exporting(spans.Process.GATEWAY):
+        await serve(settings)
+    logger.info("gateway stopped")
+
+
+async def serve(settings: Settings) -> None:
     async with Process(settings) as process, senders_of(settings) as senders, public_faults_of(settings) as kept:
         gateway = Gateway(await connect(), settings, senders=senders)
         gateway.public_faults.kept = kept
         port = await gateway.start()
         process.ready(f"gateway {settings.gateway_host}:{port}")
         await gateway.run_until(process.stop)
-    logger.info("gateway stopped")
 
 
 if __name__ == "__main__":

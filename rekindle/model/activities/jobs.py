@@ -52,6 +52,9 @@ class RememberRequest(Value):
     blame: Blame | None = None
     """Incident that has just ended, for the records of the nodes that have caused it. None: no node has."""
 
+    incident: int = 0
+    """Number of the incident that has just ended, whose trace is exported where traces are on. 0: none has."""
+
     spare: SpareNews | None = None
     """Change of the spare nodes that the job needs. None: there is none."""
 

@@ -318,7 +318,7 @@ def ended(outcome: Outcome) -> Verdict:
         mode=Mode.JOB_RESCHEDULING,
         outcome=outcome,
         reason=TEXT * 3,
-        phases=tuple(Phase(name="p" * 60, seconds=1.0, note=TEXT) for _ in range(8)),
+        phases=tuple(Phase(name="p" * 60, seconds=1.0, note=TEXT, at=NOW) for _ in range(8)),
         look_at=TEXT,
         restarted_at=NOW,
         switched=(Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),),

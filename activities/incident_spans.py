@@ -1,0 +1,291 @@
+"""Draws the spans of an incident from the histories of its workflows. Pure: from what is stored to spans.
+
+A history has every activity, order and report with its times, whatever was killed meanwhile. So a trace that is drawn from it is
+whole, and no span is made twice by a replay.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+
+from rekindle.ids import Updates, gateway_queue, recovery_workflow
+from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault
+from rekindle.model.incident import Incident
+from rekindle.model.job import Job
+from rekindle.model.mode import Outcome
+from rekindle.model.situation import Phase
+from rekindle.model.verdict import Verdict
+from rekindle.spans import Names, Place, Plain, Process, Span, activity_place, incident_place
+
+History = Sequence[HistoryEvent]
+
+NOTED = timedelta(milliseconds=10)
+"""Shortest wait for a worker that has a span of its own. Each answer of a worker takes some milliseconds."""
+
+SEEN_BY = {WATCHER: Process.WATCHER, TRAINING_SIDE: Process.GATEWAY}
+"""Processes that see faults, by the source of the fault; others come through the gateway too."""
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+GATEWAYS = gateway_queue("")
+WELL = (Outcome.RECOVERED, Outcome.IGNORED)
+
+DEADLINE = "deadline of"
+"""Beginning of the summary of a timer for a whole mode, in `workflows/child.py`."""
+
+ENDS_OF_ACTIVITIES: Mapping["EventType.ValueType", str] = {
+    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: "",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "failed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "timed out",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "cancelled",
+}
+"""Events that end an activity, and how it ended; empty: well."""
+
+ENDS_OF_TASKS = (
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+)
+ENDS_OF_TIMERS = (EventType.EVENT_TYPE_TIMER_FIRED, EventType.EVENT_TYPE_TIMER_CANCELED)
+
+
+class IncidentSpans:
+    """All spans of one incident."""
+
+    def __init__(self, job: Job, incidents: Sequence[Incident], entity: History, recoveries: Mapping[str, History]) -> None:
+        """Args:
+        incidents: those of the job up to the one that is drawn, which is the last.
+        entity: history of the run of the job's workflow in which the incident ran.
+        recoveries: histories of its modes, by their workflow ids.
+        """
+        *before, incident = incidents
+        self._job, self._incident, self._entity, self._recoveries = job, incident, entity, recoveries
+        self._known_before = _end(before[-1]) if before else BEGINNING
+        """End of the incident before. A fault that was seen earlier had to wait, and was not detected by this one."""
+        place = incident_place(recovery_workflow(job, incident.number, incident.ladder[0].mode))
+        assert place is not None
+        self._root = place
+        self._ended = _end(incident)
+
+    def drawn(self) -> list[Span]:
+        spans = [*self._detection(), *self._decided(), *self._of_the_entity()]
+        began = min((span.began for span in spans), default=self._incident.started_at)
+        return [self._whole(min(began, self._incident.started_at)), *spans]
+
+    def _whole(self, began: datetime) -> Span:
+        job, incident = self._job, self._incident
+        about: dict[str, Plain] = {
+            Names.JOB: job.name,
+            Names.JOB_ID: job.id,
+            Names.NAMESPACE: job.namespace,
+            Names.INCIDENT: incident.number,
+            Names.SECONDS: incident.seconds,
+            Names.SUMMARY: incident.summary,
+            Names.VERDICT: incident.verdict,
+            Names.POLICY: incident.policy_after,
+            Names.MODES: tuple(verdict.mode.value for verdict in incident.ladder),
+            Names.REASON: incident.ladder[-1].reason,
+        }
+        error = "" if incident.verdict in WELL else incident.verdict
+        return Span("incident", self._root, None, began, self._ended, about=about, error=error)
+
+    def _detection(self) -> Iterator[Span]:
+        """One span for each fault, from the time at which it was seen to the beginning of the incident."""
+        for number, fault in enumerate(self._incident.faults):
+            if fault.seen_at and self._known_before < fault.seen_at <= self._incident.started_at:
+                process = SEEN_BY.get(fault.source, Process.GATEWAY)
+                place, times = self._root.inner("detection", number), (fault.seen_at, self._incident.started_at)
+                yield Span("detection", place, self._root, *times, process=process, about=_of_fault(fault))
+
+    def _decided(self) -> Iterator[Span]:
+        """The modes, each with the decision before it."""
+        free_at, why = self._incident.started_at, self._incident.summary
+        for number, verdict in enumerate(self._incident.ladder):
+            recovery = recovery_workflow(self._job, self._incident.number, verdict.mode)
+            history, reason, why = self._recoveries.get(recovery, ()), why, verdict.reason
+            if not history:  # it was not approved, or could not be started
+                continue
+            began, ended = _at(history[0]), _at(history[-1])
+            about: dict[str, Plain] = {Names.MODE: verdict.mode, Names.REASON: reason, Names.APPROVED: verdict.approved}
+            yield Span("decision", self._root.inner("decision", number), self._root, free_at, began, about=about)
+            place = self._root.inner(recovery)
+            yield self._of_mode(verdict, place, (began, ended), recovery)
+            parents = _Parents(place, verdict.phases)
+            yield from parents.phases()
+            yield from self._of_history(history, parents)
+            free_at = ended
+        yield Span("conclusion", self._root.inner("conclusion"), self._root, free_at, self._ended, about={Names.REASON: why})
+
+    def _of_mode(self, verdict: Verdict, place: Place, times: tuple[datetime, datetime], recovery: str) -> Span:
+        about: dict[str, Plain] = {
+            Names.MODE: verdict.mode,
+            Names.VERDICT: verdict.outcome,
+            Names.REASON: verdict.reason,
+            Names.WORKFLOW: recovery,
+            Names.POD_RANKS: tuple(str(moved.pod_rank) for moved in verdict.switched),
+            Names.POD: tuple(moved.after.name for moved in verdict.switched),
+            Names.NODE: tuple(moved.after.node for moved in verdict.switched),
+        }
+        if verdict.steps_lost is not None:
+            about[Names.STEPS_LOST] = verdict.steps_lost
+        error = "" if verdict.outcome in WELL else verdict.outcome
+        return Span(verdict.mode, place, self._root, *times, about=about, error=error)
+
+    # ---- events
+
+    def _of_the_entity(self) -> Iterator[Span]:
+        """What the job's workflow did for the incident outside its modes."""
+        during = [event for event in self._entity if self._incident.started_at <= _at(event) <= self._ended]
+        yield from self._of_history(during, _Parents(self._root), is_entity=True)
+
+    def _of_history(self, events: History, parents: "_Parents", *, is_entity: bool = False) -> Iterator[Span]:
+        starts, written = {event.event_id: event for event in events}, _written(events)
+        asked_at: datetime | None = None
+        for event in events:
+            if event.event_type in ENDS_OF_ACTIVITIES:
+                if scheduled := starts.get(_fields(event).scheduled_event_id):
+                    yield from self._of_activity(parents, (scheduled, starts.get(_fields(event).started_event_id), event))
+                    is_written = _is_order(scheduled) and not ENDS_OF_ACTIVITIES[event.event_type]
+                    asked_at = _at(event) if is_written else asked_at
+            elif event.event_type in ENDS_OF_TASKS:
+                yield from self._of_task(parents, starts, (event, written.get(event.event_id, _at(event))))
+            elif event.event_type in ENDS_OF_TIMERS:
+                yield from self._of_timer(parents, starts.get(_fields(event).started_event_id), event)
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED and not is_entity:
+                yield from self._of_report(parents, event, asked_at)
+
+    def _of_activity(self, parents: "_Parents", events: tuple[HistoryEvent, HistoryEvent | None, HistoryEvent]) -> Iterator[Span]:
+        scheduled, started, ended = events
+        said, began, around = _fields(scheduled), _at(scheduled), parents.at(_at(scheduled))
+        process = Process.GATEWAY if said.task_queue.name.startswith(GATEWAYS) else Process.CONTROL
+        place, name = activity_place(parents.mode, said.activity_id), _summary(scheduled) or said.activity_type.name
+        failure = getattr(_fields(ended), "failure", None)
+        about: dict[str, Plain] = {Names.ACTIVITY: said.activity_type.name, Names.REASON: failure.message if failure else ""}
+        if started:
+            about |= {Names.WORKER: _fields(started).identity, Names.TRIES: _fields(started).attempt}
+            if _at(started) - began > NOTED:
+                yield Span("wait for a worker", place.inner("wait"), around, began, _at(started), process, {Names.REASON: name})
+                began = _at(started)
+        if _is_order(scheduled):
+            order = _payload(said.input.payloads)
+            about |= {Names.ORDER: str(order.get("name", "")), Names.ATTEMPT: str(order.get("uuid", ""))}
+        yield Span(name, place, around, began, _at(ended), process, about, ENDS_OF_ACTIVITIES[ended.event_type])
+
+    @staticmethod
+    def _of_task(parents: "_Parents", starts: Mapping[int, HistoryEvent], end: tuple[HistoryEvent, datetime]) -> Iterator[Span]:
+        """A task of a workflow that took long, such as one that a killed worker had begun.
+
+        Args:
+            end: event that ends it, and the time at which the server had written all that the worker decided.
+        """
+        ended, until = end
+        said, first = _fields(ended), min(starts)
+        if (scheduled := starts.get(said.scheduled_event_id)) is None:
+            return
+        is_first = scheduled.event_id == first + 1
+        began = _at(starts[first]) if is_first else _at(scheduled)
+        if until - began > NOTED:
+            place = parents.mode.inner("task", scheduled.event_id)
+            well = ended.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+            about: dict[str, Plain] = {Names.WORKER: said.identity} if well else {}
+            error = "" if well else "worker lost"
+            yield Span("workflow task", place, parents.at(began), began, until, about=about, error=error)
+
+    @staticmethod
+    def _of_timer(parents: "_Parents", started: HistoryEvent | None, ended: HistoryEvent) -> Iterator[Span]:
+        """A wait that has a limit, which the timer counts. The deadline of a whole mode is none."""
+        if started and (name := _summary(started)) and not name.startswith(DEADLINE) and _at(ended) - _at(started) > NOTED:
+            place = parents.mode.inner("timer", started.event_id)
+            yield Span(name, place, parents.at(_at(started)), _at(started), _at(ended))
+
+    def _of_report(self, parents: "_Parents", event: HistoryEvent, asked_at: datetime | None) -> Iterator[Span]:
+        """The wait of a mode for a report of the training side, from its last order."""
+        request = event.workflow_execution_update_accepted_event_attributes.accepted_request
+        if request.input.name == Updates.REPORT:
+            report = _payload(request.input.args.payloads)
+            began = asked_at or _at(event)
+            about: dict[str, Plain] = {Names.REPORT: str(report.get("kind", "")), Names.REASON: str(report.get("info", ""))}
+            place = parents.mode.inner("report", event.event_id)
+            name = f"training side answers: {report.get('kind', '')}"
+            yield Span(name, place, parents.at(began), began, _at(event), process=Process.GATEWAY, about=about)
+
+
+class _Parents:
+    """A mode, or the incident, with its phases by time."""
+
+    def __init__(self, mode: Place, phases: Sequence[Phase] = ()) -> None:
+        self.mode = mode
+        self._phases = [
+            (phase.at, mode.inner("phase", number), phase) for number, phase in enumerate(phases) if phase.at is not None
+        ]
+
+    def phases(self) -> Iterator[Span]:
+        for began, place, phase in self._phases:
+            error, ended = phase.note.partition(":")[0], began + timedelta(seconds=phase.seconds)
+            yield Span(phase.name, place, self.mode, began, ended, about={Names.REASON: phase.note}, error=error)
+
+    def at(self, time: datetime) -> Place:
+        """Returns the place of the phase that ran at a time, or else of the mode."""
+        last = next((one for one in reversed(self._phases) if one[0] <= time), None)
+        return last[1] if last and time <= last[0] + timedelta(seconds=last[2].seconds) else self.mode
+
+
+def modes_of(events: Iterable[HistoryEvent]) -> dict[str, str]:
+    """Returns the run ids of the modes that a run of the job's workflow started, by their workflow ids."""
+    started = [
+        event.child_workflow_execution_started_event_attributes.workflow_execution
+        for event in events
+        if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED
+    ]
+    return {child.workflow_id: child.run_id for child in started}
+
+
+def _of_fault(fault: Fault) -> dict[str, Plain]:
+    return {
+        Names.FAULT: fault.id,
+        Names.FAULT_KIND: fault.kind,
+        Names.FAULT_CODE: fault.code,
+        Names.SOURCE: fault.source,
+        Names.REASON: fault.message,
+        Names.RULE: fault.decided.rule if fault.decided else "",
+        Names.NODE: fault.node,
+        Names.POD: fault.pod,
+        Names.RANKS: tuple(str(rank) for rank in fault.ranks),
+        Names.POD_RANKS: tuple(str(rank) for rank in fault.pod_ranks),
+    }
+
+
+def _end(incident: Incident) -> datetime:
+    return incident.started_at + timedelta(seconds=incident.seconds)
+
+
+def _fields(event: HistoryEvent) -> Any:
+    """Returns the attributes of an event, which every kind of event has under a name of its own."""
+    return getattr(event, event.WhichOneof("attributes") or "")
+
+
+def _at(event: HistoryEvent) -> datetime:
+    return event.event_time.ToDatetime(UTC)
+
+
+def _written(events: History) -> dict[int, datetime]:
+    """Returns for each completed task of a workflow when the server had written the last of its commands."""
+    return {task: _at(event) for event in events if (task := getattr(_fields(event), "workflow_task_completed_event_id", 0))}
+
+
+def _is_order(scheduled: HistoryEvent) -> bool:
+    return scheduled.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order"
+
+
+def _summary(event: HistoryEvent) -> str:
+    data = event.user_metadata.summary.data
+    return str(json.loads(data)) if data else ""
+
+
+def _payload(payloads: Sequence[Any]) -> dict[str, object]:
+    """Returns the first argument as it was written."""
+    found = json.loads(payloads[0].data) if payloads else {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,124 @@
+"""The trace of an incident, as a collector receives it, on a real Temporal server with a scripted training side."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import otlp
+from rekindle.model.fault import WATCHER, Fault
+from rekindle.model.incident import Incident
+from rekindle.model.mode import Mode
+from rekindle.spans import Process
+from tests.fakes.collector import Collector, Received, collector
+from tests.support.harness import a_job, harness, node_fault, sub_health, training
+
+MILLISECONDS = 1e-3
+UNSEEN = 0.02
+"""Longest time of an incident in seconds that no span explains."""
+
+
+@pytest_asyncio.fixture
+async def traced(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
+    """A collector to which this process exports."""
+    async with collector() as there:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
+        with otlp.exporting(Process.CONTROL):
+            yield there
+
+
+def seen(fault: Fault) -> Fault:
+    """Returns the fault as the watcher sees it now."""
+    return fault.model_copy(update={"seen_at": datetime.now(UTC), "source": WATCHER})
+
+
+def root_of(spans: Sequence[Received]) -> Received:
+    """Returns the only root; all other spans are under it."""
+    (root,) = [span for span in spans if not span.parent]
+    ids = [span.id for span in spans]
+    assert len(ids) == len(set(ids))
+    assert {span.parent for span in spans} <= {*ids, ""}
+    return root
+
+
+def unexplained(spans: Sequence[Received]) -> list[tuple[float, float]]:
+    """Returns the intervals of the root, after its beginning, that no span without spans under it covers."""
+    root, parents = root_of(spans), {span.parent for span in spans}
+    found, at = [], root.began
+    for leaf in sorted((span for span in spans if span.id not in parents), key=lambda span: span.began):
+        if leaf.began - at > UNSEEN:
+            found.append((at - root.began, leaf.began - at))
+        at = max(at, leaf.ended)
+    return [*found, (at - root.began, root.ended - at)] if root.ended - at > UNSEEN else found
+
+
+def fits(spans: Sequence[Received], incident: Incident) -> None:
+    """Asserts that the trace is one tree without gaps, whose length is that of the post-mortem and the detection before it."""
+    root = root_of(spans)
+    assert root.attributes["rekindle.incident.seconds"] == incident.seconds
+    assert root.ended - incident.started_at.timestamp() == pytest.approx(incident.seconds, abs=MILLISECONDS)
+    detected = [span for span in spans if span.name == "detection"]
+    assert root.began == pytest.approx(
+        min([span.began for span in detected] or [incident.started_at.timestamp()]), abs=MILLISECONDS
+    )
+    assert not unexplained(spans)
+
+
+def under(spans: Sequence[Received], parent: Received) -> list[str]:
+    return [span.name for span in sorted(spans, key=lambda span: span.began) if span.parent == parent.id]
+
+
+def named(spans: Sequence[Received], name: str) -> Received:
+    (found,) = [span for span in spans if span.name == name]
+    return found
+
+
+async def test_a_hot_switch_is_one_tree(temporal: WorkflowEnvironment, traced: Collector) -> None:
+    """From the sight of the fault to the verdict: the decision, the mode, its phases, and in them activities, orders, reports."""
+    async with training(temporal, a_job()) as (world, _):
+        await world.fault(seen(sub_health()))
+        incident = await world.incident()
+        spans = await traced.trace()
+    fits(spans, incident)
+    root = root_of(spans)
+    assert under(spans, root)[:3] == ["detection", "decision", "hot switch"]
+    mode = named(spans, "hot switch")
+    phases = [phase.name for phase in incident.ladder[0].phases]
+    assert [name for name in under(spans, mode) if name in phases] == phases
+    prepares = named(spans, "training side prepares")
+    assert "order hot switch" in under(spans, prepares)
+    assert named(spans, "order hot switch").service == "rekindle-gateway"
+    assert named(spans, "training side answers: strategies").service == "rekindle-gateway"
+
+
+async def test_each_mode_of_an_incident_is_in_its_trace(temporal: WorkflowEnvironment, traced: Collector) -> None:
+    """A mode that escalates is an error with its reason, which is the reason for the decision about the next one."""
+    async with harness(temporal, a_job()) as world, world.peer():
+        await world.first_step()
+        await world.fault(node_fault("node-1").model_copy(update={"seen_at": datetime.now(UTC)}))
+        incident = await world.restarted()
+        spans = await traced.trace()
+    fits(spans, incident)
+    modes = [verdict.mode for verdict in incident.ladder]
+    assert Mode.JOB_RESCHEDULING in modes
+    assert [name for name in under(spans, root_of(spans)) if name in set(modes)] == modes
+    decisions = sorted((span for span in spans if span.name == "decision"), key=lambda span: span.began)
+    assert [span.attributes["rekindle.mode"] for span in decisions] == modes
+    assert [span.attributes["rekindle.reason"] for span in decisions[1:]] == [one.reason for one in incident.ladder[:-1]]
+
+
+async def test_another_control_worker_goes_on_in_the_same_trace(temporal: WorkflowEnvironment, traced: Collector) -> None:
+    """The worker ends while a backup pod starts, and another one replays the mode. Each span is there once."""
+    async with training(temporal, a_job()) as (world, _):
+        world.cluster.backup_starts = False
+        await world.fault(seen(sub_health()))
+        await world.phase("backup pod runs")
+        await world.control.stop()
+        world.cluster.run(world.cluster.backup().metadata.name)
+        await world.control.start()
+        incident = await world.incident()
+        spans = await traced.trace()
+    fits(spans, incident)
+    assert named(spans, f"wait until {incident.ladder[0].switched[0].after.name} runs").attributes["rekindle.tries"] != 1
