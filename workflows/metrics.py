@@ -5,11 +5,12 @@ A replay counts nothing. A workflow task that the server did not accept runs aga
 
 from collections import OrderedDict
 from datetime import datetime
+from itertools import product
 
 from prometheus_client import Counter, Histogram
 from temporalio import workflow
 
-from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault
+from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Phase, Situation
@@ -27,6 +28,9 @@ STANDS = {
 """Phases of planned modes in which training may stand. It stands from the first of them to the phase in which it goes on."""
 
 GOES_ON = ("training resumes", "training goes on")
+
+REQUEST = "request"
+"""Cause of an incident without a fault."""
 
 KEPT = 10_000
 """Number of the last counted subjects that are remembered."""
@@ -63,6 +67,12 @@ DETECTION_SECONDS = Histogram(
 STEPS_REDONE = Counter("rekindle_steps_redone", "Steps that training repeated.", ("mode",))
 ESCALATIONS = Counter("rekindle_escalations", "Modes that were followed by another mode.", ("from", "to", "reason"))
 
+# Incidents are rare. `increase` sees the first one of its labels only if the series was there before.
+for _labels in product(Mode, set(Outcome) - {Outcome.ESCALATE}, (*FaultKind, REQUEST)):
+    INCIDENTS.labels(*_labels)
+for _mode in Mode:
+    STEPS_REDONE.labels(_mode)
+
 _counted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
 
@@ -93,12 +103,12 @@ def concluded(incident: Incident, waited_for: str) -> None:
     if not _is_first(f"{incident.number} {incident.started_at}"):
         return
     last, fault = incident.ladder[-1], next(iter(incident.faults), None)
-    kind = fault.kind.value if fault else "request"
-    INCIDENTS.labels(last.mode.value, last.outcome.value, kind).inc()
-    INCIDENT_SECONDS.labels(last.mode.value, last.outcome.value, waited_for).observe(incident.seconds)
+    kind = fault.kind if fault else REQUEST
+    INCIDENTS.labels(last.mode, last.outcome, kind).inc()
+    INCIDENT_SECONDS.labels(last.mode, last.outcome, waited_for).observe(incident.seconds)
     for before, after in zip(incident.ladder, incident.ladder[1:], strict=False):
-        reason = before.training.value if before.training else "other"
-        ESCALATIONS.labels(before.mode.value, after.mode.value, reason).inc()
+        reason = before.training or "other"
+        ESCALATIONS.labels(before.mode, after.mode, reason).inc()
     for verdict in incident.ladder:
         _count_mode(verdict)
     for one in incident.faults:
@@ -107,11 +117,11 @@ def concluded(incident: Incident, waited_for: str) -> None:
             DETECTION_SECONDS.labels(_source(one)).observe(_since(began, one.accepted_at))
     went_on = last.went_on_at or (workflow.now() if last.resumed_at else None)
     if last.outcome is Outcome.RECOVERED and went_on and fault and fault.accepted_at:
-        STEP_SECONDS.labels(last.mode.value, kind).observe(_since(fault.accepted_at, went_on))
+        STEP_SECONDS.labels(last.mode, kind).observe(_since(fault.accepted_at, went_on))
 
 
 def _count_mode(verdict: Verdict) -> None:
-    mode = verdict.mode.value
+    mode = verdict.mode
     for phase in verdict.phases:
         if not phase.name.startswith("undo: "):
             PHASE_SECONDS.labels(mode, phase.name).observe(phase.seconds)

@@ -19,6 +19,10 @@ SENDER = "sender.refused"
 REASONS = {SENDER, *(value for name, value in vars(ErrorTypes).items() if name.isupper())}
 
 
+for _reason in REASONS:  # so that `increase` sees the first refusal
+    REFUSED.labels(_reason)
+
+
 def expose(streams: Callable[[], int], unanswered: Callable[[], list[float]]) -> None:
     """Lets the gauges show the number of streams, and the ages of orders without a report in seconds."""
     STREAMS.set_function(streams)
