@@ -11,7 +11,6 @@ from temporalio.api.history.v1 import HistoryEvent
 
 from rekindle import ids
 from rekindle.cli.demos import measure
-from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.demos.scenario import manifest
 from rekindle.cli.demos.sub_health import SubHealth
 from rekindle.cli.stack import Stack
@@ -21,6 +20,7 @@ from rekindle.model.base import Value
 from rekindle.model.incident import Incident
 from rekindle.model.manifest import parse
 from rekindle.model.mode import Outcome
+from rekindle.model.picture import StepRecord
 
 STEPS_BETWEEN = 15
 PATIENCE = 120.0

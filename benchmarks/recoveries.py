@@ -28,7 +28,6 @@ from benchmarks.process_recovery import p95
 from benchmarks.struck_jobs import PATIENCE, PODS, RANKS_PER_POD, JobOptions, Row, Trial, steps
 from rekindle.cli.demos import measure
 from rekindle.cli.demos.link_failover import switching_seconds
-from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.demos.process_faults import ALLOWED
 from rekindle.cli.demos.scenario import RANKS, STEP_MS, run_undisturbed
 from rekindle.cli.stack import Machine, running
@@ -36,6 +35,7 @@ from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.picture import StepRecord
 
 NODES = PODS + 1
 SAVED = ALLOWED[Mode.DYING_GASP]

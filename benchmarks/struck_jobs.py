@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.demos.scenario import RANKS, STEP_MS, Options, manifest
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
@@ -18,6 +17,7 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import RANK_INDEX, RECOVER_STRATEGY, SUB_HEALTHY_STRATEGY
 from rekindle.model.manifest import parse
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.picture import StepRecord
 
 PODS = 2
 RANKS_PER_POD = RANKS // PODS

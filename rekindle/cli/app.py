@@ -32,6 +32,9 @@ COMMANDS = {
     "rekindle.cli.jobs:history": (
         "Show the incidents of JOB (name or id) as post-mortems, also when it has ended: the newest job of its name."
     ),
+    "rekindle.cli.incident:incident": (
+        "Show the newest incident of JOB (name or id), or the one with this number, as a picture: who did what, and when."
+    ),
     "rekindle.cli.report:report": (
         "Report what the time of JOB (name or id) was spent on, and what faults have cost; without JOB, of all jobs."
     ),

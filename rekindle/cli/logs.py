@@ -28,7 +28,7 @@ async def logs(
     if follow and not pod:
         raise BadInput("--follow: needs --pod, one stream at a time")
     async with local_cluster() as cluster:
-        directory, living = await _job(cluster, job)
+        directory, living = await of_job(cluster, job)
         gone = _logs_of_the_gone(directory, living)
         if not gone and not living:
             raise NotFound(f"no log of {job} is left in {directory / 'logs'}")
@@ -44,7 +44,7 @@ async def logs(
                 await _write(_log_of(one, cluster, directory, follow=follow))
 
 
-async def _job(cluster: ClusterClient, job: str) -> tuple[Path, list[Pod]]:
+async def of_job(cluster: ClusterClient, job: str) -> tuple[Path, list[Pod]]:
     """Returns directory and pods of a job. A job that has ended has only its directory."""
     try:
         found = await cluster.job(job)

@@ -46,11 +46,19 @@ def page(found: Sequence[Summary]) -> str:
         ]
         parts += ["<h2>Jobs</h2>", _table(("job", "id", "goodput", "accelerator hours", "incidents"), cells, numbers=3)]
         parts += [f"<section><h2>{escape(one.name)}</h2>{_whole(one)}</section>" for one in jobs]
-    title = f"Goodput of {escape(first.name)}"
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{STYLE}</style>'
-    )
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+    return document(f"Goodput of {first.name}", STYLE, "".join(parts))
+
+
+def document(title: str, style: str, body: str) -> str:
+    """Returns a page of one file.
+
+    Args:
+        style: CSS.
+        body: HTML, with all texts escaped.
+    """
+    view = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head = f"{view}<title>{escape(title)}</title><style>{style}</style>"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
 def _head(one: Summary) -> str:

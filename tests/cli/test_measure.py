@@ -8,13 +8,13 @@ import pytest
 
 from rekindle.cli.demos import measure
 from rekindle.cli.demos.link_failover import BACKUP, FIRST, LinkFailover
-from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.demos.process_faults import ProcessFaults, Strike
 from rekindle.cli.demos.scenario import Options
 from rekindle.cli.demos.sub_health import SubHealth
 from rekindle.model.incident import Incident
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.picture import StepRecord
 from rekindle.model.verdict import Verdict
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest_asyncio
 
 from rekindle.cli.demos import measure
-from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike, processes_of
 from rekindle.cli.demos.sub_health import HotSwitchScenario, Meanwhile, SubHealth
 from rekindle.cli.stack import Machine, Stack, running
 from rekindle.model.keys import RANK_INDEX
 from rekindle.model.mode import Mode
+from rekindle.model.picture import StepRecord
 
 Then = tuple[str, Callable[["StruckAgain"], Awaitable[None]]]
 """Text in the log of the manager, and what happens when it is there."""

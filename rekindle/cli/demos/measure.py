@@ -3,26 +3,13 @@
 import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from statistics import median
 
 from rekindle.model.base import Value
 from rekindle.model.incident import Incident
-
-
-class StepRecord(Value):
-    """Executed step of a rank, from its step log."""
-
-    rank: int
-    step: int
-    start: float
-    """Seconds since the epoch."""
-    end: float
-    pid: int
-    pod: str
-    pod_uid: str
-    node: str
-    generation: int
+from rekindle.model.picture import StepRecord
 
 
 class Place(Value):
@@ -45,15 +32,22 @@ AFTER = 0.5
 """Seconds after the end of an incident in which the record of the first new step is written."""
 
 
-def read_steps(directory: Path) -> list[StepRecord]:
-    """Returns all records below `steps/` of a job's directory, by rank and time. A line that is being written is left out."""
+def read_steps(directory: Path, since: float = 0.0, until: float = inf) -> list[StepRecord]:
+    """Returns the records below `steps/` of a job's directory, by rank and time. A line that is being written is left out.
+
+    Args:
+        since: steps that ended before are left out, in seconds since the epoch.
+        until: steps that began later are left out.
+    """
     records = []
     for path in sorted((directory / "steps").glob("rank-*.jsonl")):
         for line in path.read_text().splitlines():
             try:
-                records.append(StepRecord.model_validate(json.loads(line)))
+                written = json.loads(line)
             except json.JSONDecodeError:
                 continue
+            if written["end"] >= since and written["start"] <= until:
+                records.append(StepRecord.model_validate(written))
     return records
 
 

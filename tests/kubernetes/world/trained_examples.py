@@ -9,12 +9,12 @@ from typing import Any
 
 from activities.clusters.api_server import Object
 from rekindle.cli.demos import measure
-from rekindle.cli.demos.measure import StepRecord
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
+from rekindle.model.picture import StepRecord
 from rekindle.temporal import connect
 from simulators.kubernetes.binaries import kubectl
 from tests.kubernetes.world.control_plane import Namespace, a_namespace

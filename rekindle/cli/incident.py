@@ -1,0 +1,87 @@
+"""Command `rekindle incident`: the picture of an incident."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from rekindle.cli import incident_page, incident_text
+from rekindle.cli.context import control_plane, local_cluster
+from rekindle.cli.demos import measure
+from rekindle.cli.logs import of_job
+from rekindle.cli.output import Format, Output, print_json
+from rekindle.cli.terminal import console
+from rekindle.client import Rekindle
+from rekindle.errors import BadInput, ClusterUnavailable, NotFound
+from rekindle.histories import recorded
+from rekindle.ids import incident_of
+from rekindle.model.picture import Picture, StepRecord
+from rekindle.model.state import JobStatus
+from rekindle.policy.account import standing
+from rekindle.policy.incidents.pictures import Known
+
+AROUND = 60.0
+"""Seconds before and after an incident in which steps of ranks are read."""
+
+
+async def incident(
+    job: str,
+    number: int | None = None,
+    /,
+    *,
+    html: Annotated[Path | None, Parameter(help="Write the picture as a page to this file.")] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show the newest incident of JOB (name or id), or the one with this number, as a picture: who did what, and when.
+
+    There is a lane for the cluster, the control plane, the manager, and all ranks that stood alike.
+
+    Example: rekindle incident gpt --html incident.html
+    """
+    found = await _picture(await control_plane(), job, number)
+    if html:
+        try:
+            html.write_text(incident_page.page(found), encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"--html: {html} cannot be written: {error}") from error
+    if output is Format.JSON:
+        print_json(found.model_dump(mode="json"))
+    elif html:
+        console.print(Text(f"incident {found.number} of {found.job} is in {html}"), soft_wrap=True)
+    else:
+        for line in incident_text.lines(found, console.width):
+            console.print(Text(line), soft_wrap=True)
+
+
+async def _picture(rekindle: Rekindle, name: str, number: int | None) -> Picture:
+    status = await rekindle.status(name, ended=True)
+    state, now = status.state, datetime.now(UTC).timestamp()
+    numbers = _numbers(status)
+    if number is None and not numbers:
+        raise BadInput(f"job: {name} has had no incident")
+    wanted = number if number is not None else numbers[-1]
+    record = next((one for one in state.history if one.number == wanted), None)
+    histories = await recorded(rekindle, state.job, wanted)
+    if not record and not histories:
+        raise BadInput(f"incident: {name} has no incident {wanted}, known are: {', '.join(map(str, numbers)) or 'none'}")
+    row = next((one for one in standing.account_of(state, now).rows if one.number == wanted), None)
+    known = Known(state.job, wanted, now, record, histories)
+    return known.picture(await _steps(state.job.id, known.began - AROUND, known.ends + AROUND), row)
+
+
+def _numbers(status: JobStatus) -> list[int]:
+    """Returns the numbers of the incidents that the job knows, the newest last."""
+    running = incident_of(status.recovery)
+    return [*(one.number for one in status.state.history), *([running] if running else [])]
+
+
+async def _steps(job_id: str, since: float, until: float) -> list[StepRecord]:
+    """Returns the steps of the job's ranks in this time; none for other clusters, whose step logs are not visible from here."""
+    try:
+        async with local_cluster() as cluster:
+            directory, _ = await of_job(cluster, job_id)
+    except (ClusterUnavailable, NotFound):
+        return []
+    return measure.read_steps(directory, since, until)

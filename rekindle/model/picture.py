@@ -1,0 +1,98 @@
+"""Picture of an incident: who did what, and when. Times are seconds since the epoch.
+
+Those of ranks come from their own clocks, all others from Temporal's.
+"""
+
+from enum import StrEnum
+
+from rekindle.model.base import Value
+from rekindle.model.mode import Outcome
+
+
+class Part(StrEnum):
+    """Part of the product to which a lane belongs."""
+
+    CLUSTER = "cluster"
+    CONTROL = "control plane"
+    MANAGER = "manager"
+    RANKS = "ranks"
+
+
+class StepRecord(Value):
+    """Executed step of a rank, from its step log."""
+
+    rank: int
+    step: int
+    start: float
+    """Seconds since the epoch."""
+    end: float
+    pid: int
+    pod: str
+    pod_uid: str
+    node: str
+    generation: int
+
+
+class Item(Value):
+    """Event, or something that lasts."""
+
+    since: float
+    until: float
+    """Equal to `since`: it is an event."""
+    text: str
+    failed: bool = False
+    running: bool = False
+    """True if it had not ended when the picture was made."""
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+
+class Lane(Value):
+    part: Part
+    name: str
+    items: tuple[Item, ...] = ()
+    """In their order. Items of ranks are the times in which they stood; before and after them they trained."""
+
+
+class Pause(Value):
+    """Time in which training stood, and its price."""
+
+    seconds: float
+    ranks: int
+    source: str
+    """Origin of the number, such as `step logs`."""
+
+    @property
+    def accelerator_seconds(self) -> float:
+        return self.seconds * self.ranks
+
+
+class Picture(Value):
+    job: str
+    number: int
+    """Number of the incident in its job."""
+    summary: str
+    outcome: Outcome | None = None
+    """None: the incident is running."""
+    began: float
+    """Zero of the time axis: the job's workflow has accepted the faults, or the request."""
+    since: float
+    until: float
+    seconds: float
+    """Duration of the incident. Items may be earlier or later."""
+    pause: Pause | None = None
+    """None: training did not stand, or it is unknown."""
+    steps_lost: int | None = None
+    lanes: tuple[Lane, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Sources that were not available, and what the picture lacks therefore."""
+
+
+class Recorded(Value):
+    """History of a recovery's workflow."""
+
+    workflow_id: str
+    events: tuple[dict[str, object], ...]
+    """Events in the JSON form of Temporal's API."""

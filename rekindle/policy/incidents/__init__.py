@@ -1,0 +1,1 @@
+"""Decides what the picture of an incident shows. Pure."""

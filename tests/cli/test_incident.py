@@ -1,0 +1,168 @@
+"""`rekindle incident`: the picture of an incident fits a terminal and a page, whatever names and texts it has."""
+
+import json
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.cli import incident_page, incident_text
+from rekindle.model.mode import Outcome
+from rekindle.model.picture import Item, Lane, Part, Pause, Picture
+from tests.cli.test_recover import ended, environment, typed
+from tests.support.commands import begun
+from tests.support.harness import a_job, sub_health, training
+
+HOSTILE = "<script>alert(1)</script> [bold red]x[/] \x1b[31m & \"quoted\" 'single'"
+
+
+def item(since: float, until: float, text: str, **more: bool) -> Item:
+    return Item(since=1000.0 + since, until=1000.0 + until, text=text, **more)
+
+
+def picture(*lanes: Lane, until: float = 1.0) -> Picture:
+    pause = Pause(seconds=0.2141, ranks=512, source="the job's account")
+    return Picture(
+        job="gpt",
+        number=3,
+        summary="sub-health node-1",
+        outcome=Outcome.RECOVERED,
+        began=1000.0,
+        since=1000.0,
+        until=1000.0 + until,
+        seconds=until,
+        pause=pause,
+        steps_lost=0,
+        lanes=lanes,
+        missing=("no step log of the job is visible from here: times of ranks are those that the control plane knows",),
+    )
+
+
+USUAL = picture(
+    Lane(
+        part=Part.CLUSTER, name="cluster", items=(item(0.0, 0.0, "fault seen", failed=True), item(0.1, 0.4, "start backup pod"))
+    ),
+    Lane(part=Part.CONTROL, name="mode", items=(item(0.05, 1.0, "hot switch: recovered, moved"),)),
+    Lane(part=Part.CONTROL, name="order", items=(item(0.05, 0.1, "order hot switch"), item(0.5, 0.6, "order migration"))),
+    Lane(part=Part.MANAGER, name="manager", items=(item(0.6, 0.6, "reports status"),)),
+    Lane(part=Part.RANKS, name="ranks 2-3", items=(item(0.5, 0.75, "moved: gpt-1 on node-1 -> gpt-2 on node-2"),)),
+)
+
+
+class Reader(HTMLParser):
+    """Reads a page, and notes its tags, the addresses it names, and tags that are not closed in their order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.words = ""
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href") or name.startswith("on")]
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_a_terminal_shows_each_lane_over_one_axis() -> None:
+    """Letters in the lanes are explained below, with times in milliseconds since the beginning."""
+    lines = incident_text.lines(USUAL, 80)
+    assert lines[0] == "incident 3 of gpt: recovered, 1.000 s"
+    assert "training stood 214 ms: 109.619 accelerator seconds on 512 ranks" in " ".join(lines[3:5])
+    rows = {line[:16].strip(): line[16:] for line in lines if line.strip()}
+    assert [name for name in rows if name in ("cluster", "control plane", "mode", "order", "manager", "ranks 2-3")] == [
+        "cluster",
+        "control plane",
+        "mode",
+        "order",
+        "manager",
+        "ranks 2-3",
+    ]
+    assert rows["ranks 2-3"].strip("=").strip(".") == "f"
+    assert rows["order"].index("e") == rows["ranks 2-3"].index("f")
+    listed = [line.split() for line in lines if line[:3] in ("e  ", "f  ")]
+    assert [one[:5] for one in listed] == [["e", "500", "100", "order:", "order"], ["f", "500", "250", "ranks", "2-3:"]]
+
+
+@pytest.mark.parametrize("width", [70, 80, 200])
+def test_the_picture_of_a_long_incident_is_as_wide_as_the_terminal(width: int) -> None:
+    """Hundreds of calls, names of hundreds of letters and 200 lanes of ranks fit; not more than 60 entries are listed."""
+    calls = tuple(item(number, number + 0.7, f"wait until {'pod-' * 60}{number} runs") for number in range(500))
+    ranks = [Lane(part=Part.RANKS, name=f"ranks {'1,3,' * 40}{rank}", items=(item(3.0, 9.0, "stood"),)) for rank in range(200)]
+    lines = incident_text.lines(picture(Lane(part=Part.CLUSTER, name="cluster", items=calls), *ranks, until=500.0), width)
+    assert max(cell_len(line) for line in lines) < width
+    assert len([line for line in lines if line.startswith(" " * 16) and "*" in line]) <= incident_text.MOST_ROWS
+    assert any("more, which --html and --output json show" in line for line in lines)
+
+
+def test_a_page_is_one_file_without_scripts() -> None:
+    """Lanes are drawn inside it, and it names no other address."""
+    page = Reader(incident_page.page(USUAL))
+    assert "svg" in page.tags
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert page.addresses == []
+    for words in ("recovered", "214 ms", "109.619 accelerator seconds", "order migration", "-> gpt-2 on node-2", "no step log"):
+        assert words in page.words
+    assert page.tags.count("tr") == 1 + 7
+
+
+def test_hostile_names_are_text() -> None:
+    """Names of jobs, pods and lanes and all notes may contain HTML and markup; they are shown as they are."""
+    hostile = picture(
+        Lane(part=Part.CLUSTER, name=HOSTILE, items=(item(0.0, 0.5, HOSTILE),)),
+        Lane(part=Part.RANKS, name=HOSTILE, items=(item(0.1, 0.6, HOSTILE),)),
+    ).model_copy(update={"job": HOSTILE, "summary": HOSTILE, "missing": (HOSTILE,)})
+    written = incident_page.page(hostile)
+    page = Reader(written)
+    assert "<script" not in written
+    assert "alert(1)" in page.words
+    assert not {"script", "bold"} & set(page.tags)
+    assert "[bold red]x[/]" in " ".join(incident_text.lines(hostile, 80))
+
+
+async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Without the step logs of the ranks the picture says so; wrong names, numbers and files are refused by name."""
+    async with training(temporal, a_job()) as (world, _peer):
+        code, words = await ended(await typed(world, "incident", world.job.id))
+        assert (code, "has had no incident" in words) == (2, True), words
+        await world.fault(sub_health())
+        await world.incident()
+        code, words = await ended(await typed(world, "incident", world.job.name, "--output", "json"))
+        assert code == 0, words
+        found = Picture.model_validate(json.loads(words))
+        assert (found.number, found.outcome) == (1, Outcome.RECOVERED)
+        assert "no step log" in found.missing[0]
+        assert [one.name for one in found.lanes if one.part is Part.RANKS] == ["ranks 2-3", "other ranks"]
+        plain = await begun(("incident", world.job.id, "1"), {**environment(world), "COLUMNS": "80", "NO_COLOR": "1"})
+        code, words = await ended(plain)
+        assert code == 0, words
+        assert "\x1b" not in words
+        assert "order: order hot switch" in words
+        file = tmp_path / "incident.html"
+        code, words = await ended(await typed(world, "incident", world.job.id, "--html", str(file)))
+        assert code == 0, words
+        assert "order hot switch" in Reader(file.read_text()).words
+        for arguments, said in (
+            (("nobody",), "'nobody' is not a registered job"),
+            ((world.job.id, "7"), "has no incident 7, known are: 1"),
+            ((world.job.id, "--html", str(tmp_path / "none" / "x.html")), "x.html cannot be written"),
+        ):
+            code, words = await ended(await typed(world, "incident", *arguments))
+            assert (code, said in words) == (2, True), words

@@ -1,0 +1,265 @@
+"""Picture of an incident: what its histories, the job's record and the ranks' step logs say, on lanes."""
+
+import gzip
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rekindle.model.account import Bucket, Row
+from rekindle.model.incident import Incident
+from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.picture import Item, Lane, Part, Picture, Recorded, StepRecord
+from rekindle.model.situation import Phase
+from rekindle.model.verdict import Verdict
+from rekindle.policy.incidents.axis import Axis
+from rekindle.policy.incidents.chronicle import MANY, entries
+from rekindle.policy.incidents.histories import Recovery
+from rekindle.policy.incidents.pictures import Known
+from rekindle.policy.incidents.standing import MOST_LANES, lanes_of
+
+FOLDER = Path(__file__).parents[1] / "replay" / "histories"
+JOB = Job(id="job-1", name="gpt", pods=2, ranks_per_pod=2)
+NOW = 2e9
+
+
+def recorded(name: str) -> Recorded:
+    """Returns a recorded history of the replay tests."""
+    (file,) = FOLDER.glob(f"{name}.json.gz")
+    read = json.loads(gzip.decompress(file.read_bytes()))
+    return Recorded(workflow_id=read["id"], events=tuple(read["history"]["events"]))
+
+
+def all_of(scene: str) -> list[Recorded]:
+    """Returns the recoveries of a scene."""
+    names = (path.name.removesuffix(".json.gz") for path in sorted(FOLDER.glob(f"{scene}.*.json.gz")))
+    return [recorded(name) for name in names if not name.endswith("TrainingJob")]
+
+
+def incident_of(recoveries: Iterable[Recovery], seconds: float) -> Incident:
+    """Returns the record of an incident that began 10 ms before its first mode."""
+    found = list(recoveries)
+    ladder = tuple(one.verdict for one in found if one.verdict)
+    return Incident(
+        number=1,
+        summary="sub-health node-1",
+        started_at=datetime.fromtimestamp(found[0].since - 0.01, UTC),
+        seconds=seconds,
+        verdict=ladder[-1].outcome,
+        ladder=ladder,
+        policy_after=SubHealthStrategy.HOT_SWITCH,
+    )
+
+
+def lane(picture: Picture, name: str) -> list[str]:
+    """Returns the texts of a lane."""
+    return [item.text for one in picture.lanes if one.name == name for item in one.items]
+
+
+def steps(rank: int, ends: Iterable[float], pid: int = 1, generation: int = 1) -> list[StepRecord]:
+    """Returns steps of 50 ms that end at these times."""
+    place = {"pod": f"gpt-{pid}", "pod_uid": f"uid-{pid}", "node": f"node-{pid}", "generation": generation}
+    return [
+        StepRecord.model_validate({"rank": rank, "step": step, "start": end - 0.05, "end": end, "pid": pid, **place})
+        for step, end in enumerate(ends, 1)
+    ]
+
+
+def test_a_hot_switch_is_shown_with_its_calls_orders_and_reports() -> None:
+    """Each is in the lane of the one who does it, in the order of time, with the words of the Temporal UI."""
+    picture = Known(JOB, 1, NOW, None, all_of("recovered")).picture()
+    assert picture.outcome is Outcome.RECOVERED
+    assert lane(picture, "order") == ["order hot switch", "order new pod running", "order migration"]
+    reports = [text for text in lane(picture, "manager") if text.startswith("reports")]
+    assert reports == ["reports strategies migration", "reports status migration scripted"]
+    assert lane(picture, "phase")[0] == "training side prepares"
+    assert "start backup pod for pod rank 1" in lane(picture, "cluster")
+    assert lane(picture, "wait") == ["wait for the report that training resumed"]
+    for one in picture.lanes:
+        times = [(item.since, item.until) for item in one.items]
+        assert times == sorted(times)
+        assert all(picture.since <= since <= until <= picture.until for since, until in times)
+
+
+def test_all_modes_of_an_incident_are_shown_with_what_was_decided_between_them() -> None:
+    """Five modes follow each other, and the job's record says when the incident began and ended."""
+    recoveries = [Recovery(one, NOW) for one in all_of("from-mode-to-mode")]
+    recoveries.sort(key=lambda one: one.since)
+    seconds = recoveries[-1].until - recoveries[0].since + 0.02
+    picture = Known(JOB, 1, NOW, incident_of(recoveries, seconds), all_of("from-mode-to-mode")).picture()
+    assert [text.split(":")[0] for text in lane(picture, "mode")] == [
+        "online retry",
+        "in-place recovery",
+        "process rescheduling",
+        "dying gasp",
+        "job rescheduling",
+    ]
+    assert [text.split(": ")[1].split(",")[0] for text in lane(picture, "mode")] == ["escalate"] * 4 + ["recovered"]
+    decisions = lane(picture, "decision")
+    assert decisions[0] == "fault accepted: process rank 3: reported by the training side"
+    assert decisions[1:] == ["decides"] * len(recoveries) + ["concludes"]
+
+
+def test_the_verdict_of_a_recovery_that_gave_up_is_in_its_failure() -> None:
+    """Such a workflow has failed and has no result."""
+    picture = Known(JOB, 1, NOW, None, all_of("given-up")).picture()
+    (mode,) = (item for one in picture.lanes if one.name == "mode" for item in one.items)
+    assert picture.outcome is Outcome.GIVEN_UP
+    assert mode.failed
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted(path.name for path in FOLDER.glob("*.json.gz") if "TrainingJob" not in path.name and "front.0" not in path.name),
+)
+def test_every_recorded_recovery_is_read(file: str) -> None:
+    """A history of each way to end has its mode, and items within its time."""
+    found = Recovery(recorded(file.removesuffix(".json.gz")), NOW)
+    assert found.mode
+    assert not found.is_running
+    for item in (*found.calls, *found.orders, *found.waits, *found.reports, *found.phases):
+        assert found.since <= item.since <= item.until <= found.until
+        assert not item.running
+
+
+def test_a_running_recovery_is_shown_up_to_now() -> None:
+    """What has begun and not ended is marked as running, and has no outcome."""
+    whole = recorded("recovered.1.HotSwitch")
+    cut = next(number for number, event in enumerate(whole.events) if event["eventType"] == "EVENT_TYPE_TIMER_STARTED")
+    half = Recorded(workflow_id=whole.workflow_id, events=whole.events[: cut + 1])
+    now = Recovery(whole, NOW).until
+    picture = Known(JOB, 1, now, None, [half]).picture()
+    running = [(one.name, item.text) for one in picture.lanes for item in one.items if item.running]
+    assert picture.outcome is None
+    assert running == [
+        ("mode", "hot switch"),
+        ("phase", "training resumes"),
+        ("wait", "wait for the report that training resumed"),
+    ]
+    assert picture.until == now
+
+
+def test_what_the_job_remembers_is_shown_when_histories_are_gone() -> None:
+    """Modes and phases come from the job's record, and the picture says which histories are gone."""
+    began = datetime(2026, 11, 1, tzinfo=UTC)
+    phases = (Phase(name="training pauses", seconds=0.5, at=began), Phase(name="training goes on", seconds=0.5, at=began))
+    verdict = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.RECOVERED, reason="moved", seconds=1.0, phases=phases)
+    known = Incident(
+        number=7,
+        summary="drain",
+        started_at=began,
+        seconds=1.2,
+        verdict=Outcome.RECOVERED,
+        ladder=(verdict,),
+        policy_after=SubHealthStrategy.HOT_SWITCH,
+    )
+    picture = Known(JOB, 7, NOW, known, []).picture()
+    assert lane(picture, "mode") == ["hot switch: recovered, moved"]
+    assert lane(picture, "phase") == ["training pauses", "training goes on"]
+    assert lane(picture, "all ranks") == ["stood"]
+    assert any("no history of hot switch" in one for one in picture.missing)
+    assert picture.pause
+    assert picture.pause.accelerator_seconds == pytest.approx(4 * 1.2)
+
+
+def test_the_price_of_a_pause_is_that_of_the_account() -> None:
+    """The report of the job and the picture of its incident show the same number."""
+    recovery = Recovery(recorded("recovered.1.HotSwitch"), NOW)
+    row = Row(
+        number=1,
+        mode=Mode.HOT_SWITCH,
+        outcome=Outcome.RECOVERED,
+        cause="sub_health",
+        stood={Bucket.REBUILDING: 0.2, Bucket.PODS: 0.1},
+    )
+    known = Known(JOB, 1, NOW, incident_of([recovery], 1.0), all_of("recovered"))
+    pause = known.picture((), row).pause
+    assert pause
+    assert (round(pause.seconds, 6), pause.ranks, round(pause.accelerator_seconds, 6)) == (0.3, 4, 1.2)
+
+
+def test_messages_of_strangers_are_no_reports() -> None:
+    """Any client may send a signal or an update with any payload to a workflow; the picture is made all the same."""
+    whole = recorded("recovered.1.HotSwitch")
+    at = whole.events[-1]["eventTime"]
+    odd = [
+        {"signalName": name, "input": {"payloads": [{"data": "WzFd"}]}}
+        for name in ("faults", "progressed", "attached", "drop tables")
+    ]
+    signals = [
+        {"eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED", "eventTime": at, "workflowExecutionSignaledEventAttributes": one}
+        for one in odd
+    ]
+    events = (*whole.events[:-1], *signals, whole.events[-1])
+    found = Recovery(Recorded(workflow_id="", events=events), NOW)
+    assert [item.text for item in found.reports][2:] == ["stream attached"]
+
+
+def test_ranks_that_stood_alike_share_a_lane() -> None:
+    """The ranks of the pod that moved come first; the others stood in their pods."""
+    records = [record for rank in (0, 1) for record in (*steps(rank, (1.0, 1.1)), *steps(rank, (1.6, 1.7), generation=2))]
+    records += [record for rank in (2, 3) for record in (*steps(rank, (1.0, 1.1), 2), *steps(rank, (1.61, 1.7), 3, 2))]
+    moved, others = lanes_of(records, 0.0, 2.0)
+    assert (moved.name, [item.text for item in moved.items]) == ("ranks 2-3", ["moved: gpt-2 on node-2 -> gpt-3 on node-3"])
+    assert (others.name, [item.text for item in others.items]) == ("ranks 0-1", ["stood: gpt-1 on node-1"])
+    assert (others.items[0].since, round(others.items[0].until, 6)) == (1.1, 1.55)
+
+
+def test_hundreds_of_ranks_are_few_lanes() -> None:
+    """Pods that were restarted alike are one lane, however many they are."""
+    records = [
+        record
+        for rank in range(512)
+        for record in (*steps(rank, (1.0, 1.1), rank // 8), *steps(rank, (5.0, 5.1), 100 + rank // 8, 2))
+    ]
+    (one,) = lanes_of(records, 0.0, 6.0)
+    assert (one.name, one.items[0].text) == ("ranks 0-511", "moved: 64 pods")
+    assert len(lanes_of(records[: 8 * 4 * MOST_LANES], 0.0, 6.0)) == MOST_LANES
+
+
+def test_ranks_that_stand_now_are_shown_as_standing() -> None:
+    """Nothing has followed their last step while the incident is running."""
+    (one,) = lanes_of(steps(0, (1.0, 1.1)), 0.0, 3.0, 3.0)
+    assert [(item.since, item.until, item.running) for item in one.items] == [(1.1, 3.0, True)]
+    (over,) = lanes_of(steps(0, (1.0, 1.1)), 0.0, 3.0)
+    assert over.items == ()
+
+
+def a_picture(*times: tuple[float, float]) -> Picture:
+    """Returns a picture with one lane of these items."""
+    items = tuple(Item(since=since, until=until, text=f"item {number}") for number, (since, until) in enumerate(times))
+    lanes = (Lane(part=Part.CLUSTER, name="cluster", items=items),)
+    until = max(until for _, until in times)
+    return Picture(job="gpt", number=1, summary="", began=0.0, since=0.0, until=until, seconds=until, lanes=lanes)
+
+
+def test_a_long_wait_takes_little_of_the_axis() -> None:
+    """Ten minutes without an event leave most of the axis to the second in which everything happened."""
+    axis = Axis(a_picture((0.0, 0.4), (0.4, 600.0), (600.0, 600.6)))
+    assert [round(one.until - one.since, 1) for one in axis.shortened] == [599.6]
+    assert axis.place(0.4) == pytest.approx(0.34)
+    assert axis.place(600.0) == pytest.approx(0.49)
+    assert (axis.place(0.0), axis.place(600.6)) == (0.0, pytest.approx(1.0))
+    ticks = axis.ticks(6)
+    assert [tick.seconds for tick in ticks] == pytest.approx([0.0, 0.2, 0.4, 600.0, 600.2, 600.4, 600.6])
+    assert [tick.place for tick in ticks] == sorted(tick.place for tick in ticks)
+
+
+def test_an_axis_without_a_long_wait_is_even() -> None:
+    """The place of a time is proportional to it, also where one thing lasts half of the time."""
+    axis = Axis(a_picture((0.0, 1.0), (1.0, 2.0), (2.0, 4.0)))
+    assert axis.shortened == []
+    assert [axis.place(time) for time in (0.0, 1.0, 3.0, 4.0)] == pytest.approx([0.0, 0.25, 0.75, 1.0])
+
+
+def test_equal_items_are_one_entry() -> None:
+    """A call that was repeated a thousand times has one letter; when letters are used up, entries are starred."""
+    items = [Item(since=float(number), until=number + 0.5, text="look again") for number in range(1000)]
+    items += [Item(since=float(number), until=float(number), text=f"other {number}") for number in range(60)]
+    picture = a_picture((0.0, 1.0)).model_copy(update={"lanes": (Lane(part=Part.CLUSTER, name="cluster", items=tuple(items)),)})
+    found = entries(picture)
+    assert (found[0].text, found[0].seconds, found[0].mark) == ("look again (1000 times)", 500.0, "a")
+    assert [entry.mark for entry in found[51:54]] == ["Z", MANY, MANY]
