@@ -4,16 +4,28 @@ The SDK serves its metrics on a port of its own. It is one of the loopback inter
 """
 
 import socket
+from collections.abc import Iterator
 
 import aiohttp
-from prometheus_client import REGISTRY, Gauge, disable_created_metrics, generate_latest
+from prometheus_client import REGISTRY, Gauge, Metric, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
 import rekindle
+from rekindle import otlp
 
 BUILD_INFO = Gauge("rekindle_build_info", "Version of the process; the value is 1.", ("version",))
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Spans(Collector):
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("rekindle_spans_dropped", "Spans of traces that were not exported.", value=otlp.dropped())
+
+
+REGISTRY.register(Spans())
 
 
 class Exposition:
