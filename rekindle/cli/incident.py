@@ -12,7 +12,7 @@ from rekindle.cli.context import control_plane, local_cluster
 from rekindle.cli.demos import measure
 from rekindle.cli.logs import of_job
 from rekindle.cli.output import Format, Output, print_json
-from rekindle.cli.terminal import console
+from rekindle.cli.terminal import console, problems
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound
 from rekindle.histories import recorded
@@ -49,7 +49,7 @@ async def incident(
     if output is Format.JSON:
         print_json(found.model_dump(mode="json"))
     elif html:
-        console.print(Text(f"incident {found.number} of {found.job} is in {html}"), soft_wrap=True)
+        problems.print(Text(f"incident {found.number} of {found.job} is in {html}"), soft_wrap=True)
     else:
         for line in incident_text.lines(found, console.width):
             console.print(Text(line), soft_wrap=True)

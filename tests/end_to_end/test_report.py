@@ -121,7 +121,8 @@ async def see_the_picture(product: Product, job_id: str, records: Sequence[StepR
     assert stood.since <= last.end < stood.until
     (cause,) = whole["incidents"]["by_cause"]
     assert picture.pause
-    assert (picture.pause.ranks, picture.pause.seconds) == (RANKS, pytest.approx(cause["seconds"], abs=0.0001))
+    assert picture.pause.ranks == RANKS
+    assert picture.pause.seconds == pytest.approx(cause["seconds"], abs=0.0001)
     text = await typed(product, "incident", job_id, "1")
     assert f"training stood {picture.pause.seconds * 1000:.0f} ms" in text
 

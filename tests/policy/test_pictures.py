@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.model.account import Bucket, Row
 from rekindle.model.incident import Incident
-from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.picture import Item, Lane, Part, Picture, Recorded, StepRecord
 from rekindle.model.situation import Phase
@@ -22,7 +22,7 @@ from rekindle.policy.incidents.pictures import Known
 from rekindle.policy.incidents.standing import MOST_LANES, lanes_of
 
 FOLDER = Path(__file__).parents[1] / "replay" / "histories"
-JOB = Job(id="job-1", name="gpt", pods=2, ranks_per_pod=2)
+JOB = Job(id=JobId("job-1"), name="gpt", pods=2, ranks_per_pod=2)
 NOW = 2e9
 
 
@@ -242,7 +242,7 @@ def test_a_long_wait_takes_little_of_the_axis() -> None:
     assert [round(one.until - one.since, 1) for one in axis.shortened] == [599.6]
     assert axis.place(0.4) == pytest.approx(0.34)
     assert axis.place(600.0) == pytest.approx(0.49)
-    assert (axis.place(0.0), axis.place(600.6)) == (0.0, pytest.approx(1.0))
+    assert [axis.place(0.0), axis.place(600.6)] == pytest.approx([0.0, 1.0])
     ticks = axis.ticks(6)
     assert [tick.seconds for tick in ticks] == pytest.approx([0.0, 0.2, 0.4, 600.0, 600.2, 600.4, 600.6])
     assert [tick.place for tick in ticks] == sorted(tick.place for tick in ticks)
