@@ -1,8 +1,11 @@
 """The trace of an incident, as a collector receives it, on a real Temporal server with a scripted training side."""
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
@@ -12,8 +15,14 @@ from rekindle.model.fault import WATCHER, Fault
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode
 from rekindle.spans import Process
+from rekindle_wire import PROTOCOL, TRACE
+from rekindle_wire.training_pb2 import Interval, ProgressReport, SpansReport
+from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.fakes.collector import Collector, Received, collector
-from tests.support.harness import a_job, harness, node_fault, sub_health, training
+from tests.support.harness import RESUMES, a_job, harness, node_fault, sub_health, training
+
+if TYPE_CHECKING:
+    from rekindle_wire.training_pb2_grpc import ProgressAsyncStub
 
 MILLISECONDS = 1e-3
 UNSEEN = 0.02
@@ -122,3 +131,41 @@ async def test_another_control_worker_goes_on_in_the_same_trace(temporal: Workfl
         spans = await traced.trace()
     fits(spans, incident)
     assert named(spans, f"wait until {incident.ladder[0].switched[0].after.name} runs").attributes["rekindle.tries"] != 1
+
+
+async def test_spans_of_the_training_side_are_in_the_trace(temporal: WorkflowEnvironment, traced: Collector) -> None:
+    """The answer to a report of ours names the recovery, and the spans that follow are under it, each under the one around it."""
+    async with harness(temporal, a_job()) as world, world.peer() as peer:
+        await world.first_step()
+        await world.fault(node_fault("node-1").model_copy(update={"seen_at": datetime.now(UTC)}))
+        await world.phase(RESUMES)
+        async with grpc.aio.insecure_channel(peer.address) as channel:
+            stub: ProgressAsyncStub = ProgressStub(channel)
+            report = ProgressReport(job_id=world.job.id, incarnation="life-2", step=4, steps_lost=3, protocol=PROTOCOL)
+            call = stub.ReportProgress(report)
+            assert (await call).code == 0
+            trace = dict(await call.trailing_metadata() or ())[TRACE]
+            now = time.time_ns()
+            whole = Interval(name="rebuild", began=now - 3000, ended=now)
+            of_rank = Interval(name="rank 2: rebuild", began=now - 2000, ended=now, rank=2, within=1, error="RankLost")
+            told = SpansReport(job_id=world.job.id, trace=str(trace), intervals=[whole, of_rank], protocol=PROTOCOL)
+            assert (await stub.ReportSpans(told)).code == 0
+            foreign = SpansReport(job_id=world.job.id, trace=f"00-{1:032x}-{1:016x}-01", protocol=PROTOCOL)
+            assert "trace: " in (await stub.ReportSpans(foreign)).info
+        await world.first_step("life-2", steps_lost=3)  # of another subscription: the one here is of the life before
+        incident = await world.incident()
+        await traced.trace()
+        spans = await traced.until(lambda spans: any(span.service == "rekindle-rank" for span in spans))
+    fits(spans, incident)
+    rebuild, rank = named(spans, "rebuild"), named(spans, "rank 2: rebuild")
+    assert (rebuild.parent, rebuild.service) == (named(spans, "job rescheduling").id, "rekindle-manager")
+    assert (rank.parent, rank.attributes) == (rebuild.id, {"rekindle.rank": 2, "error.type": "RankLost"})
+
+
+async def test_a_training_side_is_asked_for_no_spans_without_traces(temporal: WorkflowEnvironment) -> None:
+    """Where traces are off, no answer names one."""
+    async with harness(temporal, a_job()) as world, world.peer() as peer, grpc.aio.insecure_channel(peer.address) as channel:
+        stub: ProgressAsyncStub = ProgressStub(channel)
+        call = stub.ReportProgress(ProgressReport(job_id=world.job.id, incarnation="life-1", step=1, protocol=PROTOCOL))
+        assert (await call).code == 0
+        assert TRACE not in dict(await call.trailing_metadata() or ())

@@ -17,7 +17,9 @@ from rekindle.ids import Updates
 from rekindle.model.attachment import Progress
 from rekindle.model.dialogue import Receipt, Report
 from rekindle.model.fault import FaultReport
-from rekindle_wire import ATTEMPT, INFO, JOB, REPORT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle.otlp import exporter
+from rekindle.spans import Place, mode_place, within
+from rekindle_wire import ATTEMPT, INFO, JOB, REPORT, TRACE, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
 from workers.gateway.access import JOB_NOT_EXIST, OK, POD_GROUP, UNREGISTERED, Context, Desk
@@ -28,6 +30,7 @@ from workers.gateway.job_workflows import Jobs
 from workers.gateway.operations import Operations
 from workers.gateway.registration_cache import Introductions
 from workers.gateway.secondary_streams import Side
+from workers.gateway.training_spans import training_spans
 
 logger = logging.getLogger("gateway")
 
@@ -92,7 +95,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             if stream:
                 stream.unanswered_since = None
             receipt = await self._jobs.report(job_id, report, recovery, _report_id(context), is_here=is_here)
-            logger.info("report received", extra={"job": job_id, "kind": report.kind, "code": report.code})
+            with within(_name_trace(context, recovery)):
+                logger.info("report received", extra={"job": job_id, "kind": report.kind, "code": report.code})
             return receipt
 
         return _status(await self._desk.answer(context, job_id, stored, UNREGISTERED))
@@ -106,6 +110,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             receipt = await self._jobs.report_faults(request.jobId, report, attach, _report_id(context))
             logger.info("process faults received", extra={"job": request.jobId, "ranks": fault.ranks})
             if stream and receipt.order:
+                _name_trace(context, receipt.recovery)
                 stream.take_if_its_own(receipt.order, receipt.recovery)
             return Receipt(info="receive ReportProcessFault")
 
@@ -162,6 +167,8 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
                 session=stream.session if stream else "",
                 ranks=request.world_size,
             )
+            if exporter():  # asked before, as the first step may end the recovery
+                _name_trace(context, (await self._jobs.status(request.job_id)).recovery, is_ours=True)
             receipt = await self._jobs.ask(request.job_id, Updates.PROGRESS, progress)
             self._introductions.progressed(request.job_id, progress)
             return receipt
@@ -181,6 +188,18 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
         receipt = await self._desk.answer(context, request.job_id, stored, UNREGISTERED)
         return training_pb2.ProgressReceipt(code=receipt.code, info=receipt.info)
 
+    async def ReportSpans(self, request: training_pb2.SpansReport, context: Context) -> training_pb2.ProgressReceipt:
+        async def exported() -> Receipt:
+            if problem := protocol_problem(request.protocol):
+                raise BadInput(problem)
+            if (export := exporter()) is not None:
+                status = await self._jobs.status(request.job_id)
+                export.export(training_spans(request, status.state))
+            return Receipt(info="receive ReportSpans")
+
+        receipt = await self._desk.answer(context, request.job_id, exported, UNREGISTERED)
+        return training_pb2.ProgressReceipt(code=receipt.code, info=receipt.info)
+
 
 class _Writer:
     def __init__(self, context: Context) -> None:
@@ -192,6 +211,20 @@ class _Writer:
 
 def _status(receipt: Receipt) -> wire.Status:
     return wire.Status(code=receipt.code, info=receipt.info)
+
+
+def _name_trace(context: Context, recovery: str, *, is_ours: bool = False) -> Place | None:
+    """Returns the span of a recovery, and names it in the answer to our training side, which then sends its own spans.
+
+    None: traces are off, or the recovery is unknown.
+
+    Args:
+        is_ours: True if only our training side makes this call. Otherwise it is known by the id of its report.
+    """
+    place = mode_place(recovery) if exporter() else None
+    if place and (_report_id(context) or is_ours):
+        context.set_trailing_metadata(((TRACE, place.traceparent),))
+    return place
 
 
 def _report_id(context: Context) -> str:

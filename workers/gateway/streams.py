@@ -10,7 +10,9 @@ from google.protobuf.message import Message
 
 from rekindle.errors import NotAttached
 from rekindle.model.dialogue import Order
+from rekindle.otlp import exporter
 from rekindle.policy.dialogue.reports import answer_to
+from rekindle.spans import mode_place, within
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway.messages import keep_alive, signal_of, stress_list, switch_list, switches
 from workers.gateway.secondary_streams import Side, SideStreams
@@ -111,7 +113,8 @@ class Stream:
             self.unanswered_since = asyncio.get_running_loop().time()
         if not written.cancelled():
             written.set_result(None)
-        logger.info("order sent", extra={"job": self.job_id, "order": order.name, "uuid": order.uuid})
+        with within(mode_place(recovery) if exporter() else None):
+            logger.info("order sent", extra={"job": self.job_id, "order": order.name, "uuid": order.uuid})
         if not order.at_once:
             await asyncio.sleep(GAP)
 

@@ -13,6 +13,9 @@ JOB = "rekindle-job"
 REPORT = "rekindle-report"
 """Metadata of each report of ours: its id, which is the same however often it is sent, and over whichever gateway."""
 
+TRACE = "rekindle-trace"
+"""Metadata of the answer to such a report, where the gateway exports traces: the span of the recovery, as W3C's `traceparent`."""
+
 INFO = "rekindle-info-bin"
 """Metadata of such a result of ours: what was done, or which rank failed and why, in words (UTF-8)."""
 

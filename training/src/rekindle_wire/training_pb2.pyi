@@ -96,6 +96,71 @@ class TimeReport(google.protobuf.message.Message):
 Global___TimeReport: typing_extensions.TypeAlias = TimeReport
 
 @typing.final
+class SpansReport(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    TRACE_FIELD_NUMBER: builtins.int
+    INTERVALS_FIELD_NUMBER: builtins.int
+    PROTOCOL_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    trace: builtins.str
+    """The value of that metadata: the span of the recovery, as W3C's traceparent."""
+    protocol: builtins.int
+    """As in ProgressReport."""
+    @property
+    def intervals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Interval]: ...
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        trace: builtins.str = ...,
+        intervals: collections.abc.Iterable[Global___Interval] | None = ...,
+        protocol: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["intervals", b"intervals", "job_id", b"job_id", "protocol", b"protocol", "trace", b"trace"]) -> None: ...
+
+Global___SpansReport: typing_extensions.TypeAlias = SpansReport
+
+@typing.final
+class Interval(google.protobuf.message.Message):
+    """What a manager or a rank did."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    BEGAN_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    WITHIN_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    began: builtins.int
+    """By the clock of the process, in nanoseconds since 1970 (UTC)."""
+    ended: builtins.int
+    rank: builtins.int
+    """Not there: the manager did it."""
+    error: builtins.str
+    """Kind of its failure; empty: none."""
+    within: builtins.int
+    """Place of the interval around it in the same list, counted from 1, before its own; 0: the recovery."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        began: builtins.int = ...,
+        ended: builtins.int = ...,
+        rank: builtins.int | None = ...,
+        error: builtins.str = ...,
+        within: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_rank", b"_rank", "rank", b"rank"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_rank", b"_rank", "began", b"began", "ended", b"ended", "error", b"error", "name", b"name", "rank", b"rank", "within", b"within"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_rank", b"_rank"]) -> typing.Literal["rank"] | None: ...
+
+Global___Interval: typing_extensions.TypeAlias = Interval
+
+@typing.final
 class ProgressReport(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -388,6 +453,7 @@ class Stepped(google.protobuf.message.Message):
     STEPS_LOST_FIELD_NUMBER: builtins.int
     NOW_FIELD_NUMBER: builtins.int
     BEFORE_FIELD_NUMBER: builtins.int
+    INTERVALS_FIELD_NUMBER: builtins.int
     step: builtins.int
     steps_lost: builtins.int
     """Steps that this rank had executed before the restart and executes again."""
@@ -399,6 +465,10 @@ class Stepped(google.protobuf.message.Message):
     def before(self) -> Global___Stretch:
         """The one before it, of this process or, where a step log tells of it, of an earlier one of this rank."""
 
+    @property
+    def intervals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Interval]:
+        """What it did since it was asked to rebuild, and the step itself."""
+
     def __init__(
         self,
         *,
@@ -406,9 +476,10 @@ class Stepped(google.protobuf.message.Message):
         steps_lost: builtins.int = ...,
         now: Global___Stretch | None = ...,
         before: Global___Stretch | None = ...,
+        intervals: collections.abc.Iterable[Global___Interval] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["before", b"before", "now", b"now"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["before", b"before", "now", b"now", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "intervals", b"intervals", "now", b"now", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
 
 Global___Stepped: typing_extensions.TypeAlias = Stepped
 

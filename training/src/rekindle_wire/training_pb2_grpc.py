@@ -45,6 +45,11 @@ class ProgressStub(object):
                 request_serializer=rekindle__wire_dot_training__pb2.TimeReport.SerializeToString,
                 response_deserializer=rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
                 _registered_method=True)
+        self.ReportSpans = channel.unary_unary(
+                '/rekindle.training.v1.Progress/ReportSpans',
+                request_serializer=rekindle__wire_dot_training__pb2.SpansReport.SerializeToString,
+                response_deserializer=rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
+                _registered_method=True)
 
 
 class ProgressServicer(object):
@@ -66,6 +71,14 @@ class ProgressServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportSpans(self, request, context):
+        """Tells what manager and ranks did in a recovery, for its trace. Sent where an answer had the metadata rekindle_wire.TRACE, and once:
+        nothing depends on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProgressServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +90,11 @@ def add_ProgressServicer_to_server(servicer, server):
             'ReportTime': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportTime,
                     request_deserializer=rekindle__wire_dot_training__pb2.TimeReport.FromString,
+                    response_serializer=rekindle__wire_dot_training__pb2.ProgressReceipt.SerializeToString,
+            ),
+            'ReportSpans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportSpans,
+                    request_deserializer=rekindle__wire_dot_training__pb2.SpansReport.FromString,
                     response_serializer=rekindle__wire_dot_training__pb2.ProgressReceipt.SerializeToString,
             ),
     }
@@ -134,6 +152,33 @@ class Progress(object):
             target,
             '/rekindle.training.v1.Progress/ReportTime',
             rekindle__wire_dot_training__pb2.TimeReport.SerializeToString,
+            rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportSpans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rekindle.training.v1.Progress/ReportSpans',
+            rekindle__wire_dot_training__pb2.SpansReport.SerializeToString,
             rekindle__wire_dot_training__pb2.ProgressReceipt.FromString,
             options,
             channel_credentials,

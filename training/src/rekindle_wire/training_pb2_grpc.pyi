@@ -57,7 +57,23 @@ _ProgressReportTimeType = typing_extensions.TypeVar(
     ],
 )
 
-class ProgressStub(typing.Generic[_ProgressReportProgressType, _ProgressReportTimeType]):
+_ProgressReportSpansType = typing_extensions.TypeVar(
+    '_ProgressReportSpansType',
+    grpc.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.SpansReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.SpansReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.SpansReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+)
+
+class ProgressStub(typing.Generic[_ProgressReportProgressType, _ProgressReportTimeType, _ProgressReportSpansType]):
     """Served by the gateway beside Recover, on the same port. Only Rekindle's own manager calls it."""
 
     @typing.overload
@@ -68,6 +84,10 @@ class ProgressStub(typing.Generic[_ProgressReportProgressType, _ProgressReportTi
         ],
         grpc.UnaryUnaryMultiCallable[
             rekindle_wire.training_pb2.TimeReport,
+            rekindle_wire.training_pb2.ProgressReceipt,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            rekindle_wire.training_pb2.SpansReport,
             rekindle_wire.training_pb2.ProgressReceipt,
         ],
     ], channel: grpc.Channel) -> None: ...
@@ -82,6 +102,10 @@ class ProgressStub(typing.Generic[_ProgressReportProgressType, _ProgressReportTi
             rekindle_wire.training_pb2.TimeReport,
             rekindle_wire.training_pb2.ProgressReceipt,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            rekindle_wire.training_pb2.SpansReport,
+            rekindle_wire.training_pb2.ProgressReceipt,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     ReportProgress: _ProgressReportProgressType
@@ -92,6 +116,11 @@ class ProgressStub(typing.Generic[_ProgressReportProgressType, _ProgressReportTi
     back. A gateway of an earlier version does not know it.
     """
 
+    ReportSpans: _ProgressReportSpansType
+    """Tells what manager and ranks did in a recovery, for its trace. Sent where an answer had the metadata rekindle_wire.TRACE, and once:
+    nothing depends on it.
+    """
+
 ProgressAsyncStub: typing_extensions.TypeAlias = ProgressStub[
     grpc.aio.UnaryUnaryMultiCallable[
         rekindle_wire.training_pb2.ProgressReport,
@@ -99,6 +128,10 @@ ProgressAsyncStub: typing_extensions.TypeAlias = ProgressStub[
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         rekindle_wire.training_pb2.TimeReport,
+        rekindle_wire.training_pb2.ProgressReceipt,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rekindle_wire.training_pb2.SpansReport,
         rekindle_wire.training_pb2.ProgressReceipt,
     ],
 ]
@@ -122,6 +155,16 @@ class ProgressServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[rekindle_wire.training_pb2.ProgressReceipt, collections.abc.Awaitable[rekindle_wire.training_pb2.ProgressReceipt]]:
         """Tells for how long the job trained: after each time that it stood, every few minutes, and at its end; repeated until code 0 comes
         back. A gateway of an earlier version does not know it.
+        """
+
+    @abc.abstractmethod
+    def ReportSpans(
+        self,
+        request: rekindle_wire.training_pb2.SpansReport,
+        context: _ServicerContext,
+    ) -> typing.Union[rekindle_wire.training_pb2.ProgressReceipt, collections.abc.Awaitable[rekindle_wire.training_pb2.ProgressReceipt]]:
+        """Tells what manager and ranks did in a recovery, for its trace. Sent where an answer had the metadata rekindle_wire.TRACE, and once:
+        nothing depends on it.
         """
 
 def add_ProgressServicer_to_server(servicer: ProgressServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -6,7 +6,9 @@ update, takes the state of a replica. Each other rank has the state, or goes bac
 
 import logging
 import pickle
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch.distributed as dist
 
@@ -21,6 +23,7 @@ from rekindle_training.adapter.step import Attempts
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.tampering import Tampering
 from rekindle_training.processor.gate import Join
+from rekindle_wire.training_pb2 import Interval
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ class Membership:
         """True if it has taken the state that an earlier process of this rank left."""
         self._calls = ""
         """Name of the callback that is being called."""
+        self._did: list[Interval] = []
+        """What this rank did to join the latest generation, with its times."""
         self._shown = ""
         """Failure of a callback of which the traceback was printed last."""
 
@@ -52,10 +57,11 @@ class Membership:
 
         Returns whether this rank is a member now. Otherwise it has reported that, and waits for another one.
         """
+        self._did = []
         failed = self._try(wish)
         if failed is None:
             self._rank.gate.enter(wish.generation)
-            self._rank.processor.joined(wish.generation)
+            self._rank.processor.joined(wish.generation, self._did)
             return True
         # Reported here, after the `except` block: its traceback would hold the old connections open.
         failure, lost = failed
@@ -66,10 +72,12 @@ class Membership:
         try:
             self._stand_where_it_goes_on(wish)
             if self._rank.entry.met is not wish:
-                self._rank.communicator.join(wish)
+                with self._measured("communicator"):
+                    self._rank.communicator.join(wish)
             self._rank.communicator.links.chosen(backup=wish.rebuild.backup_link)
             self._rank.sharded.regroup()
-            self._bring_up_to_date(wish)
+            with self._measured("checkpoint" if wish.rebuild.begins else "state"):
+                self._bring_up_to_date(wish)
             if not self._is_new:
                 self._rank.communicator.complete()
             self._rank.wrappers.regroup()
@@ -82,6 +90,12 @@ class Membership:
         finally:
             self._calls = ""
         return None
+
+    @contextmanager
+    def _measured(self, name: str) -> Iterator[None]:
+        began = time.time_ns()
+        yield
+        self._did.append(Interval(name=name, began=began, ended=time.time_ns()))
 
     def _told(self, error: BaseException, wish: Join, *, lost: bool) -> str:
         """Logs why this rank is no member, and returns it in words. The traceback of a callback is printed once."""

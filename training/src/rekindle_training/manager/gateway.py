@@ -15,7 +15,7 @@ import grpc
 from rekindle_training import names, wire
 from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.reports import Metadata, Report, Reports
-from rekindle_wire import JOB
+from rekindle_wire import JOB, PROTOCOL, TRACE
 from rekindle_wire.recover_pb2 import (
     ProcessFaultRequest,
     ProcessManageSignal,
@@ -27,7 +27,7 @@ from rekindle_wire.recover_pb2 import (
     SwitchResult,
 )
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport, TimeReport
+from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport, SpansReport, TimeReport
 from rekindle_wire.training_pb2_grpc import ProgressStub
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class Gateway:
         self._reports = reports
         self._obey, self._notices = obey, notices
         self._registered = asyncio.Event()
+        self._traced: asyncio.Queue[str] = asyncio.Queue()
+        """Spans that answers have named. Empty: training began outside of a recovery."""
 
     async def run(self) -> None:
         async with grpc.aio.insecure_channel(self._address, options=list(wire.CLIENT)) as channel:
@@ -96,7 +98,8 @@ class Gateway:
             progress: ProgressAsyncStub = ProgressStub(channel)
             main = self._listen("orders", lambda: self._orders(recover), self._obey, LAST_RETRY_SECONDS)
             others = [self._listen_behind_main(recover, call, obey) for call, obey in self._notices.items()]
-            await asyncio.gather(main, *others, self._tell(recover), self._tell_progress(progress), self._tell_times(progress))
+            told = (self._tell(recover), self._tell_progress(progress), self._tell_times(progress), self._tell_spans(progress))
+            await asyncio.gather(main, *others, *told)
 
     async def _listen(
         self, what: str, stream: Callable[[], AsyncIterable[Order]], obey: Callable[[Order], None], not_served: float
@@ -150,7 +153,9 @@ class Gateway:
             report, metadata = await self._reports.waiting.get()
             try:
                 async with asyncio.timeout(REPORT_SECONDS):
-                    status = await _until_answered(functools.partial(self._report, stub, report, metadata))
+                    status, trace = await _until_answered(functools.partial(self._report, stub, report, metadata))
+                if trace:
+                    self._traced.put_nowait(trace)
                 log.info("report answered", extra={"code": status.code, "reason": status.info})
             except TimeoutError:
                 log.warning("report dropped, never answered")
@@ -167,8 +172,9 @@ class Gateway:
 
     async def _tell_first_step(self, stub: "ProgressAsyncStub", report: ProgressReport) -> None:
         while not self._reports.begun_again.is_set():
-            receipt = await _until_answered(functools.partial(self._report_progress, stub, report))
+            receipt, trace = await _until_answered(functools.partial(self._report_progress, stub, report))
             if receipt.code == 0:
+                self._traced.put_nowait(trace)
                 self._reports.progress_accepted.set()
                 return
             log.warning("progress rejected, retrying", extra={"code": receipt.code, "reason": receipt.info})
@@ -192,19 +198,35 @@ class Gateway:
             else:
                 await asyncio.sleep(LAST_RETRY_SECONDS)
 
-    def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
+    async def _tell_spans(self, stub: "ProgressAsyncStub") -> None:
+        """Sends what was recorded for traces, behind each answer that names one. Never returns. Nothing waits for it."""
+        while True:
+            trace, intervals = await self._traced.get(), self._reports.spans.take()
+            if trace and intervals:
+                report = SpansReport(job_id=self._identity.job_id, trace=trace, intervals=intervals, protocol=PROTOCOL)
+                try:
+                    await stub.ReportSpans(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
+                except grpc.aio.AioRpcError as error:
+                    log.info("spans dropped", extra={"reason": _reason(error)})
+
+    async def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> tuple[Status, str]:
         report.jobId = self._identity.job_id
-        call = getattr(stub, CALLS[type(report)])
-        answer: Awaitable[Status] = call(report, timeout=CALL_SECONDS, metadata=(*metadata, *self._identity.metadata()))
-        return answer
+        call = getattr(stub, CALLS[type(report)])(report, timeout=CALL_SECONDS, metadata=(*metadata, *self._identity.metadata()))
+        return await call, await _trace(call)
 
     def _report_time(self, stub: "ProgressAsyncStub", report: TimeReport) -> Awaitable[ProgressReceipt]:
         report.job_id = self._identity.job_id
         return stub.ReportTime(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
 
-    def _report_progress(self, stub: "ProgressAsyncStub", report: ProgressReport) -> Awaitable[ProgressReceipt]:
+    async def _report_progress(self, stub: "ProgressAsyncStub", report: ProgressReport) -> tuple[ProgressReceipt, str]:
         report.job_id = self._identity.job_id
-        return stub.ReportProgress(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
+        call = stub.ReportProgress(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
+        return await call, await _trace(call)
+
+
+async def _trace(call: "grpc.aio.UnaryUnaryCall[Any, Any]") -> str:
+    """Returns the span that the answer names for what was done; empty: the gateway exports no traces, or knows none."""
+    return str(dict(await call.trailing_metadata() or ()).get(TRACE, ""))
 
 
 def _check(step: str, status: Status) -> None:

@@ -84,7 +84,8 @@ class HotSwitch:
 
     async def run(self) -> str:
         """Runs the hot switch. Returns why training stands and has to be recovered. Empty: training goes on."""
-        await self._membership.until(self._loaded)
+        with self._membership.spans.record("backups load"):
+            await self._membership.until(self._loaded)
         await self._acquainted()
         await self._membership.until(self._loaded)  # a backup may be gone again
         if self._means.injection.pause_hangs:

@@ -57,10 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, injection: Injection) -> int:
-    reports = Reports()
     alone = environment.gateway is None
     ranks_per_pod = arguments.nproc_per_node
     membership, pods = Membership(arguments.nnodes * ranks_per_pod, ranks_per_pod), Pods(decides=not alone)
+    reports = Reports(membership.spans)
     store = asyncio.create_task(open_store())
     means = Means(
         membership=membership,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rekindle_training import names
 from rekindle_training.manager.rank_process import LOST_OTHERS, Outbox, RankProcess, StepFailed, launcher_of
+from rekindle_training.manager.spans import Spans
 from rekindle_wire.training_pb2 import Hello, RankMessage
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Membership:
         self._links: dict[tuple[int, str], bool] = {}
         """Links that this manager has set, by rank and launcher: True if the rank uses the second link of its pod."""
         self._changed = asyncio.Event()
+        self.spans = Spans()
 
     # What the procedures ask.
 

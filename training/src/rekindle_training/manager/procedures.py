@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 30.0
 """Seconds to wait for the answers to a hold. Ranks answer in a separate thread, whatever the training loop is doing."""
+SPANS = {"held": "hold", "paused": "pause", "stepped": "go on"}
+"""Names of what ranks do together, for traces, by their answers."""
 PAUSE_SECONDS = 900.0
 """Seconds to wait for a pause, which takes one step at most. The control plane waits no longer for the report."""
 
@@ -86,7 +88,9 @@ async def stand(membership: Membership) -> dict[int, Standing]:
     living = {rank: member for rank, member in membership.members.items() if rank not in membership.vacant}
     membership.stopped = membership.generation
     message = ManagerMessage(generation=membership.generation, stand=Stand())
-    answers = await all_answers({rank: member.ask(message, "standing") for rank, member in living.items()}, PAUSE_SECONDS)
+    asked = {rank: member.ask(message, "standing") for rank, member in living.items()}
+    with membership.spans.record("stand", asked):
+        answers = await all_answers(asked, PAUSE_SECONDS)
     return {rank: answer.standing for rank, answer in answers.items()}
 
 
@@ -146,7 +150,8 @@ async def rebuild(membership: Membership, store: Store, members: Members, plan: 
     answer = "paused" if plan.stands else "stepped"
     asked = {rank: members[rank].ask(_invitation(membership, store, plan, rank, limit), answer) for rank in sorted(members)}
     log.info("rebuild started", extra={"generation": membership.generation, "step": plan.step})
-    return await all_answers(asked, None)
+    with membership.spans.record("rebuild", asked):
+        return await all_answers(asked, None)
 
 
 def sources(
@@ -193,7 +198,9 @@ def _invitation(membership: Membership, store: Store, plan: Plan, rank: int, lim
 
 
 async def _ask_all(membership: Membership, message: ManagerMessage, answer: str, limit: float | None) -> dict[int, RankMessage]:
-    return await all_answers(_ask(membership, message, answer), limit)
+    asked = _ask(membership, message, answer)
+    with membership.spans.record(SPANS[answer], asked):
+        return await all_answers(asked, limit)
 
 
 async def all_answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: float | None) -> dict[int, RankMessage]:

@@ -153,8 +153,11 @@ class Repair:
         _log(standing, found)
         if found.step > self._behind:
             self._failed, self._behind = 0, found.step
-        if replaced and not await self._are_there(replaced):
-            return None
+        if replaced:
+            with membership.spans.record("replacements start"):
+                are_there = await self._are_there(replaced)
+            if not are_there:
+                return None
         members = {**membership.members, **{rank: self._successors.there[rank] for rank in replaced}}
         self._new |= {rank for rank in replaced if not _is_in_same_pod(membership.members.get(rank), members[rank])}
         try:

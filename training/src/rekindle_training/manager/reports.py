@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 
+from rekindle_training.manager.spans import Spans
 from rekindle_wire import ATTEMPT, INFO, PROTOCOL, REPORT
 from rekindle_wire.recover_pb2 import (
     FaultRank,
@@ -47,7 +48,11 @@ Types = Mapping[int, str]
 class Reports:
     """Reports of one manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, spans: Spans | None = None) -> None:
+        """Args:
+        spans: what was done between the reports, for traces. None: nothing.
+        """
+        self.spans = spans or Spans()
         self._incarnation = uuid.uuid4().hex
         self.waiting: asyncio.Queue[tuple[Report, Metadata]] = asyncio.Queue()
         self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()

@@ -9,6 +9,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from rekindle_wire.training_pb2 import (
     Heartbeat,
     Held,
     Hello,
+    Interval,
     Leave,
     Leaving,
     LinkSwitched,
@@ -91,6 +93,9 @@ class Processor:
         """Message sent in this generation at the end of the loop. None: the loop has not ended."""
         self.stretches = Stretches()
         self._steps_lost = 0
+        self._did: list[Interval] = []
+        """What this rank did to join its generation, until its first step in it is told."""
+        self._joined_at = 0
         self._owes_step = True
         self._maintenance: str | None = None
         """Attempt of the maintenance of the latest pause. None: the pause was not for a maintenance."""
@@ -119,7 +124,13 @@ class Processor:
 
     # What the training loop reports.
 
-    def joined(self, generation: int) -> None:
+    def joined(self, generation: int, intervals: Iterable[Interval] = ()) -> None:
+        """Notes that this rank is a member of a generation.
+
+        Args:
+            intervals: what it did for that, for traces.
+        """
+        self._did, self._joined_at = list(intervals), time.time_ns()
         with self._lock:
             self.generation = generation
             self._statement = self._leaving = None
@@ -148,8 +159,11 @@ class Processor:
         """Called after every step. Reports the step only if the manager waits for one."""
         if self._owes_step:
             self._owes_step = False
+            did, self._did = self._did, []
+            first = [Interval(name="first step", began=self._joined_at, ended=time.time_ns())] if did else []
             now, before = _sent(self.stretches.now), _sent(self.stretches.before)
-            self._state(RankMessage(stepped=Stepped(step=step, steps_lost=self._steps_lost, now=now, before=before)))
+            stepped = Stepped(step=step, steps_lost=self._steps_lost, now=now, before=before, intervals=[*did, *first])
+            self._state(RankMessage(stepped=stepped))
 
     def tested(self, tested: StressTested) -> None:
         """Sends the result of a check. The latest statement stays valid: a manager that missed this result asks again."""
