@@ -66,7 +66,9 @@ async def _picture(rekindle: Rekindle, name: str, number: int | None) -> Picture
     histories = await recorded(rekindle, state.job, wanted)
     if not record and not histories:
         raise BadInput(f"incident: {name} has no incident {wanted}, known are: {', '.join(map(str, numbers)) or 'none'}")
-    row = next((one for one in standing.account_of(state, now).rows if one.number == wanted), None)
+    account = standing.account_of(state, now)
+    rows = account.rows if account.current else ()  # a training side that tells no times has no account
+    row = next((one for one in rows if one.number == wanted), None)
     known = Known(state.job, wanted, now, record, histories)
     return known.picture(await _steps(state.job.id, known.began - AROUND, known.ends + AROUND), row)
 

@@ -16,6 +16,8 @@ NAMES = 120
 """Width of the names of lanes."""
 EDGE = 14
 """Width before and after the incident."""
+SPACE = 12
+"""Width between two numbers of the axis."""
 ROW = 20
 TOP = 34
 """Height of the numbers of the axis."""
@@ -24,7 +26,7 @@ LETTER = 15
 CHARACTER = 5.6
 """Mean width of a character of a bar's text."""
 APART = 90
-"""Width between two numbers of the axis."""
+"""Width for each tick of the axis."""
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --soft: #5f6770; --line: #d5d9de; --page: #fff; --quiet: #eef0f2;
@@ -115,11 +117,12 @@ class _Chart:
         for tick in self._axis.ticks((WIDTH - NAMES) // APART):
             x = NAMES + EDGE + tick.place * (WIDTH - NAMES - 2 * EDGE)
             drawn.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{bottom}"/>')
-            if x >= free:
-                words = f"{milliseconds(tick.seconds)} ms"
-                anchor = "end" if x > WIDTH - APART / 2 else "middle"
-                drawn.append(f'<text class="soft" x="{x:.1f}" y="{TOP - 10}" text-anchor="{anchor}">{words}</text>')
-                free = x + len(words) * CHARACTER + 12
+            words = f"{milliseconds(tick.seconds)} ms"
+            half = len(words) * CHARACTER / 2
+            middle = min(x, WIDTH - half)
+            if middle - half >= free:
+                drawn.append(f'<text class="soft" x="{middle:.1f}" y="{TOP - 10}" text-anchor="middle">{words}</text>')
+                free = middle + half + SPACE
         return "".join(drawn)
 
     def _rows(self, lane: Lane) -> list[list[Item]]:

@@ -4,17 +4,23 @@ import json
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle import ids
 from rekindle.cli import incident_page, incident_text
-from rekindle.model.mode import Outcome
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.picture import Item, Lane, Part, Pause, Picture
 from tests.cli.test_recover import ended, environment, typed
 from tests.support.commands import begun
-from tests.support.harness import a_job, sub_health, training
+from tests.support.harness import Harness, a_job, sub_health, training
 
 HOSTILE = "<script>alert(1)</script> [bold red]x[/] \x1b[31m & \"quoted\" 'single'"
 
@@ -166,3 +172,25 @@ async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: W
         ):
             code, words = await ended(await typed(world, "incident", *arguments))
             assert (code, said in words) == (2, True), words
+        await forget(world, ids.recovery_workflow(world.job, 1, Mode.HOT_SWITCH))
+        code, words = await ended(await typed(world, "incident", world.job.id, "--output", "json"))
+        assert code == 0, words
+        left = Picture.model_validate(json.loads(words))
+        assert left.missing[0].startswith("Temporal has no history of hot switch")
+        assert {one.name for one in left.lanes} == {"decision", "mode", "phase", "ranks 2-3", "other ranks"}
+        assert left.pause == found.pause
+
+
+async def forget(world: Harness, workflow_id: str) -> None:
+    """Deletes a workflow's history, as the end of its retention does, and waits until it is gone."""
+    execution = WorkflowExecution(workflow_id=workflow_id)
+    asked = DeleteWorkflowExecutionRequest(namespace=world.client.namespace, workflow_execution=execution)
+    await world.client.workflow_service.delete_workflow_execution(asked)
+    with pytest.raises(RPCError, match="not found"):
+        await _described(world.client.get_workflow_handle(workflow_id))
+
+
+async def _described(handle: WorkflowHandle[Any, Any]) -> None:
+    """Describes a workflow again and again."""
+    while True:
+        await handle.describe()

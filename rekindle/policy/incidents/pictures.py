@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from rekindle.model.account import Row
-from rekindle.model.fault import WATCHER, Fault
+from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job
 from rekindle.model.mode import Outcome
@@ -18,6 +18,9 @@ from rekindle.policy.modes.cases import describe
 
 DISTINCT = 0.001
 """Seconds between two modes that count as a decision. A shorter time is none."""
+
+SEES = {WATCHER: Part.CLUSTER, TRAINING_SIDE: Part.MANAGER}
+"""Lane in which a fault is seen, by its source. Other sources, such as people, tell the control plane itself."""
 
 
 class Known:
@@ -68,22 +71,23 @@ class Known:
 
     def _lanes(self) -> list[Lane]:
         modes = self._modes()
-        seen = [(fault.source, _event("seen", fault, fault.seen_at)) for fault in self.faults if fault.seen_at]
-        of_watcher = [item for source, item in seen if source == WATCHER]
-        others = [item for source, item in seen if source != WATCHER]
+        seen = [(SEES.get(fault.source), _event("seen", fault, fault.seen_at)) for fault in self.faults if fault.seen_at]
+        by_cluster, by_manager, told = (
+            [item for part, item in seen if part is one] for one in (Part.CLUSTER, Part.MANAGER, None)
+        )
         accepted = [_event("accepted", fault, fault.accepted_at) for fault in self.faults if fault.accepted_at]
         lanes = [
-            Lane(part=Part.CLUSTER, name="cluster", items=_ordered([*of_watcher, *self._of_all("calls")])),
+            Lane(part=Part.CLUSTER, name="cluster", items=_ordered([*by_cluster, *self._of_all("calls")])),
             Lane(
                 part=Part.CONTROL,
                 name="decision",
-                items=_ordered([*accepted, *self._waits(), *_between(modes, self.began, self.ends)]),
+                items=_ordered([*told, *accepted, *self._waits(), *_between(modes, self.began, self.ends)]),
             ),
             Lane(part=Part.CONTROL, name="mode", items=tuple(modes)),
             Lane(part=Part.CONTROL, name="phase", items=_ordered(self._phases())),
             Lane(part=Part.CONTROL, name="order", items=_ordered(self._of_all("orders"))),
             Lane(part=Part.CONTROL, name="wait", items=_ordered(self._of_all("waits"))),
-            Lane(part=Part.MANAGER, name="manager", items=_ordered([*others, *self._of_all("reports")])),
+            Lane(part=Part.MANAGER, name="manager", items=_ordered([*by_manager, *self._of_all("reports")])),
         ]
         return [lane for lane in lanes if lane.items]
 
