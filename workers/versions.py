@@ -23,7 +23,10 @@ from rekindle.deployment import Version
 from rekindle.errors import Unavailable
 from rekindle.ids import DEPLOYMENT, Signals, Workflows
 
-RUN_BY_WORKFLOWS = ("absent.py", "arguments.py", "errors.py", "ids.py", "temporal.py", "model", "policy")
+RUN_BY_WORKFLOWS = (
+    *("absent.py", "arguments.py", "current_span.py", "errors.py", "ids.py", "otlp.py", "span_exporter.py", "spans.py"),
+    *("temporal.py", "model", "policy"),
+)
 """Parts of `rekindle` that decide what a workflow does next, in addition to the folder `workflows`."""
 
 MOVES_ON = (
