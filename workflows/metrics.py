@@ -13,21 +13,13 @@ from temporalio import workflow
 from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.situation import Phase, Situation
+from rekindle.model.situation import Situation
 from rekindle.model.verdict import Verdict
+from rekindle.policy.account import spans
 
 PAUSES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 WAITS = tuple(0.1 * 2**power for power in range(17))
 """Upper bounds in seconds, from 0.1 s to almost two hours."""
-
-STANDS = {
-    Mode.HOT_SWITCH: ("old pod is deleted", "training resumes"),
-    Mode.LINK_SWITCH: ("links are switched", "training goes on"),
-    Mode.STRESS_TEST: ("devices are tested", "what was found is judged", "training goes on"),
-}
-"""Phases of planned modes in which training may stand. It stands from the first of them to the phase in which it goes on."""
-
-GOES_ON = ("training resumes", "training goes on")
 
 REQUEST = "request"
 """Cause of an incident without a fault."""
@@ -127,15 +119,8 @@ def _count_mode(verdict: Verdict) -> None:
             PHASE_SECONDS.labels(mode, phase.name).observe(phase.seconds)
     if verdict.steps_lost:
         STEPS_REDONE.labels(mode).inc(verdict.steps_lost)
-    if verdict.outcome is Outcome.RECOVERED and verdict.mode in STANDS:
-        PAUSE_SECONDS.labels(mode).observe(_pause(verdict.phases, STANDS[verdict.mode]))
-
-
-def _pause(phases: tuple[Phase, ...], stands: tuple[str, ...]) -> float:
-    """Returns the seconds from the moment in which training stood to the end of the phase in which it went on."""
-    names = [phase.name for phase in phases]
-    end = max(index for index, name in enumerate(names) if name in GOES_ON)
-    return sum(phase.seconds for phase in phases[: end + 1] if phase.name in stands)
+    if verdict.outcome is Outcome.RECOVERED and (paused := spans.planned_pause(verdict)) is not None:
+        PAUSE_SECONDS.labels(mode).observe(paused)
 
 
 def _source(fault: Fault) -> str:

@@ -8,6 +8,7 @@ from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Phase
+from rekindle.model.verdict import Verdict
 
 PHASES: dict[str, Bucket] = {
     "all pods stop": Bucket.PODS,
@@ -46,6 +47,15 @@ PHASES: dict[str, Bucket] = {
 STOPS = ("all pods stop", "backup loads, training pauses", "training pauses", "training stops")
 """Phases in which training comes to stand, where it did not stand before."""
 
+STANDS = {
+    Mode.HOT_SWITCH: ("old pod is deleted", "training resumes"),
+    Mode.LINK_SWITCH: ("links are switched", "training goes on"),
+    Mode.STRESS_TEST: ("devices are tested", "what was found is judged", "training goes on"),
+}
+"""Phases of planned modes in which training may stand. It stands from the first of them to the phase in which it goes on."""
+
+GOES_ON = ("training resumes", "training goes on")
+
 LONGEST_CODE, LONGEST_NODE = 32, 100
 """Bytes of a fault code, and of the name of a node. Longer ones are cut."""
 
@@ -82,6 +92,16 @@ def stood(incident: Incident) -> tuple[float, float] | None:
     since = incident.started_at if is_real else min(stops, default=None)
     until = last.went_on_at.timestamp() if last.went_on_at else incident.started_at.timestamp() + incident.seconds
     return (since.timestamp(), until) if since else None
+
+
+def planned_pause(verdict: Verdict) -> float | None:
+    """Returns the seconds from the moment in which training stood to the end of the phase in which it went on. None: the mode
+    plans no pause, or training never went on."""
+    names = [phase.name for phase in verdict.phases]
+    end = max((index for index, name in enumerate(names) if name in GOES_ON), default=None)
+    if end is None or verdict.mode not in STANDS:
+        return None
+    return sum(phase.seconds for phase in verdict.phases[: end + 1] if phase.name in STANDS[verdict.mode])
 
 
 def _span(phase: Phase) -> Span:
