@@ -53,7 +53,7 @@ ENDS_OF_TIMERS = (EventType.EVENT_TYPE_TIMER_FIRED, EventType.EVENT_TYPE_TIMER_C
 
 
 class IncidentSpans:
-    """All spans of one incident."""
+    """Spans of one incident."""
 
     def __init__(self, job: Job, incidents: Sequence[Incident], entity: History, recoveries: Mapping[str, History]) -> None:
         """Args:
@@ -93,7 +93,7 @@ class IncidentSpans:
         return Span("incident", self._root, None, began, self._ended, about=about, error=error)
 
     def _detection(self) -> Iterator[Span]:
-        """One span for each fault, from the time at which it was seen to the beginning of the incident."""
+        """Yields a span for each fault, from the time at which it was seen to the beginning of the incident."""
         for number, fault in enumerate(self._incident.faults):
             if fault.seen_at and self._known_before < fault.seen_at <= self._incident.started_at:
                 process = SEEN_BY.get(fault.source, Process.GATEWAY)
@@ -137,7 +137,7 @@ class IncidentSpans:
     # ---- events
 
     def _of_the_entity(self) -> Iterator[Span]:
-        """What the job's workflow did for the incident outside its modes."""
+        """Yields spans of the work of the job's workflow for the incident, outside its modes."""
         during = [event for event in self._entity if self._incident.started_at <= _at(event) <= self._ended]
         yield from self._of_history(during, _Parents(self._root), is_entity=True)
 

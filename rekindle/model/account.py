@@ -31,7 +31,7 @@ class Bucket(StrEnum):
     AGAIN = "steps done again"
     """Steps that had been completed before a restart."""
     DETECTION = "detection"
-    """From the last completed step to the beginning of the incident, with the time that a rule gives a fault."""
+    """Time from the last completed step to the beginning of the incident, with the time that a rule gives a fault."""
     DECISION = "decision"
     """Between the phases of an incident: decisions, a platform, and a storm that holds modes."""
     PODS = "waiting for pods"

@@ -53,7 +53,7 @@ class Lane(Value):
     part: Part
     name: str
     items: tuple[Item, ...] = ()
-    """In their order. Items of ranks are the times in which they stood; before and after them they trained."""
+    """Items in their order. Those of ranks are the times in which they stood; before and after them they trained."""
 
 
 class Pause(Value):

@@ -144,7 +144,7 @@ def test_hostile_names_are_text() -> None:
 
 
 async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
-    """Without the step logs of the ranks the picture says so; wrong names, numbers and files are refused by name."""
+    """A picture without the step logs of the ranks says so; wrong names, numbers and files are refused by name."""
     async with training(temporal, a_job()) as (world, _peer):
         code, words = await ended(await typed(world, "incident", world.job.id))
         assert (code, "has had no incident" in words) == (2, True), words

@@ -52,7 +52,7 @@ def test_a_page_is_one_file_without_scripts(job: Summary) -> None:
 
 
 def test_text_and_page_have_the_same_numbers(job: Summary, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each bucket, time to recovery and cost is printed in both."""
+    """Buckets, times to recovery and costs are printed in both."""
     report._print([job], report.Shape.TEXT)
     text, page = capsys.readouterr().out, "".join(Page(report_page.page([job])).text)
     assert HOSTILE in text

@@ -128,7 +128,7 @@ async def see_the_picture(product: Product, job_id: str, records: Sequence[StepR
 
 
 async def test_a_rank_that_is_killed_is_counted_as_the_ranks_saw_it(product: Product) -> None:
-    """What the killed process had not reported yet is known by the other ranks."""
+    """Other ranks know the times that the killed process had not reported yet."""
     options = ProcessFaults(mode=Mode.IN_PLACE, fault=Strike.KILL, steps=STEPS)
     scenario = StruckAgain(options, product.stack, product.directory, None)
     compare(await scenario.run(), measure.read_steps(scenario.job_directory))

@@ -72,7 +72,7 @@ def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
 
 @pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
 def test_commands_of_a_page_exist(page: Path) -> None:
-    """Each command of ours on the page is parsed as the command line parses it."""
+    """Commands of ours on the page are parsed as the command line parses them."""
     text = page.read_text()
     commands = re.findall(r"`(rekindle [^`]+)`|^(rekindle .+)$", text, re.MULTILINE)
     assert commands

@@ -69,7 +69,7 @@ def steps(rank: int, ends: Iterable[float], pid: int = 1, generation: int = 1) -
 
 
 def test_a_hot_switch_is_shown_with_its_calls_orders_and_reports() -> None:
-    """Each is in the lane of the one who does it, in the order of time, with the words of the Temporal UI."""
+    """Items are in the lane of the one who does them, in the order of time, with the words of the Temporal UI."""
     picture = Known(JOB, 1, NOW, None, all_of("recovered")).picture()
     assert picture.outcome is Outcome.RECOVERED
     assert lane(picture, "order") == ["order hot switch", "order new pod running", "order migration"]
@@ -126,7 +126,7 @@ def test_every_recorded_recovery_is_read(file: str) -> None:
 
 
 def test_a_running_recovery_is_shown_up_to_now() -> None:
-    """What has begun and not ended is marked as running, and has no outcome."""
+    """Items that have begun and not ended are marked as running, and have no outcome."""
     whole = recorded("recovered.1.HotSwitch")
     cut = next(number for number, event in enumerate(whole.events) if event["eventType"] == "EVENT_TYPE_TIMER_STARTED")
     half = Recorded(workflow_id=whole.workflow_id, events=whole.events[: cut + 1])
@@ -221,7 +221,7 @@ def test_hundreds_of_ranks_are_few_lanes() -> None:
 
 
 def test_ranks_that_stand_now_are_shown_as_standing() -> None:
-    """Nothing has followed their last step while the incident is running."""
+    """Ranks have completed no step after their last one while the incident is running."""
     (one,) = lanes_of(steps(0, (1.0, 1.1)), 0.0, 3.0, 3.0)
     assert [(item.since, item.until, item.running) for item in one.items] == [(1.1, 3.0, True)]
     (over,) = lanes_of(steps(0, (1.0, 1.1)), 0.0, 3.0)

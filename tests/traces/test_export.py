@@ -72,7 +72,7 @@ async def test_the_service_is_named_by_its_environment(monkeypatch: pytest.Monke
 
 
 async def test_a_sampler_leaves_out_whole_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a trace that is not sampled no span is sent, also none that has a parent."""
+    """Spans of a trace that is not sampled are not sent, also those that have a parent."""
     root, mode = places()
     async with collector() as there:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)

@@ -85,7 +85,7 @@ def named(spans: Sequence[Received], name: str) -> Received:
 
 
 async def test_a_hot_switch_is_one_tree(temporal: WorkflowEnvironment, traced: Collector) -> None:
-    """From the sight of the fault to the verdict: the decision, the mode, its phases, and in them activities, orders, reports."""
+    """Spans lead from the sight of the fault to the verdict: decision, mode, phases, and in them activities, orders, reports."""
     async with training(temporal, a_job()) as (world, _):
         await world.fault(seen(sub_health()))
         incident = await world.incident()
@@ -163,7 +163,7 @@ async def test_spans_of_the_training_side_are_in_the_trace(temporal: WorkflowEnv
 
 
 async def test_a_training_side_is_asked_for_no_spans_without_traces(temporal: WorkflowEnvironment) -> None:
-    """Where traces are off, no answer names one."""
+    """Answers name no trace where traces are off."""
     async with harness(temporal, a_job()) as world, world.peer() as peer, grpc.aio.insecure_channel(peer.address) as channel:
         stub: ProgressAsyncStub = ProgressStub(channel)
         call = stub.ReportProgress(ProgressReport(job_id=world.job.id, incarnation="life-1", step=1, protocol=PROTOCOL))

@@ -55,7 +55,7 @@ def test_an_interval_that_is_none_is_refused(interval: Interval, field: str) -> 
 
 
 def test_a_pod_adds_nothing_to_a_trace_of_another_job() -> None:
-    """Only the last incidents of the job that sends them are accepted."""
+    """Spans of the last incidents of the job that sends them are accepted, and no others."""
     for report in (a_report(incident=4), SpansReport(trace="00-banana"), SpansReport()):
         with pytest.raises(BadInput, match=r"^trace: "):
             training_spans(report, STATE)

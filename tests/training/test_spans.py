@@ -21,7 +21,7 @@ async def answers(*answered: "asyncio.Future[RankMessage]", intervals: tuple[Int
 
 
 async def test_each_rank_is_in_its_procedure_until_it_answers() -> None:
-    """What a rank has measured itself is in the interval of the rank."""
+    """Measurements of a rank itself are in the interval of the rank."""
     spans, ranks = Spans(), asked(0, 1)
     with spans.record("rebuild", ranks):
         await answers(ranks[0], intervals=(Interval(name="state", began=5, ended=6),))
@@ -48,7 +48,7 @@ async def test_a_procedure_that_fails_says_on_which_rank() -> None:
 
 
 async def test_of_many_ranks_the_slowest_are_kept() -> None:
-    """What is sent is bounded, however large the job is, and however long nobody asks for it."""
+    """Intervals are bounded in number, however large the job is, and however long nobody asks for them."""
     spans, ranks = Spans(), asked(*range(RANKS + 10))
     with spans.record("stand", ranks):
         await answers(*(ranks[rank] for rank in range(RANKS)))

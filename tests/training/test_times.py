@@ -39,7 +39,7 @@ class Job:
 
 
 async def test_a_stretch_is_reported_when_all_ranks_have_begun_it() -> None:
-    """It begins with its first rank. The stretch before it ended with its last rank, which may not be there any more."""
+    """A stretch begins with its first rank. The one before it ended with its last rank, which may not be there any more."""
     job = Job()
     for rank in range(2):
         job.joins(rank, f"process-{rank}")

@@ -1,4 +1,4 @@
-"""Nothing that crosses Temporal grows beyond 384 KiB, for the largest jobs that the product serves.
+"""Payloads that cross Temporal stay below 384 KiB, for the largest jobs that the product serves.
 
 Every model that a workflow or an activity takes or answers has its largest examples in
 `tests/workflows/support/largest_payloads.py`. A model without an example fails the test.

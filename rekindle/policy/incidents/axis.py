@@ -19,7 +19,7 @@ MOST = 4
 @dataclass(frozen=True)
 class Tick:
     place: float
-    """From 0 to 1."""
+    """Number from 0 to 1."""
     seconds: float
     """Time since the beginning of the incident."""
 
@@ -29,7 +29,7 @@ class Segment:
     since: float
     until: float
     begins: float
-    """From 0 to 1."""
+    """Number from 0 to 1."""
     ends: float
     is_shortened: bool
 

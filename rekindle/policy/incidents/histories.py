@@ -59,7 +59,7 @@ class Recovery:
         """Faults at its beginning."""
         self.since = self.until = now
         self.ended = ""
-        """How the workflow ended without a result. Empty: it has one, or it is running."""
+        """Way in which the workflow ended without a result. Empty: it has one, or it is running."""
         self.is_running = True
         self.verdict: Verdict | None = None
         self.orders: list[Item] = []

@@ -24,7 +24,7 @@ SEES = {WATCHER: Part.CLUSTER, TRAINING_SIDE: Part.MANAGER}
 
 
 class Known:
-    """What is known of one incident.
+    """Knowledge of one incident.
 
     Args:
         incident: the job's record. None: the incident is running, or is not in the record any more.

@@ -48,7 +48,7 @@ class Membership:
         self._calls = ""
         """Name of the callback that is being called."""
         self._did: list[Interval] = []
-        """What this rank did to join the latest generation, with its times."""
+        """Intervals of the work of this rank to join the latest generation."""
         self._shown = ""
         """Failure of a callback of which the traceback was printed last."""
 

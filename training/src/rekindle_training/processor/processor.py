@@ -94,7 +94,7 @@ class Processor:
         self.stretches = Stretches()
         self._steps_lost = 0
         self._did: list[Interval] = []
-        """What this rank did to join its generation, until its first step in it is told."""
+        """Intervals of the work of this rank to join its generation, until its first step in it is reported."""
         self._joined_at = 0
         self._owes_step = True
         self._maintenance: str | None = None
