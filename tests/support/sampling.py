@@ -10,8 +10,8 @@ marked by its name, whatever the test is:
     pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in KINDS])
 
 Of the other costly tests with parameters, `MOST_CASES` cases run. A test is costly if it needs a server or processes of a job, by
-its fixtures or by itself (`pytest.mark.costly`). `REKINDLE_TEST_HALF=1`, which `make test` sets for three commits of four, leaves
-out half of the costly tests of each folder.
+its fixtures or by itself (`pytest.mark.costly`). `REKINDLE_TEST_SAMPLE=1`, which `make test` sets, runs one costly test of
+`ONE_OF` of each folder.
 """
 
 import os
@@ -24,11 +24,12 @@ from pathlib import Path
 import pytest
 
 MOST_CASES = 2
+ONE_OF = 4
 COSTLY = {"temporal", "zygote", "kubeconfig", "product", "stack"}
 """Fixtures that start a Temporal server, ranks, a Kubernetes control plane, the product, or all of it on Kubernetes."""
 
 ALL = os.environ.get("REKINDLE_TEST_ALL") == "1"
-HALF = os.environ.get("REKINDLE_TEST_HALF") == "1"
+SAMPLE = os.environ.get("REKINDLE_TEST_SAMPLE") == "1"
 
 
 @cache
@@ -80,7 +81,7 @@ def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.It
         for test, cases in tests.items():
             if not _is_marked(cases):
                 left_out |= _not_chosen(test, _names(cases), MOST_CASES)
-    if HALF:
+    if SAMPLE:
         for folder, tests in _costly(item for item in items if item.nodeid not in left_out).items():
-            left_out |= {name for test in _not_chosen(folder, tests, -(-len(tests) // 2)) for name in _names(tests[test])}
+            left_out |= {name for test in _not_chosen(folder, tests, -(-len(tests) // ONE_OF)) for name in _names(tests[test])}
     return [item for item in items if item.nodeid not in left_out], [item for item in items if item.nodeid in left_out]
