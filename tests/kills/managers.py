@@ -5,6 +5,8 @@ A report waits until the control plane has processed what comes before it, so th
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Self
 
 import grpc
@@ -12,6 +14,7 @@ import grpc
 from rekindle.model.attachment import Progress
 from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
 from rekindle_training.manager.liveness_monitor import MEET_SECONDS
+from rekindle_training.wire import CLIENT
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.fakes.fault_dialogue import ANNOUNCED, STOPPED
@@ -206,7 +209,8 @@ class OurManager(Manager):
         retry = FIRST_RETRY_SECONDS
         while True:
             try:
-                return await self.report_progress(progress)
+                async with self._connected():
+                    return await self.report_progress(progress)
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(retry)
                 retry = min(1.5 * retry, LAST_RETRY_SECONDS)
@@ -231,11 +235,18 @@ class OurManager(Manager):
         async with self._in_turn:
             return await super()._report(kind, call)
 
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[grpc.aio.Channel]:
+        """Waits for the gateway, as each report of our manager does."""
+        async with grpc.aio.insecure_channel(self.address, options=list(CLIENT)) as channel:
+            await channel.channel_ready()
+            yield channel
+
     async def _send(self, call: Call) -> int:
         retry = FIRST_RETRY_SECONDS
         async with asyncio.timeout(GIVEN_UP):
             while True:
-                async with grpc.aio.insecure_channel(self.address) as channel:
+                async with self._connected() as channel:
                     try:
                         return int((await call(RecoverStub(channel))).code)
                     except grpc.aio.AioRpcError:

@@ -92,3 +92,28 @@ async def test_a_gateway_that_does_not_know_a_stream_is_asked_for_it_now_and_the
     assert slept.count(gateway.NOT_SERVED_SECONDS) >= 2
     assert [name for name, _ in peer.heard].index("SubscribeNotifySwitch") > [name for name, _ in peer.heard].index("Register")
     assert peer.subscriptions == 1
+
+
+async def test_a_report_waits_for_the_connection_to_a_gateway_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next gateway gets it as soon as it is connected. A repetition after a pause would come up to a second later."""
+    for name in ("FIRST_RETRY_SECONDS", "LAST_RETRY_SECONDS"):
+        monkeypatch.setattr(gateway, name, 0.001)
+    peer, reports = GatewayPeer(), Reports()  # type: ignore[abstract]
+    await peer.start()
+    running = asyncio.create_task(Gateway(f"127.0.0.1:{peer.port}", nobody("a-job"), reports, lambda _: None, {}).run())
+    try:
+        await peer.until(lambda: peer.subscriptions == 1)
+        await peer.stop()
+        reports.status(0, "training goes on", "retry", "attempt-1")
+        async with asyncio.timeout(30):
+            while caplog.text.count("stream rejected, reconnecting") < 20:
+                await asyncio.sleep(0.01)
+        await peer.start()
+        await peer.until(lambda: bool(peer.all("ReportRecoverStatus")))
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await peer.stop()
+    assert caplog.text.count("call unanswered, retrying") <= 1

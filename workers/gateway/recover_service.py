@@ -96,7 +96,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
                 stream.unanswered_since = None
             receipt = await self._jobs.report(job_id, report, recovery, _report_id(context), is_here=is_here)
             with within(_name_trace(context, recovery)):
-                logger.info("report received", extra={"job": job_id, "kind": report.kind, "code": report.code})
+                logger.info("report received", extra={"job": job_id, "kind": report.kind.value, "code": report.code})
             return receipt
 
         return _status(await self._desk.answer(context, job_id, stored, UNREGISTERED))

@@ -211,7 +211,8 @@ class Gateway:
 
     async def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> tuple[Status, str]:
         report.jobId = self._identity.job_id
-        call = getattr(stub, CALLS[type(report)])(report, timeout=CALL_SECONDS, metadata=(*metadata, *self._identity.metadata()))
+        send, told = getattr(stub, CALLS[type(report)]), (*metadata, *self._identity.metadata())
+        call = send(report, timeout=CALL_SECONDS, metadata=told, wait_for_ready=True)
         return await call, await _trace(call)
 
     def _report_time(self, stub: "ProgressAsyncStub", report: TimeReport) -> Awaitable[ProgressReceipt]:
@@ -220,7 +221,7 @@ class Gateway:
 
     async def _report_progress(self, stub: "ProgressAsyncStub", report: ProgressReport) -> tuple[ProgressReceipt, str]:
         report.job_id = self._identity.job_id
-        call = stub.ReportProgress(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
+        call = stub.ReportProgress(report, timeout=CALL_SECONDS, metadata=self._identity.metadata(), wait_for_ready=True)
         return await call, await _trace(call)
 
 
@@ -235,7 +236,10 @@ def _check(step: str, status: Status) -> None:
 
 
 async def _until_answered(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Repeats a call with the same content until an answer arrives. The caller handles the answer's code."""
+    """Repeats a call with the same content until an answer arrives. The caller handles the answer's code.
+
+    Where the gateway is away, the call waits for the connection, so that a recovery does not wait for the end of a pause.
+    """
     retry = FIRST_RETRY_SECONDS
     while True:
         try:
