@@ -13,34 +13,34 @@ from rekindle.model.mode import Mode
 
 async def kill(trial: Trial) -> float:
     """Kills a rank, of another pod each time, so that the spare of a pod has had time to load."""
-    return _signal(signal.SIGKILL, trial.latest(_rank(trial)).pid)
+    return send(signal.SIGKILL, trial.latest(_rank(trial)).pid)
 
 
 async def freeze(trial: Trial) -> float:
-    return _signal(signal.SIGSTOP, trial.latest(_rank(trial)).pid)
+    return send(signal.SIGSTOP, trial.latest(_rank(trial)).pid)
 
 
 async def kill_two(trial: Trial) -> float:
     """Kills one rank of each pod."""
     rank = trial.number % RANKS_PER_POD
-    return _signal(signal.SIGKILL, trial.latest(rank).pid, trial.latest(rank + RANKS_PER_POD).pid)
+    return send(signal.SIGKILL, trial.latest(rank).pid, trial.latest(rank + RANKS_PER_POD).pid)
 
 
 async def kill_where_no_spare_waits(trial: Trial) -> float:
     """Kills the other rank of a pod whose spare has just been used."""
     rank = _rank(trial)
-    first = _signal(signal.SIGKILL, trial.latest(rank).pid)
+    first = send(signal.SIGKILL, trial.latest(rank).pid)
     await trial.incident(first)
-    return _signal(signal.SIGKILL, trial.latest(rank ^ 1).pid)
+    return send(signal.SIGKILL, trial.latest(rank ^ 1).pid)
 
 
 async def kill_with_the_control_plane(trial: Trial) -> float:
     doomed = [process.pid for name in ("control", "gateway") if (process := trial.stack.members[name].process)]
-    return _signal(signal.SIGKILL, trial.latest(_rank(trial)).pid, *doomed)
+    return send(signal.SIGKILL, trial.latest(_rank(trial)).pid, *doomed)
 
 
 async def kill_a_pod(trial: Trial) -> float:
-    return _signal(signal.SIGKILL, *processes_of(trial.latest(_rank(trial)).pod_uid))
+    return send(signal.SIGKILL, *processes_of(trial.latest(_rank(trial)).pod_uid))
 
 
 async def fail_in_a_step(trial: Trial) -> float:
@@ -83,7 +83,8 @@ def _rank(trial: Trial) -> int:
     return (trial.number % PODS) * RANKS_PER_POD + trial.number // PODS % RANKS_PER_POD
 
 
-def _signal(number: signal.Signals, *pids: int) -> float:
+def send(number: signal.Signals, *pids: int) -> float:
+    """Sends a signal to processes. Returns when, in seconds since the epoch."""
     struck = time.time()
     for pid in pids:
         try:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,53 +16,18 @@ from rekindle.model.mode import Mode, Outcome
 from rekindle.model.picture import Picture, StepRecord
 from tests.end_to_end.conftest import STEPS, Product, StruckAgain
 from tests.support.commands import begun
+from tests.support.step_logs import SAVES, TOLERANCE, Logged, counted, logged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
-TOLERANCE = 0.001
-"""Seconds for each stretch: ranks end a step within so much of each other."""
 
-
-@dataclass
-class Logged:
-    """Times of a job as its step logs say them, in seconds."""
-
-    trained: float
-    """Time from the first start of a step to the last end of one, of each stretch, without steps that were done again."""
-    again: float
-    stood: float
-    """Time between two stretches."""
-    stretches: int
-
-
-def logged(records: Sequence[StepRecord]) -> Logged:
-    """Reads stretches from the step logs: a rebuild has another generation, and a restart has other pods."""
-    pods_of_0 = {(record.generation, record.step): record.pod_uid for record in records if record.rank == 0}
-    found: dict[tuple[int, str], list[StepRecord]] = {}
-    for record in records:
-        found.setdefault((record.generation, pods_of_0[record.generation, record.step]), []).append(record)
-    stretches = sorted(found.values(), key=lambda of_one: min(record.start for record in of_one))
-    furthest, again, spans = 0, 0.0, []
-    for of_one in stretches:
-        last = max(of_one, key=lambda record: record.end)
-        again += sum(one.end - one.start for one in of_one if one.rank == last.rank and one.step <= furthest)
-        furthest = max(furthest, last.step)
-        spans.append((min(one.start for one in of_one), last.end))
-    whole = sum(ends - begins for begins, ends in spans)
-    stood = spans[-1][1] - spans[0][0] - whole
-    return Logged(trained=whole - again, again=again, stood=stood, stretches=len(spans))
-
-
-def compare(result: dict[str, Any], records: Sequence[StepRecord]) -> Logged:
+def compare(result: dict[str, Any], job: Path) -> Logged:
     """Compares the account of a job with its step logs, and returns what these say."""
-    said, seen = result["seconds"], logged(records)
-    within = TOLERANCE * seen.stretches
-    saved = sum(phase["seconds"] for phase in result["phases"] if phase["name"] == "ranks save their state")
-    trained = said["training"] + said["checkpoint"] - saved
-    assert trained == pytest.approx(seen.trained, abs=within), said
-    assert said["steps done again"] == pytest.approx(seen.again, abs=within), said
-    stood = sum(said.values()) - trained - said["steps done again"] - said["start-up"]
-    assert stood == pytest.approx(seen.stood, abs=within), said
+    said, seen = result["seconds"], logged(job)
+    saved = sum(phase["seconds"] for phase in result["phases"] if phase["name"] == SAVES)
+    account = counted(said, saved)
+    for name in ("trained", "again", "stood"):
+        assert getattr(account, name) == pytest.approx(getattr(seen, name), abs=TOLERANCE * seen.stretches), (name, said)
     assert said["unknown"] == 0, said
     assert said["not yet recovered"] == 0, said
     return seen
@@ -86,7 +51,7 @@ async def test_a_hot_switch_is_counted_as_the_ranks_saw_it(product: Product) -> 
     """Training stands once, for as long as the step logs say; `rekindle report` prints the same numbers in every form."""
     scenario = HotSwitchScenario(SubHealth(steps=STEPS), product.stack, product.directory, lambda _: None)
     result = await scenario.run()
-    seen = compare(result, measure.read_steps(scenario.job_directory))
+    seen = compare(result, scenario.job_directory)
     assert seen.stretches == 2
     (whole,) = json.loads(await reported(product, scenario.job_id, "--output", "json"))
     shares = {share["bucket"]: share["seconds"] for share in whole["buckets"]}
@@ -131,12 +96,12 @@ async def test_a_rank_that_is_killed_is_counted_as_the_ranks_saw_it(product: Pro
     """Other ranks know the times that the killed process had not reported yet."""
     options = ProcessFaults(mode=Mode.IN_PLACE, fault=Strike.KILL, steps=STEPS)
     scenario = StruckAgain(options, product.stack, product.directory, None)
-    compare(await scenario.run(), measure.read_steps(scenario.job_directory))
+    compare(await scenario.run(), scenario.job_directory)
 
 
 async def test_a_restart_is_counted_as_the_ranks_saw_it(product: Product) -> None:
     """The new processes read in the step logs when their predecessors stopped, and how many steps they do again."""
     scenario = HotSwitchScenario(SubHealth(steps=STEPS, backup_fails=True), product.stack, product.directory, lambda _: None)
     result = await scenario.run()
-    compare(result, measure.read_steps(scenario.job_directory))
+    compare(result, scenario.job_directory)
     assert result["seconds"]["waiting for pods"] > 0

@@ -63,6 +63,19 @@ async def test_a_stretch_is_reported_when_all_ranks_have_begun_it() -> None:
     assert list(job.reports.times) == [9, 60], "the oldest stretch is sent first, and one report of each"
 
 
+async def test_the_wait_for_the_last_rank_belongs_to_the_step_that_is_done_again() -> None:
+    """Ranks load at different speeds after a restart. The first ones wait in the step that all of them do again."""
+    job = Job()
+    for rank in range(2):
+        job.joins(rank, f"process-{rank}")
+    running = asyncio.create_task(job.times.run())
+    job.says(0, stepped=Stepped(step=9, now=Message(began=10, ended=14.9, steps=1, again_seconds=4.9)))
+    job.says(1, stepped=Stepped(step=9, now=Message(began=13, ended=15, steps=1, again_seconds=2)))
+    first = await job.reported(10)
+    assert (first.now.ended, first.now.again_seconds) == (15, 5)
+    running.cancel()
+
+
 async def test_a_stretch_that_goes_on_is_reported_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control plane learns the present step, and how much of the time went into checkpoints."""
     monkeypatch.setattr(times, "EVERY_SECONDS", 0.01)

@@ -79,12 +79,16 @@ class Times:
 
 
 def _whole(stretches: list[Stretch]) -> Stretch:
-    """Returns the stretch of the job: that of the rank which came furthest, from the beginning of the first one."""
+    """Returns the stretch of the job: that of the rank which came furthest, from the beginning of the first one.
+
+    In the first step this one waits for the last rank. If it is a step that is done again, so is that time.
+    """
     last = max(stretches, key=lambda one: one.ended)
+    began = min(one.began for one in stretches if one.ended >= last.began)
     return Stretch(
-        began=min(one.began for one in stretches if one.ended >= last.began),
+        began=began,
         ended=last.ended,
         steps=last.steps,
         checkpoint_seconds=last.checkpoint_seconds,
-        again_seconds=last.again_seconds,
+        again_seconds=last.again_seconds + (last.began - began if last.again_seconds else 0.0),
     )

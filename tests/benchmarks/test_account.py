@@ -1,0 +1,28 @@
+"""The comparison of an account with step logs still runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.costly, pytest.mark.timeout(300)]
+
+
+def test_the_account_of_a_job_with_some_faults_equals_its_step_logs() -> None:
+    """It ends with an error where they differ by more than a millisecond for each stretch, or where time is unknown."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "benchmarks.account", "--faults", "2"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    assert "2 faults were injected from outside" in done.stdout
