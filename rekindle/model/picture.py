@@ -5,6 +5,8 @@ Those of ranks come from their own clocks, all others from Temporal's.
 
 from enum import StrEnum
 
+from pydantic import FiniteFloat
+
 from rekindle.model.base import Value
 from rekindle.model.mode import Outcome
 
@@ -23,9 +25,9 @@ class StepRecord(Value):
 
     rank: int
     step: int
-    start: float
+    start: FiniteFloat
     """Seconds since the epoch."""
-    end: float
+    end: FiniteFloat
     pid: int
     pod: str
     pod_uid: str
