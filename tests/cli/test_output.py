@@ -69,8 +69,8 @@ def test_brackets_in_a_message_are_no_markup() -> None:
 
 
 def test_what_a_pod_has_said_gives_the_terminal_no_orders() -> None:
-    """A pod's last message clears no screen, sets no title and fills no clipboard of the person who looks at the job."""
-    words = "\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J"
+    """A pod's last message clears no screen, fills no clipboard, asks for no answer, and turns no text of ours round."""
+    words = "\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J\x05\x0e\u202e"
     state = JobState.of(Job(id=JobId("j"), name="gpt", pods=2)).with_(problems=(words,))
     with console.capture() as page, problems.capture() as said:
         show_status(JobStatus(state=state))
@@ -79,7 +79,7 @@ def test_what_a_pod_has_said_gives_the_terminal_no_orders() -> None:
         complain(ValueError(words))
     for text in (page.get(), said.get()):
         assert "2J" in text
-        assert not {"\x1b", "\x07", "\x9b"} & set(text)
+        assert not {"\x1b", "\x07", "\x9b", "\x05", "\x0e", "\u202e"} & set(text)
 
 
 def test_a_lost_manager_is_shown_on_the_page_of_its_job() -> None:
