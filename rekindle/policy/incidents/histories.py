@@ -57,7 +57,7 @@ class Recovery:
         self.summary = ""
         self.faults: tuple[Fault, ...] = ()
         """Faults at its beginning."""
-        self.since = self.until = now
+        self.since = self.until = self._last = now
         self.ended = ""
         """Way in which the workflow ended without a result. Empty: it has one, or it is running."""
         self.is_running = True
@@ -70,6 +70,8 @@ class Recovery:
         self._open: dict[str, tuple[list[Item], float, str]] = {}
         for event in recorded.events:
             self._take(event)
+        if self.is_running:
+            self.until = max(now, self._last)
         for items, since, text in self._open.values():
             items.append(Item(since=since, until=self.until, text=text, running=self.is_running, failed=not self.is_running))
 
@@ -88,6 +90,7 @@ class Recovery:
 
     def _take(self, event: Event) -> None:
         kind, at = event["eventType"].removeprefix(TYPE), datetime.fromisoformat(event["eventTime"]).timestamp()
+        self._last = at
         if kind in ENDS:
             self.until, self.is_running, self.ended = at, False, ENDS[kind]
             self.verdict = _verdict(event)
@@ -129,7 +132,10 @@ class Recovery:
         items.append(Item(since=since, until=at, text=said, failed=how in ("failed", "timed out")))
 
     def update(self, event: Event, at: float) -> None:
-        given = _attributes(event)["acceptedRequest"]["input"]
+        attributes = _attributes(event)
+        given = (attributes.get("acceptedRequest") or attributes.get("request") or {}).get("input")
+        if not given:  # the event before, which says that it was admitted, has it
+            return
         report = _read(Report, _payloads(given.get("args"))) if given["name"] == "report" else None
         text = _of_report(report) if report else str(given["name"])
         self.reports.append(Item(since=at, until=at, text=text, failed=bool(report and report.code)))
@@ -148,6 +154,7 @@ TAKEN: dict[str, Callable[[Recovery, Event, float], None]] = {
     "ACTIVITY_TASK_SCHEDULED": Recovery.activity,
     "TIMER_STARTED": Recovery.timer,
     "WORKFLOW_EXECUTION_UPDATE_ACCEPTED": Recovery.update,
+    "WORKFLOW_EXECUTION_UPDATE_ADMITTED": Recovery.update,
     "WORKFLOW_EXECUTION_SIGNALED": Recovery.signal,
 }
 
@@ -197,13 +204,16 @@ def _payloads(given: Event | None) -> list[object]:
 
 
 def _value(payload: Event) -> object:
-    data = b64decode(payload.get("data", ""))
-    return json.loads(data) if data else None
+    """Returns the content of a payload. None: it is no JSON, as any client may send what it likes."""
+    try:
+        return json.loads(b64decode(payload.get("data", "")))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _summary(event: Event) -> str:
-    summary = event.get("userMetadata", {}).get("summary")
-    return str(_value(summary)) if summary else ""
+    summary = _value(event.get("userMetadata", {}).get("summary", {}))
+    return summary if isinstance(summary, str) else ""
 
 
 def _read(kind: type[V], given: list[object]) -> V | None:
