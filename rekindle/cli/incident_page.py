@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from rich.cells import cell_len, set_cell_size
+
 from rekindle.cli.incident_text import milliseconds
 from rekindle.cli.report_page import document
 from rekindle.model.mode import Outcome
@@ -77,7 +79,7 @@ def _head(picture: Picture) -> str:
         facts.append(("steps done again", str(picture.steps_lost)))
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
     outcome = f"<span class={'good' if picture.outcome is Outcome.RECOVERED else 'bad'}>{picture.outcome or 'is running'}</span>"
-    title = f"<h1>Incident {picture.number} of {escape(picture.job)}: {outcome}</h1><p>{escape(picture.summary)}</p>"
+    title = f"<h1>Incident {picture.number} of <bdi>{escape(picture.job)}</bdi>: {outcome}</h1><p>{escape(picture.summary)}</p>"
     source = f"; the time in which training stood is that of {escape(picture.pause.source)}" if picture.pause else ""
     return f'{title}<p class="soft">0 ms is {began:%Y-%m-%d %H:%M:%S.%f} UTC{source}</p><dl>{shown}</dl>'
 
@@ -155,7 +157,7 @@ class _Chart:
         place = f'x="{begins:.1f}" width="{width:.1f}" y="{top}" height="{ROW - 3}"'
         title = f"<title>{escape(self._texts[item])}</title>"
         room = int((width - LETTER) / CHARACTER)
-        text = self._texts[item] if room >= len(self._texts[item]) else item.text[: room - 1] + "…" if room > LETTER else ""
+        text = _fitting(self._texts[item], room)
         words = f"{self._marks[lane.name, item]} {escape(text)}"
         bar = f'<rect class="item{state}" {place} rx="2" fill="var(--{colour})">{title}</rect>'
         return f'{bar}<text x="{begins + 4:.1f}" y="{top + 12}">{words}</text>'
@@ -165,13 +167,20 @@ def _table(picture: Picture, listed: Iterable[Entry]) -> str:
     rows = []
     for entry in listed:
         lasted = milliseconds(entry.seconds) if entry.seconds else ""
-        cells = (entry.mark, milliseconds(entry.first.since - picture.began), lasted, entry.lane, entry.text)
+        cells = (entry.mark, milliseconds(entry.first.since - picture.began), lasted, entry.who, entry.text)
         numbers = "".join(
             f"<td{' class=n' if column in (1, 2) else ''}>{escape(cell)}</td>" for column, cell in enumerate(cells[:-1])
         )
         rows.append(f"<tr>{numbers}<td{' class=bad' if entry.first.failed else ''}>{escape(cells[-1])}</td></tr>")
     head = "<tr><th></th><th class=n>at ms</th><th class=n>for ms</th><th>lane</th><th>what</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _fitting(text: str, room: int) -> str:
+    """Returns the part of a text that fits into so many characters; empty if that is too little. Wide ones count twice."""
+    if cell_len(text) <= room:
+        return text
+    return f"{set_cell_size(text, room - 1).rstrip()}…" if room > LETTER else ""
 
 
 def _short(name: str) -> str:

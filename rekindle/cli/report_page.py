@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from rekindle.cli.terminal import ORDERS
 from rekindle.model.account import Bucket
 from rekindle.policy.account.summary import Cost, Share, Summary, Times
 
@@ -50,7 +51,7 @@ def page(found: Sequence[Summary]) -> str:
 
 
 def document(title: str, style: str, body: str) -> str:
-    """Returns a page of one file.
+    """Returns a page of one file. It is ASCII, whatever the encoding of standard output.
 
     Args:
         style: CSS.
@@ -58,7 +59,8 @@ def document(title: str, style: str, body: str) -> str:
     """
     view = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head = f"{view}<title>{escape(title)}</title><style>{style}</style>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    page = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    return page.translate(ORDERS).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _head(one: Summary) -> str:

@@ -107,7 +107,7 @@ def test_a_terminal_shows_each_lane_over_one_axis() -> None:
     assert [one[:5] for one in listed] == [["e", "500", "100", "order:", "order"], ["f", "500", "250", "ranks", "2-3:"]]
 
 
-@pytest.mark.parametrize("width", [70, 80, 200])
+@pytest.mark.parametrize("width", [40, 70, 80, 300])
 def test_the_picture_of_a_long_incident_is_as_wide_as_the_terminal(width: int) -> None:
     """Hundreds of calls, names of hundreds of letters and 200 lanes of ranks fit; not more than 60 entries are listed."""
     calls = tuple(item(number, number + 0.7, f"wait until {'pod-' * 60}{number} runs") for number in range(500))
@@ -115,7 +115,22 @@ def test_the_picture_of_a_long_incident_is_as_wide_as_the_terminal(width: int) -
     lines = incident_text.lines(picture(Lane(part=Part.CLUSTER, name="cluster", items=calls), *ranks, until=500.0), width)
     assert max(cell_len(line) for line in lines) < width
     assert len([line for line in lines if line.startswith(" " * 16) and "*" in line]) <= incident_text.MOST_ROWS
-    assert any("more, which --html and --output json show" in line for line in lines)
+    assert "more, which --html and --output json show" in " ".join(lines)
+
+
+def test_wide_characters_take_two_columns() -> None:
+    """Names and texts of other scripts do not make the terminal break lines."""
+    wide = "\u7bc0\u70b9" * 500
+    shown = picture(Lane(part=Part.CLUSTER, name="cluster", items=(item(0.0, 0.5, wide),)))
+    lines = incident_text.lines(shown.model_copy(update={"job": wide, "summary": wide, "missing": (wide,)}), 80)
+    assert max(map(cell_len, lines)) < 80
+    assert sum(line.count("\u7bc0") for line in lines) == 4 * 500
+
+
+def test_the_cost_of_a_running_incident_is_not_known() -> None:
+    """Training may stand now, so that it is not said that it did not."""
+    running = USUAL.model_copy(update={"outcome": None, "pause": None})
+    assert incident_text.lines(running, 80)[3] == "what it costs is known when it has ended; steps done again: 0"
 
 
 def test_a_page_is_one_file_without_scripts() -> None:
@@ -141,6 +156,26 @@ def test_hostile_names_are_text() -> None:
     assert "alert(1)" in page.words
     assert not {"script", "bold"} & set(page.tags)
     assert "[bold red]x[/]" in " ".join(incident_text.lines(hostile, 80))
+
+
+def test_a_page_is_ascii_without_control_characters() -> None:
+    """It reads the same from a pipe of any encoding, and a terminal obeys none of its texts."""
+    strange = "\x1b[2J \x9b2J \r \x05 \u202egnihton\u2069 \u7bc0\u70b9 \U0001f600 \ud800"
+    shown = USUAL.model_copy(update={"job": strange, "summary": strange})
+    page = incident_page.page(shown)
+    assert page.isascii()
+    assert not set(map(chr, range(0x20))) - {"\n"} & set(page)
+    assert "?[2J ?2J ? ? ?gnihton? \u7bc0\u70b9 \U0001f600 " in Reader(page).words
+
+
+def test_thousands_of_ranks_have_a_short_name() -> None:
+    """Every second rank of 10,000 makes a name of many thousand letters, which a list cuts."""
+    name = f"ranks {','.join(map(str, range(0, 10_000, 2)))}"
+    shown = picture(Lane(part=Part.RANKS, name=name, items=(item(0.1, 0.6, "stood"),)))
+    assert len(incident_text.lines(shown, 80)) < 20
+    rows = incident_page.page(shown).partition("<table>")[2]
+    assert len(rows) < 1_000
+    assert "ranks 0,2,4" in rows
 
 
 async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
