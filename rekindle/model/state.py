@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field
 from rekindle.model.account import Account
 from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
-from rekindle.model.base import Value
+from rekindle.model.base import Moment, Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.incident import Begun, Incident, ModeRequest
@@ -40,7 +40,7 @@ class Downgrade(Value):
 class GivenUp(Value):
     """Recovery that came to no good end. Nothing more is done until the job trains again, or a person wants another try."""
 
-    since: datetime
+    since: Moment
     incident: int
     mode: Mode
     reason: Note

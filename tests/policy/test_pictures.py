@@ -12,6 +12,7 @@ import pytest
 
 from rekindle.model.account import Bucket, Row
 from rekindle.model.approval import Question
+from rekindle.model.fault import Fault
 from rekindle.model.incident import Begun, Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
@@ -275,6 +276,15 @@ def test_an_incident_between_two_modes_is_running() -> None:
     assert lane(picture, "mode") == ["in-place recovery: escalate, it died again"]
     assert lane(picture, "decision") == ["waits for a person (process rescheduling)", "decides"]
     assert not any("no record" in one for one in picture.missing)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00", "9999-12-31T23:59:59", "2026-11-01T00:00:00"])
+def test_a_time_without_a_zone_is_utc(time: str) -> None:
+    """Any client may report a fault with such a time, which Python neither compares with others nor always converts."""
+    fault = Fault.model_validate({"id": "f", "kind": "node", "source": "test", "seen_at": time})
+    assert fault.seen_at == datetime.fromisoformat(time).replace(tzinfo=UTC)
+    picture = known(3, begun().model_copy(update={"faults": (fault,)}), [], 10.0).picture()
+    assert any(text.startswith("fault seen") for text in lane(picture, "decision"))
 
 
 def test_a_clock_that_is_behind_turns_no_time_round() -> None:
