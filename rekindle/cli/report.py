@@ -85,7 +85,8 @@ async def _of_all_jobs(rekindle: Rekindle, begins: float) -> list[Accounted]:
     Raises:
         NotFound: there is none. Unavailable: none of them has answered.
     """
-    rows = [row for row in await rekindle.jobs(ended=True) if row.until is None or row.until.timestamp() > begins]
+    newest = {row.id: row for row in reversed(await rekindle.jobs(ended=True))}  # an earlier workflow of a job has ended
+    rows = [row for row in reversed(newest.values()) if row.until is None or row.until.timestamp() > begins]
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def ask(job_id: str) -> Accounted | RekindleError:

@@ -1,5 +1,6 @@
 """Forms in which `rekindle report` and `rekindle top` show what they know."""
 
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from rekindle.cli import report, report_page, top
 from rekindle.cli.terminal import console
 from rekindle.cli.top import Line, Sort
+from rekindle.client import Accounted, JobRow, Rekindle
 from rekindle.errors import BadInput
 from rekindle.policy.account import ledger, summary
 from rekindle.policy.account.summary import Summary
@@ -108,6 +110,29 @@ def test_the_live_view_is_no_higher_than_the_terminal(
     assert sum(line.startswith("job-") for line in printed) == jobs
     assert printed[-1] == f"{hidden} further jobs are not shown"
     assert len(printed) - 2 <= room
+
+
+class Known(Rekindle):
+    """Knows one job, whose first workflow was lost."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
+        row = JobRow(id="1", name="gpt", phase="training", since=datetime.fromtimestamp(ZERO, UTC))
+        return [row, row.model_copy(update={"phase": "ended", "until": row.since})]
+
+    async def account(self, job: str) -> Accounted:
+        self.asked.append(job)
+        return Accounted(name="gpt", id=job, account=restarted_job())
+
+
+async def test_a_job_whose_workflow_was_lost_is_counted_once() -> None:
+    """Temporal keeps the lost workflow, which has the same id; the newer one answers for both."""
+    rekindle = Known()
+    assert [one.id for one in await report._of_all_jobs(rekindle, 0.0)] == ["1"]
+    assert rekindle.asked == ["1"]
+    assert len(await report._of_all_jobs(rekindle, ZERO + 1.0)) == 1
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1_800), ("1h30m", 5_400), ("0.5d", 43_200), ("800000d", 69_120_000_000)])
