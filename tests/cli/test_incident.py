@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.cli import incident_page, incident_text
+from rekindle.model.approval import Unanswered
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.picture import Item, Lane, Part, Pause, Picture
 from tests.cli.test_recover import ended, environment, typed
@@ -214,6 +215,24 @@ async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: W
         assert left.missing[0].startswith("Temporal has no history of hot switch")
         assert {one.name for one in left.lanes} == {"decision", "mode", "phase", "ranks 2-3", "other ranks"}
         assert left.pause == found.pause
+
+
+async def test_an_incident_that_waits_for_a_person_is_the_newest(temporal: WorkflowEnvironment) -> None:
+    """It is shown before its first mode has begun, and when the workflow of the job was terminated it is not running."""
+    job = a_job(approvals={Mode.HOT_SWITCH: Unanswered.DENY})
+    async with training(temporal, job) as (world, _peer):
+        await world.fault(sub_health())
+        await world.settled(lambda status: status.state.question is not None)
+        code, words = await ended(await typed(world, "incident", world.job.id, "--output", "json"))
+        assert code == 0, words
+        found = Picture.model_validate(json.loads(words))
+        assert (found.number, found.outcome, found.pause) == (1, None, None)
+        (decision,) = (one for one in found.lanes if one.name == "decision")
+        running = [one.text for one in decision.items if one.running]
+        assert running == ["decides", "waits for a person (hot switch)"]
+        await world.entity.terminate()
+        code, words = await ended(await typed(world, "incident", world.job.id))
+        assert (code, "keeps no record of incident 1 any more" in words) == (2, True), words
 
 
 async def forget(world: Harness, workflow_id: str) -> None:

@@ -59,11 +59,11 @@ def incident_of(recoveries: Iterable[Recovery], seconds: float) -> Incident:
     )
 
 
-def known(number: int, record: Begun | None, histories: Iterable[Recorded], now: float = NOW, **more: Any) -> Known:
+def known(number: int, record: Begun | Incident | None, histories: Iterable[Recorded], now: float = NOW, **more: Any) -> Known:
     """Returns what is known of an incident of a job with this record, which is its only one."""
     over = (record,) if isinstance(record, Incident) else ()
-    begun = None if over else record
-    return Known(JobStatus(state=JobState.of(JOB).with_(history=over, **more), begun=begun), number, now, histories)
+    running = record if isinstance(record, Begun) else None
+    return Known(JobStatus(state=JobState.of(JOB).with_(history=over, **more), begun=running), number, now, histories)
 
 
 def lane(picture: Picture, name: str) -> list[str]:

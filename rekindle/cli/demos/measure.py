@@ -59,7 +59,8 @@ def _records(lines: Iterable[bytes]) -> Iterator[StepRecord]:
 
 def _around(records: Iterable[StepRecord], since: float, until: float) -> list[StepRecord]:
     """Returns the records of this time, with the one before and the one after it: a rank may have stood for longer."""
-    before, during = [], []
+    before: list[StepRecord] = []
+    during: list[StepRecord] = []
     for record in records:
         if record.end < since:
             before = [record]
