@@ -74,6 +74,8 @@ def _head(picture: Picture) -> str:
     facts = [("incident", f"{picture.seconds:.3f} s")]
     if pause := picture.pause:
         facts.append(("training stood", f"{milliseconds(pause.seconds)} ms"))
+        if pause.again:
+            facts.append(("did steps again for", f"{milliseconds(pause.again)} ms"))
         facts.append((f"price, on {pause.ranks} ranks", f"{pause.accelerator_seconds:.3f} accelerator seconds"))
     if picture.steps_lost is not None:
         facts.append(("steps done again", str(picture.steps_lost)))

@@ -57,7 +57,8 @@ def price(picture: Picture) -> str:
     if not (pause := picture.pause):
         return f"training did not stand, as far as it is known{lost}"
     cost = f"{pause.accelerator_seconds:.3f} accelerator seconds on {pause.ranks} ranks"
-    return f"training stood {milliseconds(pause.seconds)} ms: {cost} (by {pause.source}){lost}"
+    again = f", and did steps again for {milliseconds(pause.again)} ms" if pause.again else ""
+    return f"training stood {milliseconds(pause.seconds)} ms{again}: {cost} (by {pause.source}){lost}"
 
 
 def milliseconds(seconds: float) -> str:

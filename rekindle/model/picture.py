@@ -62,13 +62,15 @@ class Pause(Value):
     """Time in which training stood, and its price."""
 
     seconds: float
+    again: float = 0.0
+    """Seconds in which steps were done again."""
     ranks: int
     source: str
     """Origin of the number, such as `step logs`."""
 
     @property
     def accelerator_seconds(self) -> float:
-        return self.seconds * self.ranks
+        return (self.seconds + self.again) * self.ranks
 
 
 class Picture(Value):

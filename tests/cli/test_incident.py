@@ -128,6 +128,17 @@ def test_wide_characters_take_two_columns() -> None:
     assert sum(line.count("\u7bc0") for line in lines) == 4 * 500
 
 
+def test_steps_that_were_done_again_are_part_of_the_price() -> None:
+    """Both forms have the time of these steps, and a price that contains it, as the report of the job has."""
+    assert USUAL.pause
+    again = USUAL.model_copy(update={"pause": USUAL.pause.model_copy(update={"again": 0.5})})
+    text = " ".join(incident_text.lines(again, 80))
+    assert "training stood 214 ms, and did steps again for 500 ms: 365.619 accelerator seconds on 512 ranks" in text
+    page = Reader(incident_page.page(again)).words
+    assert "did steps again for500 ms" in page
+    assert "365.619 accelerator seconds" in page
+
+
 def test_the_cost_of_a_running_incident_is_not_known() -> None:
     """Training may stand now, so that it is not said that it did not."""
     running = USUAL.model_copy(update={"outcome": None, "pause": None})

@@ -186,10 +186,13 @@ def test_the_price_of_a_pause_is_that_of_the_account() -> None:
         outcome=Outcome.RECOVERED,
         cause="sub_health",
         stood={Bucket.REBUILDING: 0.2, Bucket.PODS: 0.1},
+        again=0.2,
     )
     pause = known(1, incident_of([recovery], 1.0), all_of("recovered")).picture((), row).pause
     assert pause
-    assert (round(pause.seconds, 6), pause.ranks, round(pause.accelerator_seconds, 6)) == (0.3, 4, 1.2)
+    assert (round(pause.seconds, 6), pause.ranks) == (0.3, 4)
+    assert pause.accelerator_seconds == pytest.approx(4 * row.cost)
+    assert row.cost == pytest.approx(0.5)
 
 
 def test_messages_of_strangers_are_no_reports() -> None:

@@ -202,8 +202,8 @@ class Known:
 
     def _pause(self, row: Row | None) -> Pause | None:
         ranks = self.job.ranks
-        if row and row.stood:
-            return Pause(seconds=sum(row.stood.values()), ranks=ranks, source="the job's account")
+        if row and row.cost:
+            return Pause(seconds=sum(row.stood.values()), again=row.again, ranks=ranks, source="the job's account")
         stood = spans.stood(self.incident) if self.incident else None
         return Pause(seconds=stood[1] - stood[0], ranks=ranks, source="the control plane") if stood else None
 
