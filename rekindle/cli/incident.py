@@ -63,7 +63,7 @@ async def _picture(rekindle: Rekindle, name: str, number: int | None) -> Picture
     if number is None and not state.incidents:
         raise BadInput(f"job: {name} has had no incident")
     wanted = number if number is not None else max([state.incidents, *numbers])
-    known = Known(status, wanted, now, await recorded(rekindle, state.job, wanted))
+    known = Known(status, wanted, now, await recorded(rekindle, state.job, wanted, now))
     if known.is_nothing:
         gone = f"{name} keeps no record of incident {wanted} any more" if 0 < wanted <= state.incidents else ""
         found = ", ".join(map(str, numbers)) or "none"

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowHistory
 
+from rekindle.histories import recovery
 from rekindle.model.account import Bucket, Row
 from rekindle.model.approval import Question
 from rekindle.model.fault import Fault
 from rekindle.model.incident import Begun, Incident
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
-from rekindle.model.picture import Item, Lane, Part, Picture, Recorded, StepRecord
+from rekindle.model.picture import Item, Lane, Part, Picture, Recovery, StepRecord
 from rekindle.model.situation import Phase
 from rekindle.model.state import JobState, JobStatus
 from rekindle.model.verdict import Verdict
 from rekindle.policy.incidents.axis import Axis
 from rekindle.policy.incidents.chronicle import MANY, entries
-from rekindle.policy.incidents.histories import Recovery
 from rekindle.policy.incidents.pictures import Known
 from rekindle.policy.incidents.standing import MOST_LANES, lanes_of
 
@@ -31,17 +32,25 @@ JOB = Job(id=JobId("job-1"), name="gpt", pods=2, ranks_per_pod=2)
 NOW = 2e9
 
 
-def recorded(name: str) -> Recorded:
-    """Returns a recorded history of the replay tests."""
+def events_of(name: str) -> list[dict[str, Any]]:
+    """Returns a recorded history of the replay tests, as Temporal writes it in JSON."""
     (file,) = FOLDER.glob(f"{name}.json.gz")
-    read = json.loads(gzip.decompress(file.read_bytes()))
-    return Recorded(workflow_id=read["id"], events=tuple(read["history"]["events"]))
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))["history"]["events"]
+    return events
 
 
-def all_of(scene: str) -> list[Recorded]:
+HOT_SWITCH = events_of("recovered.1.HotSwitch")
+
+
+def read(events: Iterable[dict[str, Any]], now: float = NOW) -> Recovery:
+    """Returns what is read in a history."""
+    return recovery(WorkflowHistory.from_json("", {"events": list(events)}).events, now)
+
+
+def all_of(scene: str) -> list[Recovery]:
     """Returns the recoveries of a scene."""
     names = (path.name.removesuffix(".json.gz") for path in sorted(FOLDER.glob(f"{scene}.*.json.gz")))
-    return [recorded(name) for name in names if not name.endswith("TrainingJob")]
+    return [read(events_of(name)) for name in names if not name.endswith("TrainingJob")]
 
 
 def incident_of(recoveries: Iterable[Recovery], seconds: float) -> Incident:
@@ -59,11 +68,11 @@ def incident_of(recoveries: Iterable[Recovery], seconds: float) -> Incident:
     )
 
 
-def known(number: int, record: Begun | Incident | None, histories: Iterable[Recorded], now: float = NOW, **more: Any) -> Known:
+def known(number: int, record: Begun | Incident | None, recoveries: Iterable[Recovery], now: float = NOW, **more: Any) -> Known:
     """Returns what is known of an incident of a job with this record, which is its only one."""
     over = (record,) if isinstance(record, Incident) else ()
     running = record if isinstance(record, Begun) else None
-    return Known(JobStatus(state=JobState.of(JOB).with_(history=over, **more), begun=running), number, now, histories)
+    return Known(JobStatus(state=JobState.of(JOB).with_(history=over, **more), begun=running), number, now, recoveries)
 
 
 def lane(picture: Picture, name: str) -> list[str]:
@@ -98,7 +107,7 @@ def test_a_hot_switch_is_shown_with_its_calls_orders_and_reports() -> None:
 
 def test_all_modes_of_an_incident_are_shown_with_what_was_decided_between_them() -> None:
     """Five modes follow each other, and the job's record says when the incident began and ended."""
-    recoveries = [Recovery(one, NOW) for one in all_of("from-mode-to-mode")]
+    recoveries = all_of("from-mode-to-mode")
     recoveries.sort(key=lambda one: one.since)
     seconds = recoveries[-1].until - recoveries[0].since + 0.02
     picture = known(1, incident_of(recoveries, seconds), all_of("from-mode-to-mode")).picture()
@@ -129,7 +138,7 @@ def test_the_verdict_of_a_recovery_that_gave_up_is_in_its_failure() -> None:
 )
 def test_every_recorded_recovery_is_read(file: str) -> None:
     """A history of each way to end has its mode, and items within its time."""
-    found = Recovery(recorded(file.removesuffix(".json.gz")), NOW)
+    found = read(events_of(file.removesuffix(".json.gz")))
     assert found.mode
     assert not found.is_running
     for item in (*found.calls, *found.orders, *found.waits, *found.reports, *found.phases):
@@ -139,11 +148,9 @@ def test_every_recorded_recovery_is_read(file: str) -> None:
 
 def test_a_running_recovery_is_shown_up_to_now() -> None:
     """Items that have begun and not ended are marked as running, and have no outcome."""
-    whole = recorded("recovered.1.HotSwitch")
-    cut = next(number for number, event in enumerate(whole.events) if event["eventType"] == "EVENT_TYPE_TIMER_STARTED")
-    half = Recorded(workflow_id=whole.workflow_id, events=whole.events[: cut + 1])
-    now = Recovery(whole, NOW).until
-    picture = known(1, None, [half], now).picture()
+    cut = next(number for number, event in enumerate(HOT_SWITCH) if event["eventType"] == "EVENT_TYPE_TIMER_STARTED")
+    now = read(HOT_SWITCH).until
+    picture = known(1, None, [read(HOT_SWITCH[: cut + 1], now)], now).picture()
     running = [(one.name, item.text) for one in picture.lanes for item in one.items if item.running]
     assert picture.outcome is None
     assert running == [
@@ -179,7 +186,6 @@ def test_what_the_job_remembers_is_shown_when_histories_are_gone() -> None:
 
 def test_the_price_of_a_pause_is_that_of_the_account() -> None:
     """The report of the job and the picture of its incident show the same number."""
-    recovery = Recovery(recorded("recovered.1.HotSwitch"), NOW)
     row = Row(
         number=1,
         mode=Mode.HOT_SWITCH,
@@ -188,7 +194,7 @@ def test_the_price_of_a_pause_is_that_of_the_account() -> None:
         stood={Bucket.REBUILDING: 0.2, Bucket.PODS: 0.1},
         again=0.2,
     )
-    pause = known(1, incident_of([recovery], 1.0), all_of("recovered")).picture((), row).pause
+    pause = known(1, incident_of([read(HOT_SWITCH)], 1.0), all_of("recovered")).picture((), row).pause
     assert pause
     assert (round(pause.seconds, 6), pause.ranks) == (0.3, 4)
     assert pause.accelerator_seconds == pytest.approx(4 * row.cost)
@@ -197,8 +203,7 @@ def test_the_price_of_a_pause_is_that_of_the_account() -> None:
 
 def test_messages_of_strangers_are_no_reports() -> None:
     """Any client may send a signal or an update with any payload to a workflow; the picture is made all the same."""
-    whole = recorded("recovered.1.HotSwitch")
-    at = whole.events[-1]["eventTime"]
+    at = HOT_SWITCH[-1]["eventTime"]
     odd = [
         {"signalName": name, "input": {"payloads": [{"data": "WzFd"}]}}
         for name in ("faults", "progressed", "attached", "drop tables")
@@ -207,21 +212,19 @@ def test_messages_of_strangers_are_no_reports() -> None:
         {"eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED", "eventTime": at, "workflowExecutionSignaledEventAttributes": one}
         for one in odd
     ]
-    events = (*whole.events[:-1], *signals, whole.events[-1])
-    found = Recovery(Recorded(workflow_id="", events=events), NOW)
+    found = read((*HOT_SWITCH[:-1], *signals, HOT_SWITCH[-1]))
     assert [item.text for item in found.reports][2:] == ["stream attached"]
 
 
-def with_event(kind: str, **attributes: Any) -> Recorded:
-    """Returns a history with another event before its end."""
-    whole = recorded("recovered.1.HotSwitch")
+def with_event(kind: str, **attributes: Any) -> Recovery:
+    """Returns a recovery with another event before its end."""
     name = "".join(part.title() for part in kind.split("_"))
     event = {
         "eventType": f"EVENT_TYPE_{kind}",
-        "eventTime": whole.events[-1]["eventTime"],
+        "eventTime": HOT_SWITCH[-1]["eventTime"],
         f"{name[0].lower()}{name[1:]}EventAttributes": attributes,
     }
-    return Recorded(workflow_id="", events=(*whole.events[:-1], event, whole.events[-1]))
+    return read((*HOT_SWITCH[:-1], event, HOT_SWITCH[-1]))
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80", b"not json", b"[" * 100_000, b"1" * 5_000, b'"\\ud800"'])
@@ -229,22 +232,20 @@ def test_payloads_that_are_no_json_are_no_reports(content: bytes) -> None:
     """Any client may send bytes that nobody can read; the picture is made all the same."""
     given = {"payloads": [{"data": b64encode(content).decode()}]}
     for name in ("faults", "progressed"):
-        history = with_event("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input=given)
-        assert len(Recovery(history, NOW).reports) == 2
+        assert len(with_event("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input=given).reports) == 2
 
 
 def test_a_recovery_that_was_reset_is_read() -> None:
     """An update that was admitted again has its request in that event, and none in the next one."""
     request = {"input": {"name": "report", "args": {"payloads": []}}}
-    assert len(Recovery(with_event("WORKFLOW_EXECUTION_UPDATE_ADMITTED", request=request), NOW).reports) == 3
-    assert len(Recovery(with_event("WORKFLOW_EXECUTION_UPDATE_ACCEPTED", protocolInstanceId="1"), NOW).reports) == 2
+    assert len(with_event("WORKFLOW_EXECUTION_UPDATE_ADMITTED", request=request).reports) == 3
+    assert len(with_event("WORKFLOW_EXECUTION_UPDATE_ACCEPTED", protocolInstanceId="1").reports) == 2
 
 
 def test_workflows_of_strangers_are_no_recovery() -> None:
     """A workflow with the id of a recovery and another argument is not taken for it."""
-    started = recorded("recovered.1.HotSwitch").events[0]
-    strange = {**started, "workflowExecutionStartedEventAttributes": {"input": {"payloads": [{"data": "WzFd"}]}}}
-    assert known(1, None, [Recorded(workflow_id="", events=(strange,))]).is_nothing
+    strange = {**HOT_SWITCH[0], "workflowExecutionStartedEventAttributes": {"input": {"payloads": [{"data": "WzFd"}]}}}
+    assert known(1, None, [read([strange])]).is_nothing
 
 
 def begun(*ladder: Verdict) -> Begun:
@@ -292,10 +293,8 @@ def test_a_time_without_a_zone_is_utc(time: str) -> None:
 
 def test_a_clock_that_is_behind_turns_no_time_round() -> None:
     """An incident that runs is shown until its last event, if the clock of the reader says that this is still to come."""
-    whole = recorded("recovered.1.HotSwitch")
-    half = Recorded(workflow_id=whole.workflow_id, events=whole.events[:-1])
-    last = datetime.fromisoformat(str(half.events[-1]["eventTime"])).timestamp()
-    picture = known(1, None, [half], 5.0).picture()
+    last = datetime.fromisoformat(HOT_SWITCH[-2]["eventTime"]).timestamp()
+    picture = known(1, None, [read(HOT_SWITCH[:-1], 5.0)], 5.0).picture()
     assert picture.outcome is None
     assert (picture.until, picture.seconds > 0) == (last, True)
     assert all(item.seconds >= 0 for one in picture.lanes for item in one.items)
@@ -303,17 +302,19 @@ def test_a_clock_that_is_behind_turns_no_time_round() -> None:
 
 def test_a_recovery_that_was_terminated_is_not_running() -> None:
     """It has no verdict, and the job keeps no record of it."""
-    whole = recorded("recovered.1.HotSwitch")
-    end = {"eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED", "eventTime": whole.events[-1]["eventTime"]}
-    picture = known(1, None, [Recorded(workflow_id="", events=(*whole.events[:-1], end))]).picture()
+    end = {
+        "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED",
+        "eventTime": HOT_SWITCH[-1]["eventTime"],
+        "workflowExecutionTerminatedEventAttributes": {},
+    }
+    picture = known(1, None, [read((*HOT_SWITCH[:-1], end))]).picture()
     assert picture.outcome is Outcome.CANCELLED
     assert lane(picture, "mode") == ["hot switch: terminated"]
 
 
 def test_the_price_counts_ranks_whose_step_logs_are_missing() -> None:
     """Step logs of two of four ranks are there; the others are named, and cost as much."""
-    recovery = Recovery(recorded("recovered.1.HotSwitch"), NOW)
-    record = incident_of([recovery], 1.0)
+    record = incident_of([read(HOT_SWITCH)], 1.0)
     row = Row(number=1, mode=Mode.HOT_SWITCH, outcome=Outcome.RECOVERED, cause="x", stood={Bucket.PODS: 0.5})
     picture = known(1, record, all_of("recovered")).picture([*steps(0, (1.0, 1.1)), *steps(2, (1.0, 1.1))], row)
     assert picture.pause

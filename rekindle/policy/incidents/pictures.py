@@ -7,12 +7,11 @@ from rekindle.model import bounds
 from rekindle.model.account import Row
 from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault
 from rekindle.model.mode import Outcome
-from rekindle.model.picture import Item, Lane, Part, Pause, Picture, Recorded, StepRecord
+from rekindle.model.picture import Item, Lane, Part, Pause, Picture, Recovery, StepRecord
 from rekindle.model.ranks import written_ranks
 from rekindle.model.state import JobStatus
 from rekindle.model.verdict import Verdict
 from rekindle.policy.account import spans
-from rekindle.policy.incidents.histories import Recovery
 from rekindle.policy.incidents.standing import lanes_of
 from rekindle.policy.modes.cases import describe
 
@@ -33,18 +32,17 @@ class Known:
 
     Args:
         now: seconds since the epoch.
-        recorded: histories of its recoveries, as far as they are kept.
+        recoveries: those of the incident, as far as their histories are kept.
     """
 
-    def __init__(self, status: JobStatus, number: int, now: float, recorded: Iterable[Recorded]) -> None:
+    def __init__(self, status: JobStatus, number: int, now: float, recoveries: Iterable[Recovery]) -> None:
         state = status.state
         self.job, self.number = state.job, number
         self.incident = next((one for one in state.history if one.number == number), None)
         running = status.begun if status.begun and status.begun.number == number else None
         self.record = self.incident or running
         self.question = state.question if state.question and running and not self.incident else None
-        found = sorted((Recovery(one, now) for one in recorded), key=lambda recovery: recovery.since)
-        self.recoveries = [one for one in found if one.mode]
+        self.recoveries = sorted((one for one in recoveries if one.mode), key=lambda recovery: recovery.since)
         is_running = not self.incident if self.record else any(one.is_running for one in self.recoveries[-1:])
         times = [self.record.started_at.timestamp()] if self.record else []
         self.now = max([now, *times, *(one.until for one in self.recoveries)]) if is_running else None
