@@ -42,8 +42,8 @@ STYLE = """
   --cluster: #bcd4f2; --decision: #d3d7dc; --mode: #d9c8f0; --phase: #b9e0d9; --order: #f8d3a8; --wait: #e6e8eb;
   --manager: #f5c3d5; --trains: #8fd19e; --stands: #fff3c4; --bad: #b00; --good: #060; } }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem; color: var(--text);
-  background: var(--page); }
-h1 { font-size: 1.35rem; margin: 0 0 .2rem; } p { margin: .2rem 0; overflow-wrap: anywhere; } .soft { color: var(--soft); }
+  background: var(--page); overflow-wrap: anywhere; }
+h1 { font-size: 1.35rem; margin: 0 0 .2rem; } p { margin: .2rem 0; } .soft { color: var(--soft); }
 dl { display: flex; flex-wrap: wrap; gap: .4rem 2.4rem; margin: 1rem 0; } dt { color: var(--soft); font-size: .85rem; }
 dd { margin: 0; font-size: 1.5rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .good { color: var(--good); } .bad { color: var(--bad); }
@@ -51,8 +51,7 @@ svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-seri
 svg .soft { fill: var(--soft); } svg .grid { stroke: var(--line); } svg .quiet { fill: var(--quiet); }
 svg .failed { stroke: var(--bad); stroke-width: 1.5; } svg .running { stroke: var(--text); stroke-dasharray: 3 2; }
 table { border-collapse: collapse; width: 100%; margin-top: 1rem; font-size: .9rem; }
-th, td { text-align: left; vertical-align: top; padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--line);
-  overflow-wrap: anywhere; }
+th, td { text-align: left; vertical-align: top; padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: normal; } td.n, th.n { text-align: right; white-space: nowrap; }
 td.n { font-variant-numeric: tabular-nums; } td:nth-child(4) { white-space: nowrap; }
 @page { size: A4 landscape; margin: 12mm; }
