@@ -101,7 +101,7 @@ async def _of_all_jobs(rekindle: Rekindle, begins: float) -> list[Accounted]:
     answers = await asyncio.gather(*(ask(row.id) for row in rows))
     for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, RekindleError):
-            problems.print(Text(f"{row.name} ({row.id}) is not counted: {answer}"))
+            problems.print(Text(f"{row.name} ({row.id}) is not counted: {answer}"), soft_wrap=True)
     counted = [answer for answer in answers if not isinstance(answer, RekindleError)]
     if not counted:
         raise Unavailable("no job has answered, so that there is nothing to report")

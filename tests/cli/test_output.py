@@ -47,15 +47,18 @@ def test_a_row_of_a_table_is_one_line() -> None:
 
 
 async def test_versions_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions are printed whole: they are typed in `rekindle versions use`, and an installation may give them long names."""
+    """Versions are printed whole: they are typed in `rekindle versions use`, and an installation may give them long names.
+    Records of nodes and the like are not counted as recoveries."""
     monkeypatch.setattr(console, "_width", 20)
     version = Version(build_id="rekindle-control-plane-0.1.0-5eb5607ce6a8", current=True)
     monkeypatch.setattr(versions, "control_plane", AsyncMock())
     monkeypatch.setattr(versions, "read_deployment", AsyncMock(return_value=Deployment(versions=(version,))))
-    monkeypatch.setattr(versions, "count_open", AsyncMock(return_value=3))
+    monkeypatch.setattr(
+        versions, "count_open", AsyncMock(side_effect=lambda *asked: {"job/": 3, "recovery/": 1}.get(asked[-1], 6))
+    )
     with console.capture() as page:
         await versions.show()
-    assert page.get().splitlines()[1].split() == [version.build_id, "current", "none", "3", "0"]
+    assert page.get().splitlines()[1].split() == [version.build_id, "current", "none", "3", "1", "2"]
 
 
 def test_brackets_in_a_message_are_no_markup() -> None:
