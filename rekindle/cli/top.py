@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, Output, age, print_json
+from rekindle.cli.output import Format, Output, age, print_json, when
 from rekindle.cli.terminal import complain, console
 from rekindle.cli.watching import EVERY
 from rekindle.client import JobRow, Rekindle, RunningRecovery
@@ -29,8 +29,8 @@ MOST = 100
 AT_ONCE = 20
 """Number of jobs that are queried at the same time."""
 
-BESIDE = 3
-"""Number of lines of a terminal that jobs do not take: the header, the number of further jobs, and the cursor's."""
+BESIDE = 4
+"""Number of lines of a terminal that jobs do not take: the header, the number of further jobs, the time, and the cursor's."""
 
 HOUR = 3600.0
 LONGEST = 20
@@ -84,20 +84,23 @@ async def top(
     if output is Format.JSON and not once:
         raise BadInput("--output: json needs --once, as the live view is for people")
     rekindle = await control_plane()
+    if once:
+        lines, hidden = await _look(rekindle, sort)
+        if output is Format.JSON:
+            print_json([line.model_dump(mode="json") for line in lines])
+        else:
+            _show(lines, hidden)
+        return
     while True:
         try:
             lines, hidden = await _look(rekindle, sort)
         except RekindleError as error:
-            if once:
-                raise
             complain(error)
         else:
-            if output is Format.JSON:
-                print_json([line.model_dump(mode="json") for line in lines])
-            else:
-                _show(lines, hidden, _room(once=once))
-        if once:
-            return
+            if console.is_terminal:
+                console.clear()
+            _show(lines, hidden, _room())
+            _print(f"as of {when(datetime.now(UTC))}", style="dim")
         await asyncio.sleep(EVERY)
 
 
@@ -164,8 +167,6 @@ def _show(lines: Sequence[Line], hidden: int, room: float = math.inf) -> None:
     Args:
         room: number of lines for jobs. Those of jobs that do not fit would move the first ones out of sight.
     """
-    if console.is_terminal:
-        console.clear()
     table = [("job", "state", "step", "step time", "goodput 1h", "standbys"), *map(_cells, lines)]
     widths = [min(max(cell_len(row[column]) for row in table), LONGEST) for column in range(len(table[0]))]
     notes = _notes(lines)
@@ -185,10 +186,9 @@ def _show(lines: Sequence[Line], hidden: int, room: float = math.inf) -> None:
         console.print(f"{hidden} further jobs are not shown")
 
 
-def _room(*, once: bool) -> float:
+def _room() -> float:
     """Returns the number of lines for jobs: those of the terminal, where each look replaces the one before."""
-    is_replaced = console.is_terminal and not console.is_dumb_terminal and not once
-    return console.height - BESIDE if is_replaced else math.inf
+    return console.height - BESIDE if console.is_terminal and not console.is_dumb_terminal else math.inf
 
 
 def _notes(lines: Sequence[Line]) -> list[str]:
