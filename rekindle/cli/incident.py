@@ -65,9 +65,10 @@ async def _picture(rekindle: Rekindle, name: str, number: int | None) -> Picture
     wanted = number if number is not None else max([state.incidents, *numbers])
     known = Known(status, wanted, now, await recorded(rekindle, state.job, wanted, now))
     if known.is_nothing:
-        gone = f"{name} keeps no record of incident {wanted} any more" if 0 < wanted <= state.incidents else ""
         found = ", ".join(map(str, numbers)) or "none"
-        raise BadInput(f"incident: {gone or f'{name} has no incident {wanted}'}, known are: {found}")
+        if 0 < wanted <= state.incidents:
+            raise BadInput(f"incident: {name} keeps no record of incident {wanted} any more, known are: {found}")
+        raise BadInput(f"incident: {name} has no incident {wanted}, known are: {found}")
     account = standing.account_of(state, now)
     rows = account.rows if account.current else ()  # a training side that tells no times has no account
     row = next((one for one in rows if one.number == wanted), None)
