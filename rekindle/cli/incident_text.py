@@ -6,6 +6,7 @@ from datetime import datetime
 from rich.text import Text
 
 from rekindle.cli.terminal import console
+from rekindle.model.mode import Outcome
 from rekindle.model.picture import Item, Lane, Part, Picture
 from rekindle.policy.incidents.axis import Axis
 from rekindle.policy.incidents.chronicle import MANY, Entry, entries, marks_of
@@ -23,6 +24,8 @@ MOST_ROWS = 3
 """Rows of a lane. Where more happens at a time, the last row has a star."""
 MOST_ENTRIES = 60
 """Number of entries that are listed."""
+GOES_ON = (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
+"""Outcomes after which training goes on."""
 TIMES = 24
 """Width of letters and times before the text of an entry."""
 
@@ -55,7 +58,10 @@ def price(picture: Picture) -> str:
     if picture.outcome is None:
         return f"what it costs is known when it has ended{lost}"
     if not (pause := picture.pause):
-        return f"training did not stand, as far as it is known{lost}"
+        went_on = picture.outcome in GOES_ON
+        return (
+            f"{'training did not stand, as far as it is known' if went_on else 'it is not known how long training stood'}{lost}"
+        )
     cost = f"{pause.accelerator_seconds:.3f} accelerator seconds on {pause.ranks} ranks"
     again = f", and did steps again for {milliseconds(pause.again)} ms" if pause.again else ""
     return f"training stood {milliseconds(pause.seconds)} ms{again}: {cost} (by {pause.source}){lost}"

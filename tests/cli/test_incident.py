@@ -139,10 +139,17 @@ def test_steps_that_were_done_again_are_part_of_the_price() -> None:
     assert "365.619 accelerator seconds" in page
 
 
-def test_the_cost_of_a_running_incident_is_not_known() -> None:
-    """Training may stand now, so that it is not said that it did not."""
-    running = USUAL.model_copy(update={"outcome": None, "pause": None})
-    assert incident_text.lines(running, 80)[3] == "what it costs is known when it has ended; steps done again: 0"
+def test_a_cost_that_is_not_known_is_not_called_none() -> None:
+    """Training may stand now, or still after a recovery that was given up."""
+    said = [
+        incident_text.lines(USUAL.model_copy(update={"outcome": outcome, "pause": None, "steps_lost": None}), 80)[3]
+        for outcome in (None, Outcome.GIVEN_UP, Outcome.RECOVERED)
+    ]
+    assert said == [
+        "what it costs is known when it has ended",
+        "it is not known how long training stood",
+        "training did not stand, as far as it is known",
+    ]
 
 
 def test_a_page_is_one_file_without_scripts() -> None:
