@@ -4,15 +4,15 @@ A history has every activity, order and report with its times, whatever was kill
 whole, and no span is made twice by a replay.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from rekindle.ids import Updates, gateway_queue, recovery_workflow
+from rekindle.events import ENDS_OF_ACTIVITIES, ENDS_OF_TIMERS, History, at, content, fields, is_for_gateway, summary
+from rekindle.ids import Updates, recovery_workflow
 from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault
 from rekindle.model.incident import Incident
 from rekindle.model.job import Job
@@ -21,8 +21,6 @@ from rekindle.model.situation import Phase
 from rekindle.model.verdict import Verdict
 from rekindle.spans import Names, Place, Plain, Process, Span, activity_place, incident_place
 
-History = Sequence[HistoryEvent]
-
 NOTED = timedelta(milliseconds=10)
 """Shortest wait for a worker that has a span of its own. Each answer of a worker takes some milliseconds."""
 
@@ -30,26 +28,16 @@ SEEN_BY = {WATCHER: Process.WATCHER, TRAINING_SIDE: Process.GATEWAY}
 """Processes that see faults, by the source of the fault; others come through the gateway too."""
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-GATEWAYS = gateway_queue("")
 WELL = (Outcome.RECOVERED, Outcome.IGNORED)
 
 DEADLINE = "deadline of"
 """Beginning of the summary of a timer for a whole mode, in `workflows/child.py`."""
-
-ENDS_OF_ACTIVITIES: Mapping["EventType.ValueType", str] = {
-    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: "",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "failed",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "timed out",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "cancelled",
-}
-"""Events that end an activity, and how it ended; empty: well."""
 
 ENDS_OF_TASKS = (
     EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
     EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
     EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
 )
-ENDS_OF_TIMERS = (EventType.EVENT_TYPE_TIMER_FIRED, EventType.EVENT_TYPE_TIMER_CANCELED)
 
 
 class IncidentSpans:
@@ -108,7 +96,7 @@ class IncidentSpans:
             history, reason, why = self._recoveries.get(recovery, ()), why, verdict.reason
             if not history:  # it was not approved, or could not be started
                 continue
-            began, ended = _at(history[0]), _at(history[-1])
+            began, ended = at(history[0]), at(history[-1])
             about: dict[str, Plain] = {Names.MODE: verdict.mode, Names.REASON: reason, Names.APPROVED: verdict.approved}
             yield Span("decision", self._root.inner("decision", number), self._root, free_at, began, about=about)
             place = self._root.inner(recovery)
@@ -138,7 +126,7 @@ class IncidentSpans:
 
     def _of_the_entity(self) -> Iterator[Span]:
         """Yields spans of the work of the job's workflow for the incident, outside its modes."""
-        during = [event for event in self._entity if self._incident.started_at <= _at(event) <= self._ended]
+        during = [event for event in self._entity if self._incident.started_at <= at(event) <= self._ended]
         yield from self._of_history(during, _Parents(self._root), is_entity=True)
 
     def _of_history(self, events: History, parents: "_Parents", *, is_entity: bool = False) -> Iterator[Span]:
@@ -146,33 +134,33 @@ class IncidentSpans:
         asked_at: datetime | None = None
         for event in events:
             if event.event_type in ENDS_OF_ACTIVITIES:
-                if scheduled := starts.get(_fields(event).scheduled_event_id):
-                    yield from self._of_activity(parents, (scheduled, starts.get(_fields(event).started_event_id), event))
+                if scheduled := starts.get(fields(event).scheduled_event_id):
+                    yield from self._of_activity(parents, (scheduled, starts.get(fields(event).started_event_id), event))
                     is_written = _is_order(scheduled) and not ENDS_OF_ACTIVITIES[event.event_type]
-                    asked_at = _at(event) if is_written else asked_at
+                    asked_at = at(event) if is_written else asked_at
             elif event.event_type in ENDS_OF_TASKS:
-                yield from self._of_task(parents, starts, (event, written.get(event.event_id, _at(event))))
+                yield from self._of_task(parents, starts, (event, written.get(event.event_id, at(event))))
             elif event.event_type in ENDS_OF_TIMERS:
-                yield from self._of_timer(parents, starts.get(_fields(event).started_event_id), event)
+                yield from self._of_timer(parents, starts.get(fields(event).started_event_id), event)
             elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED and not is_entity:
                 yield from self._of_report(parents, event, asked_at)
 
     def _of_activity(self, parents: "_Parents", events: tuple[HistoryEvent, HistoryEvent | None, HistoryEvent]) -> Iterator[Span]:
         scheduled, started, ended = events
-        said, began, around = _fields(scheduled), _at(scheduled), parents.at(_at(scheduled))
-        process = Process.GATEWAY if said.task_queue.name.startswith(GATEWAYS) else Process.CONTROL
-        place, name = activity_place(parents.mode, said.activity_id), _summary(scheduled) or said.activity_type.name
-        failure = getattr(_fields(ended), "failure", None)
+        said, began, around = fields(scheduled), at(scheduled), parents.at(at(scheduled))
+        process = Process.GATEWAY if is_for_gateway(scheduled) else Process.CONTROL
+        place, name = activity_place(parents.mode, said.activity_id), summary(scheduled) or said.activity_type.name
+        failure = getattr(fields(ended), "failure", None)
         about: dict[str, Plain] = {Names.ACTIVITY: said.activity_type.name, Names.REASON: failure.message if failure else ""}
         if started:
-            about |= {Names.WORKER: _fields(started).identity, Names.TRIES: _fields(started).attempt}
-            if _at(started) - began > NOTED:
-                yield Span("wait for a worker", place.inner("wait"), around, began, _at(started), process, {Names.REASON: name})
-                began = _at(started)
+            about |= {Names.WORKER: fields(started).identity, Names.TRIES: fields(started).attempt}
+            if at(started) - began > NOTED:
+                yield Span("wait for a worker", place.inner("wait"), around, began, at(started), process, {Names.REASON: name})
+                began = at(started)
         if _is_order(scheduled):
             order = _payload(said.input.payloads)
             about |= {Names.ORDER: str(order.get("name", "")), Names.ATTEMPT: str(order.get("uuid", ""))}
-        yield Span(name, place, around, began, _at(ended), process, about, ENDS_OF_ACTIVITIES[ended.event_type])
+        yield Span(name, place, around, began, at(ended), process, about, ENDS_OF_ACTIVITIES[ended.event_type])
 
     @staticmethod
     def _of_task(parents: "_Parents", starts: Mapping[int, HistoryEvent], end: tuple[HistoryEvent, datetime]) -> Iterator[Span]:
@@ -182,11 +170,11 @@ class IncidentSpans:
             end: event that ends it, and the time at which the server had written all that the worker decided.
         """
         ended, until = end
-        said, first = _fields(ended), min(starts)
+        said, first = fields(ended), min(starts)
         if (scheduled := starts.get(said.scheduled_event_id)) is None:
             return
         is_first = scheduled.event_id == first + 1
-        began = _at(starts[first]) if is_first else _at(scheduled)
+        began = at(starts[first]) if is_first else at(scheduled)
         if until - began > NOTED:
             place = parents.mode.inner("task", scheduled.event_id)
             well = ended.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
@@ -197,20 +185,20 @@ class IncidentSpans:
     @staticmethod
     def _of_timer(parents: "_Parents", started: HistoryEvent | None, ended: HistoryEvent) -> Iterator[Span]:
         """A wait that has a limit, which the timer counts. The deadline of a whole mode is none."""
-        if started and (name := _summary(started)) and not name.startswith(DEADLINE) and _at(ended) - _at(started) > NOTED:
+        if started and (name := summary(started)) and not name.startswith(DEADLINE) and at(ended) - at(started) > NOTED:
             place = parents.mode.inner("timer", started.event_id)
-            yield Span(name, place, parents.at(_at(started)), _at(started), _at(ended))
+            yield Span(name, place, parents.at(at(started)), at(started), at(ended))
 
     def _of_report(self, parents: "_Parents", event: HistoryEvent, asked_at: datetime | None) -> Iterator[Span]:
         """The wait of a mode for a report of the training side, from its last order."""
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
         if request.input.name == Updates.REPORT:
             report = _payload(request.input.args.payloads)
-            began = asked_at or _at(event)
+            began = asked_at or at(event)
             about: dict[str, Plain] = {Names.REPORT: str(report.get("kind", "")), Names.REASON: str(report.get("info", ""))}
             place = parents.mode.inner("report", event.event_id)
             name = f"training side answers: {report.get('kind', '')}"
-            yield Span(name, place, parents.at(began), began, _at(event), process=Process.GATEWAY, about=about)
+            yield Span(name, place, parents.at(began), began, at(event), process=Process.GATEWAY, about=about)
 
 
 class _Parents:
@@ -262,30 +250,16 @@ def _end(incident: Incident) -> datetime:
     return incident.started_at + timedelta(seconds=incident.seconds)
 
 
-def _fields(event: HistoryEvent) -> Any:
-    """Returns the attributes of an event, which every kind of event has under a name of its own."""
-    return getattr(event, event.WhichOneof("attributes") or "")
-
-
-def _at(event: HistoryEvent) -> datetime:
-    return event.event_time.ToDatetime(UTC)
-
-
 def _written(events: History) -> dict[int, datetime]:
     """Returns for each completed task of a workflow when the server had written the last of its commands."""
-    return {task: _at(event) for event in events if (task := getattr(_fields(event), "workflow_task_completed_event_id", 0))}
+    return {task: at(event) for event in events if (task := getattr(fields(event), "workflow_task_completed_event_id", 0))}
 
 
 def _is_order(scheduled: HistoryEvent) -> bool:
     return scheduled.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order"
 
 
-def _summary(event: HistoryEvent) -> str:
-    data = event.user_metadata.summary.data
-    return str(json.loads(data)) if data else ""
-
-
-def _payload(payloads: Sequence[Any]) -> dict[str, object]:
+def _payload(payloads: Sequence[Payload]) -> dict[str, object]:
     """Returns the first argument as it was written."""
-    found = json.loads(payloads[0].data) if payloads else {}
+    found = content(payloads[0]) if payloads else None
     return found if isinstance(found, dict) else {}

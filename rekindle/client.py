@@ -130,7 +130,7 @@ class Rekindle:
             raise BadInput(f"job: {job!r} must be a text, the id or the name of a job")
         if not job.isprintable():
             raise BadInput(f"job: no job is named {job!r}")
-        lives = await self._lives(job)
+        lives = await self.lives(job)
         if lives or (ended and lives is not None):
             return job
         rows = [row for row in await self.jobs(ended=True, name=job) if row.name == job]
@@ -144,7 +144,7 @@ class Rekindle:
         names = ", ".join(sorted(row.name for row in await self.jobs(ended=ended))) or "none is registered"
         raise BadInput(f"job: {job!r} is not a registered job (known: {names})")
 
-    async def _lives(self, job_id: str) -> bool | None:
+    async def lives(self, job_id: str) -> bool | None:
         """Returns whether the job with this id is running; None: there is no such job."""
         try:
             found = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()

@@ -145,9 +145,9 @@ def _open(build_id: str) -> str:
     return f"TemporalWorkerDeploymentVersion = '{DEPLOYMENT}:{build_id}' AND ExecutionStatus = 'Running'"
 
 
-async def count_open(client: Client, build_id: str, workflow_type: str = "") -> int:
-    """Returns the number of workflows that run on a version; all, or those of one type."""
-    only = f" AND WorkflowType = '{workflow_type}'" if workflow_type else ""
+async def count_open(client: Client, build_id: str, begins: str = "") -> int:
+    """Returns the number of workflows that run on a version; all, or those whose ids begin so."""
+    only = f" AND WorkflowId STARTS_WITH '{begins}'" if begins else ""
     return (await client.count_workflows(_open(build_id) + only)).count
 
 

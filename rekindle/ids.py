@@ -11,6 +11,9 @@ from rekindle.model.mode import Mode
 CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
 
+RECOVERY = "recovery/"
+"""Prefix of the ids of recoveries."""
+
 LINK_FAILOVER = "link-failover/"
 """Prefix of the ids of maintenances."""
 
@@ -33,7 +36,7 @@ def job_workflow(job_id: str) -> str:
 
 def recovery_workflow(job: Job, incident: int, mode: Mode) -> str:
     """Returns an id that people read in a list: job, incident and mode. Its end distinguishes jobs of the same name."""
-    return f"recovery/{job.namespace}.{job.name}/{incident}-{_slug(mode)}/{job.id[:8]}"
+    return f"{RECOVERY}{job.namespace}.{job.name}/{incident}-{_slug(mode)}/{job.id[:8]}"
 
 
 def is_recovery_of(job: Job, workflow_id: str) -> bool:

@@ -16,7 +16,7 @@ from rekindle.model.approval import Answer
 from rekindle.model.base import Value
 from rekindle.model.dialogue import Order
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
-from rekindle.model.incident import Incident, RecoveryContext
+from rekindle.model.incident import Begun, Incident, RecoveryContext
 from rekindle.model.links import OnBackup
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.node_record import Blame
@@ -78,6 +78,8 @@ class IncidentRun:
         self._aborted = ""
         """Who aborted the incident, and why. Empty: it was not aborted."""
         self._ending = False
+        self._number = 0
+        self._verdicts: list[Verdict] = []
         self._was_terminated = False
         """True if the last mode was terminated from outside. That says nothing about the faults, so they are judged again."""
 
@@ -96,6 +98,18 @@ class IncidentRun:
     def restarts_pods(self) -> bool:
         """True if the running mode replaces all pods of the job. Their changes are then no faults."""
         return self.mode is not None and row_of(self.mode).about is About.JOB
+
+    @property
+    def begun(self) -> Begun:
+        """The incident until now."""
+        return Begun(
+            number=self._number,
+            summary=self.case.summary,
+            started_at=self._began,
+            ladder=tuple(verdict.with_(unread=(), tested=None) for verdict in self._verdicts),
+            waits=tuple(self._approvals.waits),
+            faults=self.case.faults[:GIVEN],
+        )
 
     def describe(self) -> str:
         return f"{self.mode or 'an incident'}: {self.case.summary}"
@@ -149,7 +163,7 @@ class IncidentRun:
         state = self._known.state = job_reducers.begun(self._known.state, self.case)
         self._number = state.incidents
         self._journal.words.incident_begins()
-        verdicts: list[Verdict] = []
+        verdicts = self._verdicts
         while mode := await self._chosen_mode(verdicts):
             verdict = await self._unapproved(mode, verdicts) or self._noted(await self._run_mode(mode))
             if mode is LAST.mode and self.case.plan.passed_over and verdict.outcome is Outcome.RECOVERED:

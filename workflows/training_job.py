@@ -579,7 +579,14 @@ class TrainingJob(PeopleUpdates):
         asked = (incident and incident.case.request) or self.state.request  # a waiting request, while an incident of faults runs
         request, front = (asked.id, asked.request.front) if asked else ("", "")
         mode = incident.mode if incident else None
-        return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)
+        return JobStatus(
+            state=self.state,
+            running=mode,
+            recovery=self._running(),
+            request=request,
+            front=front,
+            begun=incident.begun if incident else None,
+        )
 
 
 def _is_long() -> bool:

@@ -56,27 +56,29 @@ async def incident(
 
 
 async def _picture(rekindle: Rekindle, name: str, number: int | None) -> Picture:
-    status = await rekindle.status(name, ended=True)
-    state, now = status.state, datetime.now(UTC).timestamp()
-    numbers = _numbers(status)
-    if number is None and not numbers:
+    status, now = await rekindle.status(name, ended=True), datetime.now(UTC).timestamp()
+    if not await rekindle.lives(status.state.job.id):  # it was terminated during an incident, which has no end then
+        status = status.model_copy(update={"begun": None})
+    state, numbers = status.state, _numbers(status)
+    if number is None and not state.incidents:
         raise BadInput(f"job: {name} has had no incident")
-    wanted = number if number is not None else numbers[-1]
-    record = next((one for one in state.history if one.number == wanted), None)
-    histories = await recorded(rekindle, state.job, wanted)
-    if not record and not histories:
-        raise BadInput(f"incident: {name} has no incident {wanted}, known are: {', '.join(map(str, numbers)) or 'none'}")
+    wanted = number if number is not None else max([state.incidents, *numbers])
+    known = Known(status, wanted, now, await recorded(rekindle, state.job, wanted, now))
+    if known.is_nothing:
+        found = ", ".join(map(str, numbers)) or "none"
+        if 0 < wanted <= state.incidents:
+            raise BadInput(f"incident: {name} keeps no record of incident {wanted} any more, known are: {found}")
+        raise BadInput(f"incident: {name} has no incident {wanted}, known are: {found}")
     account = standing.account_of(state, now)
     rows = account.rows if account.current else ()  # a training side that tells no times has no account
     row = next((one for one in rows if one.number == wanted), None)
-    known = Known(state.job, wanted, now, record, histories)
     return known.picture(await _steps(state.job.id, known.began - AROUND, known.ends + AROUND), row)
 
 
 def _numbers(status: JobStatus) -> list[int]:
     """Returns the numbers of the incidents that the job knows, the newest last."""
-    running = incident_of(status.recovery)
-    return [*(one.number for one in status.state.history), *([running] if running else [])]
+    running = status.begun.number if status.begun else incident_of(status.recovery)
+    return sorted({*(one.number for one in status.state.history), *([running] if running else [])})
 
 
 async def _steps(job_id: str, since: float, until: float) -> list[StepRecord]:

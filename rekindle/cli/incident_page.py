@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from rich.cells import cell_len, set_cell_size
+
 from rekindle.cli.incident_text import milliseconds
 from rekindle.cli.report_page import document
 from rekindle.model.mode import Outcome
@@ -40,8 +42,8 @@ STYLE = """
   --cluster: #bcd4f2; --decision: #d3d7dc; --mode: #d9c8f0; --phase: #b9e0d9; --order: #f8d3a8; --wait: #e6e8eb;
   --manager: #f5c3d5; --trains: #8fd19e; --stands: #fff3c4; --bad: #b00; --good: #060; } }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem; color: var(--text);
-  background: var(--page); }
-h1 { font-size: 1.35rem; margin: 0 0 .2rem; } p { margin: .2rem 0; overflow-wrap: anywhere; } .soft { color: var(--soft); }
+  background: var(--page); overflow-wrap: anywhere; }
+h1 { font-size: 1.35rem; margin: 0 0 .2rem; } p { margin: .2rem 0; } .soft { color: var(--soft); }
 dl { display: flex; flex-wrap: wrap; gap: .4rem 2.4rem; margin: 1rem 0; } dt { color: var(--soft); font-size: .85rem; }
 dd { margin: 0; font-size: 1.5rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .good { color: var(--good); } .bad { color: var(--bad); }
@@ -49,8 +51,7 @@ svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-seri
 svg .soft { fill: var(--soft); } svg .grid { stroke: var(--line); } svg .quiet { fill: var(--quiet); }
 svg .failed { stroke: var(--bad); stroke-width: 1.5; } svg .running { stroke: var(--text); stroke-dasharray: 3 2; }
 table { border-collapse: collapse; width: 100%; margin-top: 1rem; font-size: .9rem; }
-th, td { text-align: left; vertical-align: top; padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--line);
-  overflow-wrap: anywhere; }
+th, td { text-align: left; vertical-align: top; padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: normal; } td.n, th.n { text-align: right; white-space: nowrap; }
 td.n { font-variant-numeric: tabular-nums; } td:nth-child(4) { white-space: nowrap; }
 @page { size: A4 landscape; margin: 12mm; }
@@ -72,12 +73,14 @@ def _head(picture: Picture) -> str:
     facts = [("incident", f"{picture.seconds:.3f} s")]
     if pause := picture.pause:
         facts.append(("training stood", f"{milliseconds(pause.seconds)} ms"))
+        if pause.again:
+            facts.append(("did steps again for", f"{milliseconds(pause.again)} ms"))
         facts.append((f"price, on {pause.ranks} ranks", f"{pause.accelerator_seconds:.3f} accelerator seconds"))
     if picture.steps_lost is not None:
         facts.append(("steps done again", str(picture.steps_lost)))
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
     outcome = f"<span class={'good' if picture.outcome is Outcome.RECOVERED else 'bad'}>{picture.outcome or 'is running'}</span>"
-    title = f"<h1>Incident {picture.number} of {escape(picture.job)}: {outcome}</h1><p>{escape(picture.summary)}</p>"
+    title = f"<h1>Incident {picture.number} of <bdi>{escape(picture.job)}</bdi>: {outcome}</h1><p>{escape(picture.summary)}</p>"
     source = f"; the time in which training stood is that of {escape(picture.pause.source)}" if picture.pause else ""
     return f'{title}<p class="soft">0 ms is {began:%Y-%m-%d %H:%M:%S.%f} UTC{source}</p><dl>{shown}</dl>'
 
@@ -155,7 +158,7 @@ class _Chart:
         place = f'x="{begins:.1f}" width="{width:.1f}" y="{top}" height="{ROW - 3}"'
         title = f"<title>{escape(self._texts[item])}</title>"
         room = int((width - LETTER) / CHARACTER)
-        text = self._texts[item] if room >= len(self._texts[item]) else item.text[: room - 1] + "…" if room > LETTER else ""
+        text = _fitting(self._texts[item], room)
         words = f"{self._marks[lane.name, item]} {escape(text)}"
         bar = f'<rect class="item{state}" {place} rx="2" fill="var(--{colour})">{title}</rect>'
         return f'{bar}<text x="{begins + 4:.1f}" y="{top + 12}">{words}</text>'
@@ -165,13 +168,20 @@ def _table(picture: Picture, listed: Iterable[Entry]) -> str:
     rows = []
     for entry in listed:
         lasted = milliseconds(entry.seconds) if entry.seconds else ""
-        cells = (entry.mark, milliseconds(entry.first.since - picture.began), lasted, entry.lane, entry.text)
+        cells = (entry.mark, milliseconds(entry.first.since - picture.began), lasted, entry.who, entry.text)
         numbers = "".join(
             f"<td{' class=n' if column in (1, 2) else ''}>{escape(cell)}</td>" for column, cell in enumerate(cells[:-1])
         )
         rows.append(f"<tr>{numbers}<td{' class=bad' if entry.first.failed else ''}>{escape(cells[-1])}</td></tr>")
     head = "<tr><th></th><th class=n>at ms</th><th class=n>for ms</th><th>lane</th><th>what</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _fitting(text: str, room: int) -> str:
+    """Returns the part of a text that fits into so many characters; empty if that is too little. Wide ones count twice."""
+    if cell_len(text) <= room:
+        return text
+    return f"{set_cell_size(text, room - 1).rstrip()}…" if room > LETTER else ""
 
 
 def _short(name: str) -> str:

@@ -1,10 +1,12 @@
 """Picture of an incident for a terminal: lanes over a time axis, and below them what their letters mean."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from textwrap import wrap
+from datetime import datetime
 
-from rekindle.cli.output import when
+from rich.text import Text
+
+from rekindle.cli.terminal import console
+from rekindle.model.mode import Outcome
 from rekindle.model.picture import Item, Lane, Part, Picture
 from rekindle.policy.incidents.axis import Axis
 from rekindle.policy.incidents.chronicle import MANY, Entry, entries, marks_of
@@ -16,12 +18,14 @@ EDGE = 2
 APART = 10
 """Characters between two numbers of the axis."""
 KEY = "= trains   . stands   > is running   ! failed   * more than one"
-NARROWEST = len(KEY)
+NARROWEST = 39
 """Minimum width of the picture."""
 MOST_ROWS = 3
 """Rows of a lane. Where more happens at a time, the last row has a star."""
 MOST_ENTRIES = 60
 """Number of entries that are listed."""
+GOES_ON = (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
+"""Outcomes after which training goes on."""
 TIMES = 24
 """Width of letters and times before the text of an entry."""
 
@@ -34,27 +38,33 @@ def lines(picture: Picture, width: int) -> list[str]:
     """
     listed = entries(picture)
     width = max(width - 1, NARROWEST)
-    head = [part for one in _head(picture) for part in wrap(one, width)]
-    missing = [part for one in picture.missing for part in wrap(f"note: {one}", width)]
-    found = [*head, "", *_Chart(picture, listed, width).lines(), "", *_entries(picture, listed, width)]
-    return [*found, "", KEY, *missing]
+    head = [part for one in _head(picture) for part in _wrapped(one, width)]
+    key = [KEY] if len(KEY) <= width else _wrapped(KEY, width)
+    notes = [part for one in picture.missing for part in _wrapped(f"note: {one}", width)]
+    return [*head, "", *_Chart(picture, listed, width).lines(), "", *_entries(picture, listed, width), "", *key, *notes]
 
 
 def _head(picture: Picture) -> Iterable[str]:
     outcome = picture.outcome or "is running"
     yield f"incident {picture.number} of {picture.job}: {outcome}, {picture.seconds:.3f} s"
     yield picture.summary
-    yield f"0 ms is {when(datetime.fromtimestamp(picture.began, UTC))}"
+    yield f"0 ms is {datetime.fromtimestamp(picture.began).astimezone():%Y-%m-%d %H:%M:%S.%f %Z}"
     yield price(picture)
 
 
 def price(picture: Picture) -> str:
     """Returns what the incident cost."""
     lost = "" if picture.steps_lost is None else f"; steps done again: {picture.steps_lost}"
+    if picture.outcome is None:
+        return f"what it costs is known when it has ended{lost}"
     if not (pause := picture.pause):
-        return f"training did not stand, as far as it is known{lost}"
+        went_on = picture.outcome in GOES_ON
+        return (
+            f"{'training did not stand, as far as it is known' if went_on else 'it is not known how long training stood'}{lost}"
+        )
     cost = f"{pause.accelerator_seconds:.3f} accelerator seconds on {pause.ranks} ranks"
-    return f"training stood {milliseconds(pause.seconds)} ms: {cost} (by {pause.source}){lost}"
+    again = f", and did steps again for {milliseconds(pause.again)} ms" if pause.again else ""
+    return f"training stood {milliseconds(pause.seconds)} ms{again}: {cost} (by {pause.source}){lost}"
 
 
 def milliseconds(seconds: float) -> str:
@@ -138,12 +148,16 @@ def _entries(picture: Picture, listed: Sequence[Entry], width: int) -> Iterable[
     for entry in shown:
         lasted = milliseconds(entry.seconds) if entry.seconds else "-"
         head = f"{entry.mark}  {milliseconds(entry.first.since - picture.began):>10} {lasted:>8}  "
-        text = " ".join(f"{entry.lane}: {entry.text}".split())
-        first, *others = wrap(text, width - TIMES) or [""]
+        first, *others = _wrapped(f"{entry.who}: {entry.text}", width - TIMES)
         yield head + first
         yield from (" " * TIMES + one for one in others)
     if len(listed) > len(shown):
-        yield f"and {len(listed) - len(shown)} more, which --html and --output json show"
+        yield from _wrapped(f"and {len(listed) - len(shown)} more, which --html and --output json show", width)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Returns the text in lines of this width, in which a wide character takes two columns."""
+    return [line.plain.rstrip() for line in Text(" ".join(text.split())).wrap(console, width)] or [""]
 
 
 def _short(name: str) -> str:

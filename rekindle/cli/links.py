@@ -149,7 +149,8 @@ async def maintenances(
         print_columns(("maintenance", "state", "since", "until"), rows)
     else:
         console.print(
-            "no device is on its backup link by a maintenance; begin one with: rekindle failover JOB --node N --devices 0"
+            "no device is on its backup link by a maintenance; begin one with: rekindle failover JOB --node N --devices 0",
+            soft_wrap=True,
         )
 
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import math
+import re
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,12 +17,15 @@ from rekindle.cli.context import control_plane
 from rekindle.cli.output import print_columns, print_json, when
 from rekindle.cli.terminal import console, problems
 from rekindle.client import Accounted, Rekindle
-from rekindle.errors import BadInput, RekindleError
+from rekindle.errors import BadInput, NotFound, RekindleError, Unavailable
 from rekindle.policy.account import summary
 from rekindle.policy.account.summary import Cost, Incidents, Summary, Times
 
 AT_ONCE = 20
 """Number of jobs that are queried at the same time."""
+
+UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+TIMES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])")
 
 BAR = 20
 """Width of the longest bar in characters."""
@@ -39,7 +43,7 @@ async def report(
     job: str | None = None,
     /,
     *,
-    since: Annotated[timedelta | None, Parameter(help="Only this time before now, such as 7d, 12h or 30m.")] = None,
+    since: Annotated[str | None, Parameter(help="Only this time before now, such as 7d, 12h or 30m.")] = None,
     price: Annotated[float | None, Parameter(help="Price of one accelerator for an hour, in any currency.")] = None,
     output: Annotated[
         Shape, Parameter(name=["--output", "-o"], help="text for people, json for machines, html: a page.")
@@ -51,23 +55,38 @@ async def report(
 
     Example: rekindle report gpt --since 7d --output html > report.html
     """
-    if since is not None and since <= timedelta(0):
-        raise BadInput(f"--since: {since} is not accepted: a time before now, such as 7d, 12h or 30m")
     if price is not None and not (math.isfinite(price) and price >= 0):
         raise BadInput(f"--price: {price} is not accepted: a number from 0")
-    rekindle, now = await control_plane(), datetime.now(UTC)
-    begins = (now - since).timestamp() if since else 0.0
+    now = datetime.now(UTC).timestamp()
+    begins = 0.0 if since is None else max(now - _seconds(since), 0.0)
+    rekindle = await control_plane()
     accounts = [await rekindle.account(job)] if job else await _of_all_jobs(rekindle, begins)
     found = [summary.of_job(one.name, one.id, one.account, since=begins, price=price) for one in accounts]
+    if job and found[0].until < begins:
+        raise BadInput(f"--since: {since} is not accepted: {found[0].name} has ended before that, at {_at(found[0].until)}")
     if not job:
         whole = summary.of_all([(one.name, one.account) for one in accounts], since=begins, price=price)
         found = [whole, *found]
     _print(found, output)
 
 
+def _seconds(text: str) -> float:
+    """Returns the seconds that a text such as `7d` or `1h30m` says."""
+    parts = TIMES.findall(text)
+    seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+    if not seconds or "".join(map("".join, parts)) != text:
+        raise BadInput(f"--since: {text!r} is not accepted: a time before now, such as 7d, 12h or 30m")
+    return seconds
+
+
 async def _of_all_jobs(rekindle: Rekindle, begins: float) -> list[Accounted]:
-    """Returns the accounts of all jobs that lived in this time. Jobs that do not answer are named on stderr."""
-    rows = [row for row in await rekindle.jobs(ended=True) if row.until is None or row.until.timestamp() > begins]
+    """Returns the accounts of all jobs that lived in this time. Jobs that do not answer are named on stderr.
+
+    Raises:
+        NotFound: there is none. Unavailable: none of them has answered.
+    """
+    newest = {row.id: row for row in reversed(await rekindle.jobs(ended=True))}  # an earlier workflow of a job has ended
+    rows = [row for row in reversed(newest.values()) if row.until is None or row.until.timestamp() > begins]
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def ask(job_id: str) -> Accounted | RekindleError:
@@ -77,11 +96,16 @@ async def _of_all_jobs(rekindle: Rekindle, begins: float) -> list[Accounted]:
             except RekindleError as error:
                 return error
 
+    if not rows:
+        raise NotFound("no job has lived in this time, also none that has ended and is still kept: rekindle jobs --all")
     answers = await asyncio.gather(*(ask(row.id) for row in rows))
     for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, RekindleError):
-            problems.print(Text(f"{row.name} ({row.id}) is not counted: {answer}"))
-    return [answer for answer in answers if not isinstance(answer, RekindleError)]
+            problems.print(Text(f"{row.name} ({row.id}) is not counted: {answer}"), soft_wrap=True)
+    counted = [answer for answer in answers if not isinstance(answer, RekindleError)]
+    if not counted:
+        raise Unavailable("no job has answered, so that there is nothing to report")
+    return counted
 
 
 def _print(found: Sequence[Summary], output: Shape) -> None:
@@ -97,13 +121,13 @@ def _print(found: Sequence[Summary], output: Shape) -> None:
 
 
 def _show(one: Summary) -> None:
-    between = f"{when(datetime.fromtimestamp(one.since, UTC))} to {when(datetime.fromtimestamp(one.until, UTC))}"
+    between = f"{_at(one.since)} to {_at(one.until)}"
     _line(f"{one.name}: goodput {one.goodput:.2%}", style="bold")
     _line(f"{between}, {one.accelerator_hours:.2f} accelerator hours on {one.ranks} accelerators")
     if one.lost_price is not None:
         _line(f"price of the time that was not training: {one.lost_price:.2f}")
     if one.complete_since is not None:
-        _line(f"incidents are known one by one since {when(datetime.fromtimestamp(one.complete_since, UTC))}")
+        _line(f"incidents are known one by one since {_at(one.complete_since)}")
     console.print()
     most = max((share.percent for share in one.buckets), default=0.0)
     shares = [
@@ -118,6 +142,10 @@ def _show(one: Summary) -> None:
     print_columns(("time", "seconds", "share", ""), shares)
     console.print()
     _show_incidents(one)
+
+
+def _at(seconds: float) -> str:
+    return when(datetime.fromtimestamp(seconds, UTC))
 
 
 def _show_incidents(one: Summary) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from rekindle.cli.terminal import ORDERS
 from rekindle.model.account import Bucket
 from rekindle.policy.account.summary import Cost, Share, Summary, Times
 
@@ -24,11 +25,12 @@ COLOURS = {
 
 STYLE = """
 :root { color-scheme: light dark; }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; margin-bottom: .3rem; }
 .goodput { font-size: 2.4rem; font-weight: 600; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .2rem .6rem .2rem 0; overflow-wrap: anywhere; }
+th, td { text-align: left; padding: .2rem .6rem .2rem 0; }
 th { border-bottom: 1px solid #8886; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 svg { display: block; width: 100%; height: 2rem; margin: .8rem 0; } .key { display: inline-block; width: .8rem; height: .8rem; }
 section { break-inside: avoid; } .small { color: #888; font-size: .85rem; }
@@ -50,7 +52,7 @@ def page(found: Sequence[Summary]) -> str:
 
 
 def document(title: str, style: str, body: str) -> str:
-    """Returns a page of one file.
+    """Returns a page of one file. It is ASCII, whatever the encoding of standard output.
 
     Args:
         style: CSS.
@@ -58,7 +60,8 @@ def document(title: str, style: str, body: str) -> str:
     """
     view = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head = f"{view}<title>{escape(title)}</title><style>{style}</style>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    page = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    return page.translate(ORDERS).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _head(one: Summary) -> str:

@@ -7,8 +7,12 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-ORDERS = dict.fromkeys((0x1B, *range(0x80, 0xA0)), "?")
-"""Control characters, which are replaced so that a text cannot control the terminal."""
+LINES = (0x09, 0x0A)
+"""Tab and end of line."""
+BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that turn the direction of the text after them."""
+ORDERS = dict.fromkeys((*(one for one in range(0x20) if one not in LINES), *range(0x7F, 0xA0), *BIDI), "?")
+"""Control characters, which are replaced so that a text cannot control what shows it."""
 
 
 class Terminal(Console):

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, Output, age, print_json
+from rekindle.cli.output import Format, Output, age, print_json, when
 from rekindle.cli.terminal import complain, console
 from rekindle.cli.watching import EVERY
 from rekindle.client import JobRow, Rekindle, RunningRecovery
@@ -27,6 +28,9 @@ MOST = 100
 
 AT_ONCE = 20
 """Number of jobs that are queried at the same time."""
+
+BESIDE = 4
+"""Number of lines of a terminal that jobs do not take: the header, the number of further jobs, the time, and the cursor's."""
 
 HOUR = 3600.0
 LONGEST = 20
@@ -72,27 +76,31 @@ async def top(
 ) -> None:
     """Show all jobs at a glance: state, step, step time, goodput of the last hour, recoveries, standbys and downgrades.
 
-    With more than 100 jobs, those that need attention are shown, and then the newest.
+    With more than 100 jobs, those that need attention are shown, and then the newest. Until Ctrl-C as many are shown as the
+    terminal has lines for.
 
     Example: rekindle top --sort goodput
     """
     if output is Format.JSON and not once:
         raise BadInput("--output: json needs --once, as the live view is for people")
     rekindle = await control_plane()
+    if once:
+        lines, hidden = await _look(rekindle, sort)
+        if output is Format.JSON:
+            print_json([line.model_dump(mode="json") for line in lines])
+        else:
+            _show(lines, hidden)
+        return
     while True:
         try:
             lines, hidden = await _look(rekindle, sort)
         except RekindleError as error:
-            if once:
-                raise
             complain(error)
         else:
-            if output is Format.JSON:
-                print_json([line.model_dump(mode="json") for line in lines])
-            else:
-                _show(lines, hidden)
-        if once:
-            return
+            if console.is_terminal:
+                console.clear()
+            _show(lines, hidden, _room())
+            _print(f"as of {when(datetime.now(UTC))}", style="dim")
         await asyncio.sleep(EVERY)
 
 
@@ -153,21 +161,46 @@ def _sorted(lines: Sequence[Line], sort: Sort) -> list[Line]:
             return list(lines)
 
 
-def _show(lines: Sequence[Line], hidden: int) -> None:
-    """Prints a line for each job, and a second one with its recovery or note."""
-    if console.is_terminal:
-        console.clear()
-    table = [("job", "state", "step", "step time", "goodput 1h", "standbys"), *(_cells(line) for line in lines)]
+def _show(lines: Sequence[Line], hidden: int, room: float = math.inf) -> None:
+    """Prints a line for each job, and a second one with its recovery or note.
+
+    Args:
+        room: number of lines for jobs. Those of jobs that do not fit would move the first ones out of sight.
+    """
+    table = [("job", "state", "step", "step time", "goodput 1h", "standbys"), *map(_cells, lines)]
     widths = [min(max(cell_len(row[column]) for row in table), LONGEST) for column in range(len(table[0]))]
+    notes = _notes(lines)
     for number, row in enumerate(table):
+        note = notes[number - 1] if number else ""
+        room -= (1 + bool(note)) if number else 0
+        if room < 0:
+            hidden += len(table) - number
+            break
         cells = "  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
         _print(cells, style="" if number else "bold")
-        if number and (note := lines[number - 1].recovery or lines[number - 1].note):
-            _print(f"    {' '.join(note.splitlines())}", style="yellow")
+        if note:
+            _print(f"    {note}", style="yellow")
     if not lines:
         console.print("no job is registered")
     if hidden:
         console.print(f"{hidden} further jobs are not shown")
+
+
+def _room() -> float:
+    """Returns the number of lines for jobs: those of the terminal, where each look replaces the one before."""
+    return console.height - BESIDE if console.is_terminal and not console.is_dumb_terminal else math.inf
+
+
+def _notes(lines: Sequence[Line]) -> list[str]:
+    """Returns the second line of each job: its id, if others have its name, and its recovery or note."""
+    names = Counter(line.name for line in lines)
+    parts = [(f"id {line.id}" if names[line.name] > 1 else "", _one(line.recovery or line.note)) for line in lines]
+    return [", ".join(filter(None, one)) for one in parts]
+
+
+def _one(text: str) -> str:
+    """Returns the text in one line."""
+    return " ".join(text.splitlines())
 
 
 def _print(text: str, style: str) -> None:
@@ -176,7 +209,7 @@ def _print(text: str, style: str) -> None:
 
 def _cells(line: Line) -> tuple[str, ...]:
     return (
-        line.name,
+        _one(line.name),
         line.state,
         "-" if line.step is None else str(line.step),
         "-" if line.step_seconds is None else f"{line.step_seconds * 1000:.0f} ms",

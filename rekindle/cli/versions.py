@@ -12,7 +12,7 @@ from rekindle.cli.output import Format, Output, print_columns, print_json
 from rekindle.cli.terminal import console
 from rekindle.deployment import Version, count_open, make_current, read_deployment
 from rekindle.errors import BadInput, Refused
-from rekindle.ids import Workflows
+from rekindle.ids import RECOVERY, job_workflow
 
 versions_app = App(name="versions")
 
@@ -20,6 +20,8 @@ versions_app = App(name="versions")
 @versions_app.default
 async def show(*, output: Output = Format.TEXT) -> None:
     """Show the versions of the control worker, the newest first. One may go when nothing runs on it any more.
+
+    Others are records of nodes, maintenances, upgrades, and the queue for spare nodes.
 
     Example: rekindle versions
     """
@@ -35,23 +37,24 @@ async def show(*, output: Output = Format.TEXT) -> None:
     if not rows:
         console.print(f"no control worker has started in namespace {client.namespace}", markup=False, soft_wrap=True)
         return
-    print_columns(("version", "", "workers", "jobs", "recoveries"), [_cells(row) for row in rows])
+    print_columns(("version", "", "workers", "jobs", "recoveries", "others"), [_cells(row) for row in rows])
 
 
 async def _row(client: Client, version: Version) -> dict[str, Any]:
-    jobs = await count_open(client, version.build_id, Workflows.TRAINING_JOB)
+    jobs, recoveries = [await count_open(client, version.build_id, begins) for begins in (job_workflow(""), RECOVERY)]
     return {
         "version": version.build_id,
         "current": version.current,
         "workers": version.has_workers(datetime.now(UTC)),
         "jobs": jobs,
-        "recoveries": await count_open(client, version.build_id) - jobs,
+        "recoveries": recoveries,
+        "others": await count_open(client, version.build_id) - jobs - recoveries,
     }
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     state, workers = "current" if row["current"] else "", "alive" if row["workers"] else "none"
-    return (row["version"], state, workers, str(row["jobs"]), str(row["recoveries"]))
+    return (row["version"], state, workers, *(str(row[name]) for name in ("jobs", "recoveries", "others")))
 
 
 @versions_app.command

@@ -1,9 +1,19 @@
 """Base classes of values. Payloads ignore unknown fields; what people and their programs write is rejected if it has any."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Returns a moment with its time zone. Python compares no moments of which only one has one."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Moment = Annotated[datetime, AfterValidator(in_utc)]
+"""Moment that another program tells. One without a time zone is taken to be UTC."""
 
 
 class Value(BaseModel):

@@ -1,12 +1,11 @@
 """Faults of a job: differences between the cluster and a job that trains undisturbed."""
 
 from collections.abc import Iterable
-from datetime import datetime
 from enum import StrEnum
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from rekindle.model.base import Value
+from rekindle.model.base import Moment, Value
 from rekindle.model.bounds import Note
 from rekindle.model.ranks import Ranks
 from rekindle.model.standby import Standby
@@ -69,7 +68,7 @@ class Decided(Value):
     saw: str
     """The fact in a few words, such as `condition GpuXid=True`."""
 
-    since: datetime | None = None
+    since: Moment | None = None
     """Time since which the fact holds, by the cluster's clock. None: unknown."""
 
     settle: float = 0.0
@@ -115,10 +114,10 @@ class Fault(Value):
 
     code: str = ""
     message: Note = ""
-    seen_at: datetime | None = None
+    seen_at: Moment | None = None
     """Time at which the source saw the fault, by the clock of the source. No decision depends on it."""
 
-    accepted_at: datetime | None = None
+    accepted_at: Moment | None = None
     """Time at which the job's workflow accepted the fault, by the workflow's clock. None: not accepted yet."""
 
     decided: Decided | None = None

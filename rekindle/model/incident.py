@@ -94,6 +94,19 @@ class Waited(Value):
     until: datetime
 
 
+class Begun(Value):
+    """Incident that has not ended."""
+
+    number: int
+    summary: Note
+    started_at: datetime
+    ladder: tuple[Verdict, ...]
+    """Verdicts of the modes that have ended."""
+
+    waits: tuple[Waited, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
 class Incident(Value):
     """A fault and all recoveries for it."""
 

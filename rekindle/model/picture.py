@@ -5,8 +5,12 @@ Those of ranks come from their own clocks, all others from Temporal's.
 
 from enum import StrEnum
 
+from pydantic import FiniteFloat
+
 from rekindle.model.base import Value
-from rekindle.model.mode import Outcome
+from rekindle.model.fault import Fault
+from rekindle.model.mode import Mode, Outcome
+from rekindle.model.verdict import Verdict
 
 
 class Part(StrEnum):
@@ -23,9 +27,9 @@ class StepRecord(Value):
 
     rank: int
     step: int
-    start: float
+    start: FiniteFloat
     """Seconds since the epoch."""
-    end: float
+    end: FiniteFloat
     pid: int
     pod: str
     pod_uid: str
@@ -60,13 +64,15 @@ class Pause(Value):
     """Time in which training stood, and its price."""
 
     seconds: float
+    again: float = 0.0
+    """Seconds in which steps were done again."""
     ranks: int
     source: str
     """Origin of the number, such as `step logs`."""
 
     @property
     def accelerator_seconds(self) -> float:
-        return self.seconds * self.ranks
+        return (self.seconds + self.again) * self.ranks
 
 
 class Picture(Value):
@@ -90,9 +96,23 @@ class Picture(Value):
     """Sources that were not available, and what the picture lacks therefore."""
 
 
-class Recorded(Value):
-    """History of a recovery's workflow."""
+class Recovery(Value):
+    """Recovery, as the history of its workflow shows it."""
 
-    workflow_id: str
-    events: tuple[dict[str, object], ...]
-    """Events in the JSON form of Temporal's API."""
+    mode: Mode | None
+    """None: it is a workflow of strangers."""
+    summary: str
+    faults: tuple[Fault, ...]
+    """Faults at its beginning."""
+    since: float
+    until: float
+    """End of the workflow, or the time until which it was read."""
+    ended: str
+    """Way in which the workflow ended without a result. Empty: it has one, or it is running."""
+    is_running: bool
+    verdict: Verdict | None
+    orders: tuple[Item, ...]
+    calls: tuple[Item, ...]
+    waits: tuple[Item, ...]
+    reports: tuple[Item, ...]
+    phases: tuple[Item, ...]

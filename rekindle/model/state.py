@@ -8,10 +8,10 @@ from pydantic import AwareDatetime, Field
 from rekindle.model.account import Account
 from rekindle.model.approval import Question
 from rekindle.model.attachment import Attachment, Progress
-from rekindle.model.base import Value
+from rekindle.model.base import Moment, Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
-from rekindle.model.incident import Incident, ModeRequest
+from rekindle.model.incident import Begun, Incident, ModeRequest
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.links import OnBackup
 from rekindle.model.mode import Mode
@@ -40,7 +40,7 @@ class Downgrade(Value):
 class GivenUp(Value):
     """Recovery that came to no good end. Nothing more is done until the job trains again, or a person wants another try."""
 
-    since: datetime
+    since: Moment
     incident: int
     mode: Mode
     reason: Note
@@ -365,3 +365,5 @@ class JobStatus(Value):
     """Id of the request that is running or waiting. Empty: there is none."""
     front: Note = ""
     """Id of the workflow that made the request, under its run id. Empty: the request came as an update only."""
+    begun: Begun | None = None
+    """Incident that is running. None: none is, or an earlier version answers."""

@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.cli import incident_page, incident_text
+from rekindle.model.approval import Unanswered
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.picture import Item, Lane, Part, Pause, Picture
 from tests.cli.test_recover import ended, environment, typed
@@ -107,7 +108,7 @@ def test_a_terminal_shows_each_lane_over_one_axis() -> None:
     assert [one[:5] for one in listed] == [["e", "500", "100", "order:", "order"], ["f", "500", "250", "ranks", "2-3:"]]
 
 
-@pytest.mark.parametrize("width", [70, 80, 200])
+@pytest.mark.parametrize("width", [40, 70, 80, 300])
 def test_the_picture_of_a_long_incident_is_as_wide_as_the_terminal(width: int) -> None:
     """Hundreds of calls, names of hundreds of letters and 200 lanes of ranks fit; not more than 60 entries are listed."""
     calls = tuple(item(number, number + 0.7, f"wait until {'pod-' * 60}{number} runs") for number in range(500))
@@ -115,7 +116,40 @@ def test_the_picture_of_a_long_incident_is_as_wide_as_the_terminal(width: int) -
     lines = incident_text.lines(picture(Lane(part=Part.CLUSTER, name="cluster", items=calls), *ranks, until=500.0), width)
     assert max(cell_len(line) for line in lines) < width
     assert len([line for line in lines if line.startswith(" " * 16) and "*" in line]) <= incident_text.MOST_ROWS
-    assert any("more, which --html and --output json show" in line for line in lines)
+    assert "more, which --html and --output json show" in " ".join(lines)
+
+
+def test_wide_characters_take_two_columns() -> None:
+    """Names and texts of other scripts do not make the terminal break lines."""
+    wide = "\u7bc0\u70b9" * 500
+    shown = picture(Lane(part=Part.CLUSTER, name="cluster", items=(item(0.0, 0.5, wide),)))
+    lines = incident_text.lines(shown.model_copy(update={"job": wide, "summary": wide, "missing": (wide,)}), 80)
+    assert max(map(cell_len, lines)) < 80
+    assert sum(line.count("\u7bc0") for line in lines) == 4 * 500
+
+
+def test_steps_that_were_done_again_are_part_of_the_price() -> None:
+    """Both forms have the time of these steps, and a price that contains it, as the report of the job has."""
+    assert USUAL.pause
+    again = USUAL.model_copy(update={"pause": USUAL.pause.model_copy(update={"again": 0.5})})
+    text = " ".join(incident_text.lines(again, 80))
+    assert "training stood 214 ms, and did steps again for 500 ms: 365.619 accelerator seconds on 512 ranks" in text
+    page = Reader(incident_page.page(again)).words
+    assert "did steps again for500 ms" in page
+    assert "365.619 accelerator seconds" in page
+
+
+def test_a_cost_that_is_not_known_is_not_called_none() -> None:
+    """Training may stand now, or still after a recovery that was given up."""
+    said = [
+        incident_text.lines(USUAL.model_copy(update={"outcome": outcome, "pause": None, "steps_lost": None}), 80)[3]
+        for outcome in (None, Outcome.GIVEN_UP, Outcome.RECOVERED)
+    ]
+    assert said == [
+        "what it costs is known when it has ended",
+        "it is not known how long training stood",
+        "training did not stand, as far as it is known",
+    ]
 
 
 def test_a_page_is_one_file_without_scripts() -> None:
@@ -141,6 +175,26 @@ def test_hostile_names_are_text() -> None:
     assert "alert(1)" in page.words
     assert not {"script", "bold"} & set(page.tags)
     assert "[bold red]x[/]" in " ".join(incident_text.lines(hostile, 80))
+
+
+def test_a_page_is_ascii_without_control_characters() -> None:
+    """It reads the same from a pipe of any encoding, and a terminal obeys none of its texts."""
+    strange = "\x1b[2J \x9b2J \r \x05 \u202egnihton\u2069 \u7bc0\u70b9 \U0001f600 \ud800"
+    shown = USUAL.model_copy(update={"job": strange, "summary": strange})
+    page = incident_page.page(shown)
+    assert page.isascii()
+    assert not set(map(chr, range(0x20))) - {"\n"} & set(page)
+    assert "?[2J ?2J ? ? ?gnihton? \u7bc0\u70b9 \U0001f600 " in Reader(page).words
+
+
+def test_thousands_of_ranks_have_a_short_name() -> None:
+    """Every second rank of 10,000 makes a name of many thousand letters, which a list cuts."""
+    name = f"ranks {','.join(map(str, range(0, 10_000, 2)))}"
+    shown = picture(Lane(part=Part.RANKS, name=name, items=(item(0.1, 0.6, "stood"),)))
+    assert len(incident_text.lines(shown, 80)) < 20
+    rows = incident_page.page(shown).partition("<table>")[2]
+    assert len(rows) < 1_000
+    assert "ranks 0,2,4" in rows
 
 
 async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
@@ -179,6 +233,24 @@ async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: W
         assert left.missing[0].startswith("Temporal has no history of hot switch")
         assert {one.name for one in left.lanes} == {"decision", "mode", "phase", "ranks 2-3", "other ranks"}
         assert left.pause == found.pause
+
+
+async def test_an_incident_that_waits_for_a_person_is_the_newest(temporal: WorkflowEnvironment) -> None:
+    """It is shown before its first mode has begun, and when the workflow of the job was terminated it is not running."""
+    job = a_job(approvals={Mode.HOT_SWITCH: Unanswered.DENY})
+    async with training(temporal, job) as (world, _peer):
+        await world.fault(sub_health())
+        await world.settled(lambda status: status.state.question is not None)
+        code, words = await ended(await typed(world, "incident", world.job.id, "--output", "json"))
+        assert code == 0, words
+        found = Picture.model_validate(json.loads(words))
+        assert (found.number, found.outcome, found.pause) == (1, None, None)
+        (decision,) = (one for one in found.lanes if one.name == "decision")
+        running = [one.text for one in decision.items if one.running]
+        assert sorted(running) == ["decides", "waits for a person (hot switch)"]
+        await world.entity.terminate()
+        code, words = await ended(await typed(world, "incident", world.job.id))
+        assert (code, "keeps no record of incident 1 any more" in words) == (2, True), words
 
 
 async def forget(world: Harness, workflow_id: str) -> None:

@@ -36,6 +36,49 @@ def write_final(directory: Path, content: bytes, rank: int = 0) -> Path:
     return directory
 
 
+def write_steps(directory: Path, *lines: bytes, rank: int = 0) -> Path:
+    (directory / "steps").mkdir(exist_ok=True)
+    (directory / "steps" / f"rank-{rank:05d}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    return directory
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"12",
+        b"null",
+        b"{}",
+        b'{"rank": 0, "st',
+        b"\0\0\0",
+        b"\xff\xfe",
+        b"1" * 5_000,
+        b"[" * 100_000,
+        record(2, 2.0).model_dump_json().replace('"rank":0', '"rank":"x"').encode(),
+        record(2, 2.0).model_dump_json().replace("2.0", "NaN").encode(),
+        record(2, 2.0).model_dump_json().replace("2.0", "Infinity").encode(),
+    ],
+)
+def test_lines_that_are_no_steps_are_left_out(line: bytes, tmp_path: Path) -> None:
+    """A log may be torn, and its directory belongs to the job, which may write anything there."""
+    good = [record(step, float(step)).model_dump_json().encode() for step in (1, 3)]
+    write_steps(tmp_path, good[0], line, good[1])
+    assert [one.step for one in measure.read_steps(tmp_path)] == [1, 3]
+
+
+def test_logs_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    """A directory with the name of a log hides none of the others."""
+    write_steps(tmp_path, record(1, 1.0).model_dump_json().encode())
+    (tmp_path / "steps" / "rank-00001.jsonl").mkdir()
+    assert len(measure.read_steps(tmp_path)) == 1
+
+
+def test_the_steps_around_a_time_are_read_too(tmp_path: Path) -> None:
+    """A rank that stood for the whole time has no step in it."""
+    write_steps(tmp_path, *(record(step, float(step)).model_dump_json().encode() for step in (1, 2, 90, 91)))
+    assert [one.step for one in measure.read_steps(tmp_path, 30.0, 60.0)] == [2, 90]
+    assert [one.step for one in measure.read_steps(tmp_path, 1.5, 2.5)] == [1, 2, 90]
+
+
 def test_the_pause_is_the_largest_gap_less_the_median_gap() -> None:
     """The pause is half a second for steps that end 0.1 s apart with one gap of 0.6 s."""
     ends = [0.1, 0.2, 0.3, 0.9, 1.0, 1.1]

@@ -47,15 +47,18 @@ def test_a_row_of_a_table_is_one_line() -> None:
 
 
 async def test_versions_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions are printed whole: they are typed in `rekindle versions use`, and an installation may give them long names."""
+    """Versions are printed whole: they are typed in `rekindle versions use`, and an installation may give them long names.
+    Records of nodes and the like are not counted as recoveries."""
     monkeypatch.setattr(console, "_width", 20)
     version = Version(build_id="rekindle-control-plane-0.1.0-5eb5607ce6a8", current=True)
     monkeypatch.setattr(versions, "control_plane", AsyncMock())
     monkeypatch.setattr(versions, "read_deployment", AsyncMock(return_value=Deployment(versions=(version,))))
-    monkeypatch.setattr(versions, "count_open", AsyncMock(return_value=3))
+    monkeypatch.setattr(
+        versions, "count_open", AsyncMock(side_effect=lambda *asked: {"job/": 3, "recovery/": 1}.get(asked[-1], 6))
+    )
     with console.capture() as page:
         await versions.show()
-    assert page.get().splitlines()[1].split() == [version.build_id, "current", "none", "3", "0"]
+    assert page.get().splitlines()[1].split() == [version.build_id, "current", "none", "3", "1", "2"]
 
 
 def test_brackets_in_a_message_are_no_markup() -> None:
@@ -69,8 +72,8 @@ def test_brackets_in_a_message_are_no_markup() -> None:
 
 
 def test_what_a_pod_has_said_gives_the_terminal_no_orders() -> None:
-    """A pod's last message clears no screen, sets no title and fills no clipboard of the person who looks at the job."""
-    words = "\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J"
+    """A pod's last message clears no screen, fills no clipboard, asks for no answer, and turns no text of ours round."""
+    words = "\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J\x05\x0e\u202e"
     state = JobState.of(Job(id=JobId("j"), name="gpt", pods=2)).with_(problems=(words,))
     with console.capture() as page, problems.capture() as said:
         show_status(JobStatus(state=state))
@@ -79,7 +82,7 @@ def test_what_a_pod_has_said_gives_the_terminal_no_orders() -> None:
         complain(ValueError(words))
     for text in (page.get(), said.get()):
         assert "2J" in text
-        assert not {"\x1b", "\x07", "\x9b"} & set(text)
+        assert not {"\x1b", "\x07", "\x9b", "\x05", "\x0e", "\u202e"} & set(text)
 
 
 def test_a_lost_manager_is_shown_on_the_page_of_its_job() -> None:

@@ -1,5 +1,6 @@
 """Forms in which `rekindle report` and `rekindle top` show what they know."""
 
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from rekindle.cli import report, report_page, top
 from rekindle.cli.terminal import console
 from rekindle.cli.top import Line, Sort
+from rekindle.client import Accounted, JobRow, Rekindle
+from rekindle.errors import BadInput
 from rekindle.policy.account import ledger, summary
 from rekindle.policy.account.summary import Summary
 from tests.policy.test_account import ZERO, restarted_job
@@ -84,6 +87,65 @@ def test_the_live_view_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, cap
     assert "1/1" in printed[3]
     assert printed[4].strip() == "two lines"
     assert printed[5] == "3 further jobs are not shown"
+
+
+def test_the_live_view_is_one_line_for_a_name_and_tells_jobs_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name with line breaks is one line. Jobs of one name are shown with the ids that other commands accept."""
+    lines = [Line(name="a\nb\u2028c", id="1", state="training"), *(Line(name="gpt", id=one, state="training") for one in "23")]
+    top._show(lines, 0)
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert printed[1].startswith("a b c  training")
+    assert [printed[3], printed[5]] == ["id 2", "id 3"]
+    assert len(printed) == 6
+
+
+@pytest.mark.parametrize(("room", "jobs", "hidden"), [(4, 2, "5"), (5, 3, "4"), (6, 4, "3"), (100, 5, "2")])
+def test_the_live_view_is_no_higher_than_the_terminal(
+    capsys: pytest.CaptureFixture[str], room: int, jobs: int, hidden: str
+) -> None:
+    """Jobs that need attention come first, and would be the ones that are out of sight."""
+    lines = [Line(name=f"job-{number}", id="1", state="training", note="" if number % 2 else "slow") for number in range(5)]
+    top._show(lines, 2, room)
+    printed = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("job-") for line in printed) == jobs
+    assert printed[-1] == f"{hidden} further jobs are not shown"
+    assert len(printed) - 2 <= room
+
+
+class Known(Rekindle):
+    """Knows one job, whose first workflow was lost."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
+        row = JobRow(id="1", name="gpt", phase="training", since=datetime.fromtimestamp(ZERO, UTC))
+        return [row, row.model_copy(update={"phase": "ended", "until": row.since})]
+
+    async def account(self, job: str) -> Accounted:
+        self.asked.append(job)
+        return Accounted(name="gpt", id=job, account=restarted_job())
+
+
+async def test_a_job_whose_workflow_was_lost_is_counted_once() -> None:
+    """Temporal keeps the lost workflow, which has the same id; the newer one answers for both."""
+    rekindle = Known()
+    assert [one.id for one in await report._of_all_jobs(rekindle, 0.0)] == ["1"]
+    assert rekindle.asked == ["1"]
+    assert len(await report._of_all_jobs(rekindle, ZERO + 1.0)) == 1
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1_800), ("1h30m", 5_400), ("0.5d", 43_200), ("800000d", 69_120_000_000)])
+def test_times_before_now_are_read(text: str, seconds: float) -> None:
+    """A time may have several units, and may be longer than there are calendars."""
+    assert report._seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "0s", "-1d", "1d ", "1d,2h", "1e9d", "\u0663d", "soon", "9" * 5_000 + "d"])
+def test_other_times_are_refused_with_what_is_accepted(text: str) -> None:
+    """The message names the option, and says what it accepts."""
+    with pytest.raises(BadInput, match=r"--since: .* is not accepted: a time before now, such as 7d, 12h or 30m"):
+        report._seconds(text)
 
 
 def test_the_live_view_is_sorted_as_asked() -> None:

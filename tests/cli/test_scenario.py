@@ -1,13 +1,16 @@
-"""A demo waits for its standbys before anything happens to its job."""
+"""A demo waits for its standbys before anything happens to its job, and shows what it has measured."""
 
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import pytest
 
+from rekindle.cli.demos.commands import _show
 from rekindle.cli.demos.process_faults import ProcessFaults, ProcessFaultScenario, Strike
 from rekindle.cli.demos.scenario import Step
+from rekindle.cli.output import Format
 from rekindle.cli.stack import Addresses, Stack
+from rekindle.cli.terminal import console
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.cluster import ObjectMeta, Pod, PodPhase, PodSpec, PodStatus
 from rekindle.model.mode import Mode
@@ -42,3 +45,28 @@ async def test_a_standby_stands_by_when_all_of_its_processes_have_loaded(
     cluster.written = "\n".join(written)
     assert await scenario.stands_by() is ready
     assert told[0].text.startswith("a standby loads")
+
+
+def test_the_panel_of_a_demo_has_its_goodput() -> None:
+    """The text has the same number as the JSON. Reasons are shown as they are, whatever they contain."""
+    result = {
+        "verdict": "recovered",
+        "reason": "[/bold] moved [red]",
+        "ladder": [],
+        "parameters_equal": True,
+        "steps_lost": 0,
+        "pause_seconds": 0.2,
+        "goodput": 0.8123,
+        "seconds": {"training": 16.25, "start-up": 3.75},
+        "first_order_seconds": None,
+        "total_seconds": 1.0,
+        "switched": [],
+        "policy_after": "hotSwitch",
+        "cluster": "local",
+        "workflow_id": "recovery/1",
+        "temporal_ui": "http://127.0.0.1:8233",
+    }
+    with console.capture() as page:
+        _show(result, "hot switch", Format.TEXT)
+    assert "81.2% of 20.0 s, start-up included" in page.get()
+    assert "recovered: [/bold] moved [red]" in page.get()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -321,12 +322,13 @@ def _show(result: dict[str, Any], title: str, output: Format) -> None:
     if output is Format.JSON:
         return
     table = Table(box=None, show_header=False)
-    table.add_row("verdict", f"[bold]{result['verdict']}[/bold]: {result['reason']}")
+    table.add_row("verdict", f"[bold]{result['verdict']}[/bold]: {escape(result['reason'])}")
     table.add_row("ladder", " -> ".join(f"{step['mode']}: {step['verdict']}" for step in result["ladder"]))
     equal = "[green]equal bit for bit[/green]" if result["parameters_equal"] else "[red]DIFFERENT[/red]"
     table.add_row("final parameters", f"{equal}, compared with an undisturbed run on {RANKS} ranks")
     table.add_row("steps lost", str(result["steps_lost"]))
     table.add_row("pause of training", f"{result['pause_seconds'] * 1000:.0f} ms")
+    table.add_row("goodput", f"{result['goodput']:.1%} of {sum(result['seconds'].values()):.1f} s, start-up included")
     if "fault_to_step_seconds" in result:
         table.add_row("fault to detection", f"{result['detection_seconds'] * 1000:.0f} ms")
         table.add_row("fault to next step", f"{result['fault_to_step_seconds']:.2f} s")

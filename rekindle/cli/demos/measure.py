@@ -1,11 +1,13 @@
 """Computes what a run did from the output of its ranks: step logs and final parameters. Pure except for reading the files."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from math import inf
 from pathlib import Path
 from statistics import median
+
+from pydantic import ValidationError
 
 from rekindle.model.base import Value
 from rekindle.model.incident import Incident
@@ -32,23 +34,41 @@ AFTER = 0.5
 """Seconds after the end of an incident in which the record of the first new step is written."""
 
 
-def read_steps(directory: Path, since: float = 0.0, until: float = inf) -> list[StepRecord]:
-    """Returns the records below `steps/` of a job's directory, by rank and time. A line that is being written is left out.
+def read_steps(directory: Path, since: float = -inf, until: float = inf) -> list[StepRecord]:
+    """Returns the records below `steps/` of a job's directory, by rank and time.
+
+    The directory belongs to the job. Files that cannot be read are left out, and lines that are no records, such as one that is
+    being written.
 
     Args:
-        since: steps that ended before are left out, in seconds since the epoch.
-        until: steps that began later are left out.
+        since: steps that ended before are left out but the last one of a rank, in seconds since the epoch.
+        until: steps that began later are left out but the first one of a rank.
     """
-    records = []
+    found = []
     for path in sorted((directory / "steps").glob("rank-*.jsonl")):
-        for line in path.read_text().splitlines():
-            try:
-                written = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if written["end"] >= since and written["start"] <= until:
-                records.append(StepRecord.model_validate(written))
-    return records
+        with suppress(OSError):
+            found += _around(_records(path.read_bytes().splitlines()), since, until)
+    return found
+
+
+def _records(lines: Iterable[bytes]) -> Iterator[StepRecord]:
+    for line in lines:
+        with suppress(ValidationError):
+            yield StepRecord.model_validate_json(line)
+
+
+def _around(records: Iterable[StepRecord], since: float, until: float) -> list[StepRecord]:
+    """Returns the records of this time, with the one before and the one after it: a rank may have stood for longer."""
+    before: list[StepRecord] = []
+    during: list[StepRecord] = []
+    for record in records:
+        if record.end < since:
+            before = [record]
+        elif record.start > until:
+            return [*before, *during, record]
+        else:
+            during.append(record)
+    return [*before, *during]
 
 
 def last_step(records: Iterable[StepRecord]) -> int:

@@ -4,8 +4,12 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from string import ascii_letters
 
+from rekindle.model import bounds
 from rekindle.model.base import Value
 from rekindle.model.picture import Item, Part, Picture
+
+LONGEST = 40
+"""Bytes of the name of a lane in a list. The picture itself has the whole name."""
 
 MANY = "*"
 """Mark of entries for which no letter is left."""
@@ -18,6 +22,11 @@ class Entry(Value):
     part: Part
     lane: str
     items: tuple[Item, ...]
+
+    @property
+    def who(self) -> str:
+        """Name of the lane. That of many ranks is cut."""
+        return bounds.cut(self.lane, LONGEST)
 
     @property
     def first(self) -> Item:

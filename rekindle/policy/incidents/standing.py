@@ -13,7 +13,7 @@ LONG = 5.0
 SHORTEST = 0.02
 """Minimum of that time, in seconds."""
 MOST_LANES = 12
-"""Maximum number of lanes of ranks. More of them are folded by what changed."""
+"""Maximum number of lanes of ranks. More of them are folded: by what changed, and then by what changed in all."""
 
 
 class Stood(Value):
@@ -25,6 +25,9 @@ class Stood(Value):
     before: StepRecord
     after: StepRecord
     """The same as `before`: the rank still stands."""
+
+    times: int = 1
+    """Number of times that are shown as one."""
 
     @property
     def change(self) -> str:
@@ -52,6 +55,9 @@ def lanes_of(records: Iterable[StepRecord], since: float, until: float, now: flo
     found = {rank: [one for one in times if one.until > since and one.since < until] for rank, times in stood.items()}
     groups = _grouped(found, by_place=True)
     if len(groups) > MOST_LANES:
+        groups = _grouped(found, by_place=False)
+    if len(groups) > MOST_LANES:
+        found = {rank: _whole(times) for rank, times in found.items()}
         groups = _grouped(found, by_place=False)
     lanes = [_lane(ranks, [one for rank in ranks for one in found[rank]]) for ranks in groups]
     return sorted(lanes, key=lambda lane: not any(one.text.startswith(("moved", "new process")) for one in lane.items))
@@ -87,6 +93,14 @@ def _grouped(found: dict[int, list[Stood]], *, by_place: bool) -> list[list[int]
     return list(groups.values())
 
 
+def _whole(times: Sequence[Stood]) -> list[Stood]:
+    """Returns the times as one, from the first to the last."""
+    if len(times) < 2:
+        return list(times)
+    first, last = times[0], times[-1]
+    return [first.model_copy(update={"until": last.until, "after": last.after, "times": len(times)})]
+
+
 def _lane(ranks: Sequence[int], times: Sequence[Stood]) -> Lane:
     """Returns the lane of ranks that stood alike: from the first of them that stood to the last one that went on."""
     items: list[Item] = []
@@ -95,6 +109,7 @@ def _lane(ranks: Sequence[int], times: Sequence[Stood]) -> Lane:
         places = list(dict.fromkeys(one.places for one in alike))
         where = places[0] if len(places) == 1 else f"{len(places)} pods"
         since, until = min(one.since for one in alike), max(one.until for one in alike)
-        text, running = f"{alike[0].change}: {where}", alike[0].before is alike[0].after
+        often = "" if max(one.times for one in alike) == 1 else " (several times)"
+        text, running = f"{alike[0].change}: {where}{often}", alike[0].before is alike[0].after
         items.append(Item(since=since, until=max(until, since), text=text, running=running))
     return Lane(part=Part.RANKS, name=f"rank{'' if len(ranks) == 1 else 's'} {written_ranks(ranks)}", items=tuple(items))

@@ -59,7 +59,7 @@ from rekindle.model.fault import (
     ManagerGone,
     Sighting,
 )
-from rekindle.model.incident import Incident, ModeRequest, Waited
+from rekindle.model.incident import Begun, Incident, ModeRequest, Waited
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.links import MOST_NODES, MOST_ON_BACKUP, LinksReset, NodeLinks, OnBackup, Placed
@@ -525,6 +525,7 @@ async def examples(job: Job) -> list[Any]:
     failover = FailoverRequest(job=TEXT, name=TEXT, links=LINKS, requested_by=TEXT, known=maintenance)
     remembered = Remembered(recovery=TEXT, downgrade=TEXT, restarts=(NOW,) * 5)
     looked_at = tuple(fault.node for fault in everywhere[:LOOKED_AT])
+    begun = Begun.model_validate(found.history[-1].model_dump())
     largest = [await answers(job, phase) for phase in (PodPhase.PENDING, PodPhase.FAILED)]
     return [
         *of_a_recovery(job, found),
@@ -534,7 +535,7 @@ async def examples(job: Job) -> list[Any]:
         FaultReport(faults=(process_fault(range(0, job.ranks, 2)),)),  # every second rank gives the longest text
         sighting,
         found,
-        JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
+        JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT, begun=begun),
         Contact(ended=TEXT, progress=Progress(incarnation=TEXT, step=1)),
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
         ResolveLinksRequest(job_id=job.id, links=LINKS),
