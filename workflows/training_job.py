@@ -440,7 +440,7 @@ class TrainingJob(PeopleUpdates):
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
         before, recovering = self.state, bool(self.incident or self.state.lost_recovery)
-        self.known.state = job_reducers.progressed(before, progress, recovering=recovering)
+        self.known.state = job_reducers.progressed(before, progress, workflow.now(), recovering=recovering)
         self._tell(Signals.PROGRESSED, progress)
         self._tell_faults()
         self._tell_reset_links(before)

@@ -16,6 +16,9 @@ from rekindle.model.sizes import MOST_RANKS
 KEPT_ROWS = 100
 """Number of latest incidents of a job whose costs are kept one by one. The sums contain older ones too."""
 
+SILENT = 900.0
+"""Seconds without a report after which nothing is known of a job whose manager reports every five minutes."""
+
 Seconds = Annotated[float, Field(ge=0.0, le=1e10, allow_inf_nan=False)]
 
 
@@ -159,6 +162,13 @@ class Row(Value):
         return sum(self.stood.values()) + self.again
 
 
+class Mark(Value):
+    """Account at an earlier time."""
+
+    until: float
+    seconds: dict[Bucket, float]
+
+
 class Account(Value):
     since: float = 0.0
     """Time from which on seconds are counted. 0: the job is not registered yet."""
@@ -178,3 +188,7 @@ class Account(Value):
     """The latest incidents."""
     older_rows: int = 0
     """Number of incidents that are not in `rows` any more."""
+    stepped_at: float = 0.0
+    """Time of the first completed step of a training side that has reported no times yet. 0: there is none."""
+    marks: tuple[Mark, ...] = ()
+    """Earlier states, by which the time since a moment is counted. The older they are, the fewer are kept."""

@@ -157,7 +157,10 @@ def split(since: float, until: float, rows: Sequence[Row], *, first: bool) -> It
             begins, ends = max(span.since, since), min(span.until, until)
             if ends > begins:
                 yield Span(since=begins, until=ends, bucket=span.bucket), row.number
-        since, before = max(since, min(row.until, until)), row
+        ends = min(row.until, until)
+        if ends > since and not row.spans:
+            yield Span(since=max(since, row.since), until=ends, bucket=Bucket.NOT_RECOVERED), row.number
+        since, before = max(since, ends), row
     if until > since:
         yield Span(since=since, until=until, bucket=_without(before, None, first=first)), before.number if before else 0
 

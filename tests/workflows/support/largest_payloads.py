@@ -111,6 +111,7 @@ from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, R
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
 from rekindle.model.trace import Trace
 from rekindle.model.verdict import Verdict
+from rekindle.policy.account import marks
 from rekindle.policy.account.ledger import KEPT_SPANS
 from rekindle.policy.account.spans import LONGEST_CODE, LONGEST_NODE
 from rekindle.policy.detection.devices import DeviceOfRank
@@ -411,6 +412,7 @@ def worn_account() -> Account:
         stands=(Stand(stretch=stretch, until=1e9 / 3),) * 5,
         current=stretch,
         rows=tuple(rows),
+        marks=(account.Mark(until=1e9 / 3, seconds=everything),) * marks.MOST,
     )
 
 
