@@ -1,7 +1,6 @@
 """Command `rekindle report`: goodput of jobs, and what faults cost."""
 
 import asyncio
-import math
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,9 @@ from rekindle.policy.account.summary import Cost, Incidents, Summary, Times
 
 AT_ONCE = 20
 """Number of jobs that are queried at the same time."""
+
+LONGEST = timedelta(days=10_000)
+HIGHEST = 1e9
 
 BAR = 20
 """Width of the longest bar in characters."""
@@ -51,10 +53,10 @@ async def report(
 
     Example: rekindle report gpt --since 7d --output html > report.html
     """
-    if since is not None and since <= timedelta(0):
-        raise BadInput(f"--since: {since} is not accepted: a time before now, such as 7d, 12h or 30m")
-    if price is not None and not (math.isfinite(price) and price >= 0):
-        raise BadInput(f"--price: {price} is not accepted: a number from 0")
+    if since is not None and not timedelta(0) < since <= LONGEST:
+        raise BadInput(f"--since: {since} is not accepted: a time before now, such as 7d, 12h or 30m, at most {LONGEST.days}d")
+    if price is not None and not 0 <= price <= HIGHEST:
+        raise BadInput(f"--price: {price} is not accepted: a number from 0 to {HIGHEST:.0f}")
     rekindle, now = await control_plane(), datetime.now(UTC)
     begins = (now - since).timestamp() if since else 0.0
     accounts = [await rekindle.account(job)] if job else await _of_all_jobs(rekindle, begins)

@@ -1,5 +1,6 @@
 """Forms in which `rekindle report` and `rekindle top` show what they know."""
 
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from rekindle.cli import report, report_page, top
 from rekindle.cli.terminal import console
 from rekindle.cli.top import Line, Sort
+from rekindle.errors import BadInput
 from rekindle.policy.account import ledger, summary
 from rekindle.policy.account.summary import Summary
 from tests.policy.test_account import ZERO, restarted_job
@@ -62,6 +64,23 @@ def test_text_and_page_have_the_same_numbers(job: Summary, capsys: pytest.Captur
     for words in ("67.50%", "35.000 s", "26.000 s", "50.000", "With restarts alone goodput would be 67.50%"):
         assert words.lower() in text.lower()
         assert words in page
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"since": timedelta.max}, r"--since: .* at most 10000d"),
+        ({"since": timedelta(0)}, "--since: 0:00:00 is not accepted"),
+        ({"price": 1e300}, r"--price: 1e\+300 is not accepted: a number from 0 to 1000000000"),
+        ({"price": float("nan")}, "--price: nan is not accepted"),
+        ({"price": -1.0}, "--price: -1.0 is not accepted"),
+    ],
+    ids=str,
+)
+async def test_values_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    """A time before all calendars, and a price of which no sum could be printed, are refused before anything is asked."""
+    with pytest.raises(BadInput, match=words):
+        await report.report("gpt", **options)
 
 
 def test_the_live_view_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
