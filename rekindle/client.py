@@ -31,7 +31,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
-from rekindle.model.account import Account
+from rekindle.model import stored
+from rekindle.model.account import Account, Ended
 from rekindle.model.approval import Abort, Answer
 from rekindle.model.base import Value, sent
 from rekindle.model.dialogue import Receipt
@@ -164,13 +165,22 @@ class Rekindle:
         return status
 
     async def account(self, job: str) -> Accounted:
-        """Returns what the time of a job was spent on, up to now or to its end. Needs a running control worker."""
+        """Returns what the time of a job was spent on, up to now or to its end.
+
+        A job that lives, or that a version without results has ended, needs a running control worker.
+        """
         job_id = await self.find(job, ended=True)
+        handle = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
+        try:
+            described = await handle.describe()
+            has_ended = described.status is WorkflowExecutionStatus.COMPLETED
+            ended = stored.read(Ended, await handle.result(), ("name", "reason", "account"))[0] if has_ended else None
+        except RPCError as error:
+            raise self.unanswered(error) from error
+        if ended:
+            return Accounted(name=ended.name, id=job_id, account=ended.account)
         state = (await self.status(job_id, ended=True)).state
-        now = datetime.now(UTC)
-        if state.ended:
-            described = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
-            now = described.close_time or now
+        now = described.close_time or datetime.now(UTC)
         return Accounted(name=state.job.name, id=job_id, account=standing.account_of(state, now.timestamp()))
 
     async def running(self, job: Job) -> RecoveryRow | None:

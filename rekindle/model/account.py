@@ -192,3 +192,12 @@ class Account(Value):
     """Time of the first completed step of a training side that has reported no times yet. 0: there is none."""
     marks: tuple[Mark, ...] = ()
     """Earlier states, by which the time since a moment is counted. The older they are, the fewer are kept."""
+
+
+class Ended(Value):
+    """Result of a job's workflow. It is read without a worker, also when no worker can replay the workflow any more."""
+
+    name: str
+    reason: str
+    account: Account
+    """Uses of the job's time, up to its end."""

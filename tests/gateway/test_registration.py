@@ -317,6 +317,22 @@ async def test_times_are_checked_too(temporal: WorkflowEnvironment, wrong: dict[
         assert (account.step, account.ranks) == (9, 4)
 
 
+async def test_a_manager_fills_no_history_with_times(temporal: WorkflowEnvironment) -> None:
+    """A workflow takes a bounded number of updates, which its incidents need. The rest of a flood is to be sent later."""
+    async with harness(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+        stub: Any = training_pb2_grpc.ProgressStub(channel)
+        codes = []
+        for number in range(30):
+            now = {"began": 20, "ended": 30 + number, "steps": 9}
+            told = ParseDict({**TIME, "job_id": world.job.id, "now": now}, training_pb2.TimeReport())
+            codes.append((await stub.ReportTime(told)).code)
+        assert codes[:20] == [0] * 20
+        assert codes[-1] == 401
+        current = (await world.status()).state.account.current
+        assert current
+        assert current.ended < 59
+
+
 async def test_series_of_a_job_live_with_it(temporal: WorkflowEnvironment) -> None:
     """Prometheus gets the numbers of the report, until training ends. A report again changes nothing."""
     job = a_job()

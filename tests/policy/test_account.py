@@ -336,9 +336,9 @@ def test_a_training_side_that_reports_no_times_does_not_start_up_for_ever() -> N
     """An earlier version reports its first step, and nothing more."""
     account = ledger.stepped(ledger.registered(Account(), ZERO), ZERO + 60)
     assert rounded(ledger.as_of(account, ZERO + 3600, None).seconds) == {"start-up": 60.0, "unknown": 3540.0}
-    account = ledger.told(account, report(stretch(100, 110)), recovering=False)
-    seconds = rounded(ledger.as_of(account, ZERO + 110, None).seconds)
-    assert seconds == {"start-up": 60.0, "unknown": 40.0, "training": 10.0}
+    for began, seconds in ((61, {"start-up": 61.0}), (400, {"start-up": 60.0, "unknown": 340.0})):
+        told = ledger.told(account, report(stretch(began, began + 10)), recovering=False)
+        assert rounded(ledger.as_of(told, ZERO + began + 10, None).seconds) == {**seconds, "training": 10.0}
 
 
 def test_the_time_since_a_moment_is_counted_as_it_was_spent() -> None:

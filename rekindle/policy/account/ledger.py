@@ -18,6 +18,9 @@ KEPT_SPANS = 3
 MOST_STANDS = 20
 """Maximum number of stretches that wait for the end of an incident to be counted."""
 
+CLOCKS = 60.0
+"""Seconds by which the clock of a rank may be ahead, so that its first step begins after it was reported."""
+
 STEPS_SILENT = 3
 """Number of usual steps by which the time of a silent job is longer, as a slow step is reported after its end."""
 
@@ -121,7 +124,7 @@ def _with_stretch(account: Account, stretch: Stretch) -> Account:
 def _with_stand(account: Account, until: float) -> Account:
     """Counts the time up to `until`, in which training stood."""
     is_first = not account.seconds.keys() & TRAINED
-    if not (is_first and account.stepped_at):
+    if not (is_first and 0 < account.stepped_at < until - CLOCKS):
         return _divided(account, until, is_first=is_first)
     return _with(_divided(account, min(until, account.stepped_at), is_first=True), Bucket.UNKNOWN, until)
 

@@ -573,6 +573,7 @@ async def examples(job: Job) -> list[Any]:
         Receipt(info=TEXT),
         Attachment(queue=TEXT, session=TEXT, since=NOW),
         Progress(incarnation=TEXT, step=1),
+        account.Ended(name=a_name(1), reason=TEXT, account=worn_account()),
         TimeReport(step=10**9, ranks=MOST_RANKS, now=worn_account().stands[0].stretch, before=worn_account().stands[0].stretch),
         AskRequest(job_id=job.id, request=request, request_id=TEXT),
         Backup(old=pod_ref(1), backup=pod_ref(2)),
