@@ -53,7 +53,7 @@ def test_a_report_may_arrive_while_series_are_collected(monkeypatch: pytest.Monk
 def test_the_series_of_a_silent_job_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its manager has died, or reports to another gateway. Nothing is kept of it after the next report of any job."""
     now, series = 1000.0, JobSeries()
-    monkeypatch.setattr(job_series.time, "monotonic", lambda: now)
+    monkeypatch.setattr("workers.gateway.job_series.time.monotonic", lambda: now)
     series.count("one", counted("one", 1))
     now += SILENT
     assert list(samples(series)) == []

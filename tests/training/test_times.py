@@ -92,8 +92,13 @@ async def test_a_manager_of_new_processes_reports_on_after_their_long_start(monk
         job.says(rank, stepped=Stepped(step=1, now=Message(began=10, ended=11, steps=1)))
     running = asyncio.create_task(job.times.run())
     await job.reported(10)
-    due, report = asyncio.Event(), job.times._of_members
-    monkeypatch.setattr(job.times, "_of_members", lambda: due.set() or report())
+    due, of_members = asyncio.Event(), job.times._of_members
+
+    def asked() -> Any:
+        due.set()
+        return of_members()
+
+    monkeypatch.setattr(job.times, "_of_members", asked)
     for rank in range(2):
         job.membership.members.pop(rank, None)
         job.joins(rank, f"new-process-{rank}")
