@@ -35,6 +35,16 @@ def test_a_job_that_follows_another_one_of_its_name_takes_its_series() -> None:
     assert list(samples(series)) == []
 
 
+def test_seconds_of_a_bucket_never_decrease() -> None:
+    """Prometheus would add the whole value once more. A later report may come from a rank whose checkpoint took less time."""
+    series = JobSeries()
+    for seconds in (5.0, 4.999, 6.0):
+        series.count("one", counted("gpt", seconds))
+        assert list(samples(series)) == [("gpt", max(seconds, 5.0))]
+    series.count("another", counted("gpt", 1))
+    assert list(samples(series)) == [("gpt", 1)]
+
+
 def test_a_report_may_arrive_while_series_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server of metrics has a thread of its own."""
     series = JobSeries()

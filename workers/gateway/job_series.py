@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from rekindle.model.account import SILENT, Counted
+from rekindle.model.account import SILENT, Bucket, Counted
 
 LABELS = ("namespace", "job")
 
@@ -24,9 +24,11 @@ class JobSeries(Collector):
     def count(self, job_id: str, counted: Counted) -> None:
         job, oldest = (counted.namespace, counted.name), time.monotonic() - SILENT
         self._jobs = {name: told for name, told in self._jobs.items() if told[0] > oldest}
+        before = self._jobs.get(job)
+        known = before[2].seconds if before and before[1] == job_id else {}
         if not counted.final:
-            self._jobs[job] = time.monotonic(), job_id, counted
-        elif job in self._jobs and self._jobs[job][1] == job_id:
+            self._jobs[job] = time.monotonic(), job_id, counted.model_copy(update={"seconds": _highest(known, counted.seconds)})
+        elif before and before[1] == job_id:
             del self._jobs[job]
 
     def collect(self) -> Iterator[Metric]:
@@ -45,6 +47,11 @@ class JobSeries(Collector):
             for bucket, seconds in counted.seconds.items():
                 spent.add_metric((*job, bucket.value), seconds)
         yield from (goodput, spent, step, each)
+
+
+def _highest(known: dict[Bucket, float], told: dict[Bucket, float]) -> dict[Bucket, float]:
+    """Returns the seconds without decreases: reports come from different ranks, whose checkpoints took milliseconds more or less."""
+    return {bucket: max(known.get(bucket, 0.0), told.get(bucket, 0.0)) for bucket in known | told}
 
 
 SERIES = JobSeries()

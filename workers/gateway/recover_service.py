@@ -40,8 +40,8 @@ LONGEST_ID = 64
 """Longest id of a report, in characters."""
 
 TIMES_AT_ONCE, TIMES_A_SECOND = 20, 0.1
-"""Number of time reports that a job may send at once, and then each second. A run of a workflow takes some thousand updates, which
-its incidents need."""
+"""Number of time reports that a job may send at once, and then each second. A run of a workflow takes some thousand updates,
+which its incidents need."""
 
 MOST_LIMITED = 10_000
 """Number of jobs for which that is counted."""
