@@ -50,7 +50,7 @@ class JobSeries(Collector):
 
 
 def _highest(known: dict[Bucket, float], told: dict[Bucket, float]) -> dict[Bucket, float]:
-    """Returns the seconds without decreases: reports come from different ranks, whose checkpoints took milliseconds more or less."""
+    """Returns the seconds without decreases. Reports come from different ranks, and a checkpoint takes each its own time."""
     return {bucket: max(known.get(bucket, 0.0), told.get(bucket, 0.0)) for bucket in known | told}
 
 
