@@ -19,7 +19,6 @@ from rekindle.histories import recorded
 from rekindle.ids import incident_of
 from rekindle.model.picture import Picture, StepRecord
 from rekindle.model.state import JobStatus
-from rekindle.policy.account import standing
 from rekindle.policy.incidents.pictures import Known
 
 AROUND = 60.0
@@ -66,7 +65,7 @@ async def _picture(rekindle: Rekindle, name: str, number: int | None) -> Picture
     histories = await recorded(rekindle, state.job, wanted)
     if not record and not histories:
         raise BadInput(f"incident: {name} has no incident {wanted}, known are: {', '.join(map(str, numbers)) or 'none'}")
-    account = standing.account_of(state, now)
+    account = (await rekindle.account(state.job.id)).account
     rows = account.rows if account.current else ()  # a training side that tells no times has no account
     row = next((one for one in rows if one.number == wanted), None)
     known = Known(state.job, wanted, now, record, histories)

@@ -205,8 +205,9 @@ def test_buckets_sum_to_the_wall_time(parts: list[tuple[float, float, float, flo
     assert sum(counted.seconds.values()) == pytest.approx(counted.until - counted.since, abs=1e-4)
     assert counted.until == pytest.approx(max(ZERO + clock, counted.until), abs=1e-4)
     assert min(counted.seconds.values()) >= 0
-    whole = summary.of_job("gpt", "id", counted)
-    assert sum(share.seconds for share in whole.buckets) == pytest.approx(whole.seconds, abs=1e-4)
+    for since in (0, clock / 3, clock):
+        whole = summary.of_job("gpt", "id", counted, since=ZERO + since)
+        assert sum(share.seconds for share in whole.buckets) == pytest.approx(whole.seconds, abs=1e-4)
 
 
 def test_a_side_that_reports_no_steps_is_counted_by_its_incidents() -> None:
