@@ -14,7 +14,7 @@ from rekindle.cli import report_page
 from rekindle.cli.context import control_plane
 from rekindle.cli.output import print_columns, print_json, when
 from rekindle.cli.terminal import console, problems
-from rekindle.client import Accounted, Rekindle
+from rekindle.client import Accounted, JobRow, Rekindle
 from rekindle.errors import BadInput, RekindleError
 from rekindle.policy.account import summary
 from rekindle.policy.account.summary import Cost, Incidents, Summary, Times
@@ -72,14 +72,14 @@ async def _of_all_jobs(rekindle: Rekindle, begins: float) -> list[Accounted]:
     rows = [row for row in await rekindle.jobs(ended=True) if row.until is None or row.until.timestamp() > begins]
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(job_id: str) -> Accounted | RekindleError:
+    async def ask(row: JobRow) -> Accounted | RekindleError:
         async with turn:
             try:
-                return await rekindle.account(job_id)
+                return await rekindle.account(row.id, row.run)
             except RekindleError as error:
                 return error
 
-    answers = await asyncio.gather(*(ask(row.id) for row in rows))
+    answers = await asyncio.gather(*map(ask, rows))
     for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, RekindleError):
             problems.print(Text(f"{row.name} ({row.id}) is not counted: {answer}"))

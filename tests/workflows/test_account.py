@@ -6,10 +6,11 @@ import pytest
 from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.client import Rekindle
+from rekindle.cli import report
+from rekindle.client import JobRow, Rekindle
 from rekindle.ids import Updates
 from rekindle.model.account import Bucket, Ended, Stretch, TimeReport
-from tests.support.harness import Harness, a_job, harness
+from tests.support.harness import Harness, a_job, harness, register
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -43,6 +44,29 @@ async def test_the_result_of_a_job_says_why_it_ended(temporal: WorkflowEnvironme
     assert (ended.name, ended.reason) == (world.job.name, "the job was deleted")
     assert ended.account.seconds.keys() <= {Bucket.START_UP}
     assert ended.account.ranks == world.job.ranks
+
+
+async def test_a_job_that_was_suspended_is_counted_once(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workflow ended, and another one followed. The report of all jobs contains the time of each."""
+    async with harness(temporal, a_job()) as world:
+        rekindle = Rekindle(world.client)
+        await trains(world, 30, final=True)
+        await world.tell(Updates.END, "the job was suspended")
+        former = await rekindle.temporal.get_workflow_handle(world.entity.id).describe()
+        await world.entity.result()
+        await register(world.client, world.job)
+        await trains(world, 50, final=True)
+        present = await rekindle.temporal.get_workflow_handle(world.entity.id).describe()
+
+        async def jobs(**_: Any) -> list[JobRow]:  # the server of this test lists no workflows
+            return [
+                JobRow(id=world.job.id, name=world.job.name, phase="", since=run.start_time, run=run.run_id)
+                for run in (former, present)
+            ]
+
+        monkeypatch.setattr(rekindle, "jobs", jobs)
+        accounts = [one.account for one in await report._of_all_jobs(rekindle, 0.0)]
+    assert [round(account.seconds[Bucket.TRAINING]) for account in accounts] == [30, 50]
 
 
 async def test_a_job_that_an_earlier_version_has_ended_is_asked(
