@@ -67,7 +67,7 @@ class Stretch(Value):
     @property
     def step_seconds(self) -> float | None:
         """Mean time of a step, without checkpoints. None: no step was completed."""
-        return (self.ended - self.began - self.checkpoint) / self.steps if self.steps else None
+        return max(self.ended - self.began - self.checkpoint, 0.0) / self.steps if self.steps else None
 
     @property
     def seconds(self) -> dict[Bucket, float]:

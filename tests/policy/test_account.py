@@ -261,6 +261,13 @@ def test_spans_of_an_incident_cover_it_once() -> None:
     assert isinstance(row.spans[0], Span)
 
 
+def test_checkpoints_that_exceed_their_stretch_leave_no_negative_times() -> None:
+    """A clock that was set back makes a stretch shorter than what was done in it."""
+    short = stretch(0, 10, 5, checkpoint=50, again=50)
+    assert short.step_seconds == 0
+    assert rounded(short.seconds) == {"checkpoint": 10.0}
+
+
 @pytest.mark.parametrize("wrong", [{"began": 5, "ended": 4}, {"began": -1, "ended": 4}, {"began": float("nan"), "ended": 4}])
 def test_impossible_times_are_refused(wrong: dict[str, float]) -> None:
     """A stretch that ends before it begins, or that is no time at all."""
