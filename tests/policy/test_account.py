@@ -332,6 +332,15 @@ def test_a_job_that_ends_in_an_incident_has_stood_since_its_beginning(outcome: O
     assert row.cost == pytest.approx(80)
 
 
+@pytest.mark.parametrize(("outcome", "stood"), [(Outcome.CANCELLED, {"waiting for pods": 10.0}), (Outcome.ESCALATE, {})], ids=str)
+def test_a_side_without_reports_has_stood_if_its_job_ended_in_an_incident(outcome: Outcome, stood: dict[str, float]) -> None:
+    """Otherwise it may have trained on: a node that was not ready for a while has harmed nothing."""
+    account = ledger.attached(ledger.registered(Account(), ZERO), ZERO, 8)
+    account = ledger.concluded(account, failed(1, 20, outcome), reports_steps=False)
+    trains = {"training": 30.0 - sum(stood.values())}
+    assert rounded(ledger.as_of(account, ZERO + 30, None).seconds) == {**trains, **stood}
+
+
 def test_a_silent_job_is_not_taken_to_train() -> None:
     """Its pods were deleted, or the queue has suspended it, and no fault says so. A side without reports is silent for ever."""
     account = ledger.as_of(trained(20), ZERO + 10_000, None)

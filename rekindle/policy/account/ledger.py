@@ -160,7 +160,7 @@ def as_of(account: Account, now: float, stands_since: float | None) -> Account:
         return _with_stand(account, now) if account.since else account
     if account.final:
         return _with_stretch(account, current)
-    failed = _not_recovered(account.rows, current) if current.steps or stands_since else ()
+    failed = _not_recovered(account.rows, current, stands_since)
     stands = min((began for began in (stands_since, *(row.since for row in failed)) if began), default=now)
     trains_until = min(stands, _heard_until(current), now)
     account = _with_stretch(account, current.model_copy(update={"ended": max(current.ended, trains_until)}))
@@ -183,14 +183,18 @@ def _heard_until(current: Stretch) -> float:
     return current.ended + SILENT + STEPS_SILENT * each if each is not None else math.inf
 
 
-def _not_recovered(rows: Sequence[Row], current: Stretch) -> Sequence[Row]:
-    """Returns the latest incidents that have stopped training and did not bring it back, as far as no step has followed."""
+def _not_recovered(rows: Sequence[Row], current: Stretch, stands_since: float | None) -> Sequence[Row]:
+    """Returns the latest incidents that have stopped training and did not bring it back, as far as no step has followed.
+
+    A side that reports no steps may have trained on, unless a fault stands, or the job has ended in the incident.
+    """
     found: list[Row] = []
     for row in reversed(rows):
         if row.until <= current.ended or row.outcome not in FAILED or row.cause in HARMLESS:
             break
         found.insert(0, row)
-    return found
+    is_sure = current.steps or stands_since or (found and found[-1].outcome is Outcome.CANCELLED)
+    return found if is_sure else ()
 
 
 def _without_spans(row: Row) -> Row:
