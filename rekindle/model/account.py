@@ -137,6 +137,8 @@ class Row(Value):
     node: Text = ""
     restarts: bool = False
     """True if processes of the whole job began again."""
+    stopped: float = 0.0
+    """Time since which training stood because of it, by what the control plane knows. 0: it did not."""
     waited: float = 0.0
     """Seconds in which it waited for a person."""
     spans: tuple[Span, ...] = ()

@@ -332,6 +332,17 @@ def test_a_job_that_ends_in_an_incident_has_stood_since_its_beginning(outcome: O
     assert row.cost == pytest.approx(80)
 
 
+def test_a_requested_restart_that_failed_has_stopped_training_itself() -> None:
+    """Training went on until the pods stopped. A step that began later shows that it trains again."""
+    restart = verdict(Mode.JOB_RESCHEDULING, Outcome.GIVEN_UP, ("ranks save their state", 25, 5), ("all pods stop", 30, 10))
+    asked = incident(1, 20, 30, restart).model_copy(update={"faults": ()})
+    account = ledger.concluded(trained(19), asked, reports_steps=True)
+    stands = ledger.as_of(account, ZERO + 100, ZERO + 50)
+    assert rounded(stands.seconds) == {"training": 30.0, "waiting for pods": 10.0, "decision": 10.0, "not yet recovered": 50.0}
+    account = ledger.told(account, report(stretch(45, 46), stretch(0, 25, 11)), recovering=False)
+    assert rounded(ledger.as_of(account, ZERO + 60, None).seconds)["training"] == 25 + 15
+
+
 @pytest.mark.parametrize(("outcome", "stood"), [(Outcome.CANCELLED, {"waiting for pods": 10.0}), (Outcome.ESCALATE, {})], ids=str)
 def test_a_side_without_reports_has_stood_if_its_job_ended_in_an_incident(outcome: Outcome, stood: dict[str, float]) -> None:
     """Otherwise it may have trained on: a node that was not ready for a while has harmed nothing."""

@@ -98,6 +98,7 @@ ACCOUNT = Account(
             code="0x1",
             node="node-1",
             restarts=True,
+            stopped=238.0,
             waited=2.0,
             spans=(Span(since=228.0, until=241.0, bucket=Bucket.PODS),),
             stood={Bucket.PODS: 10.0},

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 from rekindle.model.account import KEPT_ROWS, SILENT, Account, Bucket, Row, Stand, Stretch, TimeReport
-from rekindle.model.fault import FaultKind
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Outcome
 from rekindle.policy.account import marks, spans
@@ -26,9 +25,6 @@ STEPS_SILENT = 3
 
 FAILED = (Outcome.CANCELLED, Outcome.ESCALATE, Outcome.GIVEN_UP)
 """Outcomes of incidents after which training stands if it stood before."""
-
-HARMLESS = (FaultKind.SUB_HEALTH.value, "request")
-"""Causes of incidents that leave training running until a mode stops it."""
 
 TRAINED = {Bucket.TRAINING, Bucket.CHECKPOINT, Bucket.AGAIN}
 
@@ -161,7 +157,7 @@ def as_of(account: Account, now: float, stands_since: float | None) -> Account:
     if account.final:
         return _with_stretch(account, current)
     failed = _not_recovered(account.rows, current, stands_since)
-    stands = min((began for began in (stands_since, *(row.since for row in failed)) if began), default=now)
+    stands = min((began for began in (stands_since, *(row.stopped for row in failed)) if began), default=now)
     trains_until = min(stands, _heard_until(current), now)
     account = _with_stretch(account, current.model_copy(update={"ended": max(current.ended, trains_until)}))
     account = _with(account, Bucket.UNKNOWN, min(stands, now))
@@ -190,7 +186,7 @@ def _not_recovered(rows: Sequence[Row], current: Stretch, stands_since: float | 
     """
     found: list[Row] = []
     for row in reversed(rows):
-        if row.until <= current.ended or row.outcome not in FAILED or row.cause in HARMLESS:
+        if row.outcome not in FAILED or row.until <= current.ended or row.stopped < current.began:
             break
         found.insert(0, row)
     is_sure = current.steps or stands_since or (found and found[-1].outcome is Outcome.CANCELLED)

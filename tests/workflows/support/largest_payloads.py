@@ -398,6 +398,7 @@ def worn_account() -> Account:
             cause="sub_health",
             code="c" * LONGEST_CODE,
             node="n" * LONGEST_NODE,
+            stopped=1e9 / 3,
             waited=1e6 / 3,
             spans=spans if number >= account.KEPT_ROWS - KEPT_SPANS else (),
             stood=dict(list(everything.items())[:6]),
