@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
 
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import (
@@ -31,7 +31,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
-from rekindle.model.account import Account
+from rekindle.model import stored
+from rekindle.model.account import Account, Ended
 from rekindle.model.approval import Abort, Answer
 from rekindle.model.base import Value, sent
 from rekindle.model.dialogue import Receipt
@@ -65,6 +66,9 @@ class JobRow(Value):
 
     until: datetime | None = None
     """Time at which the job ended; None: it has not ended."""
+
+    run: str = ""
+    """Run of the job's workflow. A job that was suspended or lost, and registered again, has several rows."""
 
 
 class Accounted(Value):
@@ -156,21 +160,36 @@ class Rekindle:
 
     async def status(self, job: str, *, ended: bool = False) -> JobStatus:
         """Returns state and history of a job; with `ended` also of one that has ended. Needs a running control worker."""
-        handle = self.temporal.get_workflow_handle(ids.job_workflow(await self.find(job, ended=ended)))
+        return await self._status(self.temporal.get_workflow_handle(ids.job_workflow(await self.find(job, ended=ended))))
+
+    @staticmethod
+    async def _status(handle: WorkflowHandle[Any, Any]) -> JobStatus:
         try:
             status: JobStatus = await handle.query(ids.Queries.STATUS, result_type=JobStatus)
         except (RPCError, WorkflowQueryFailedError) as error:
             raise Unavailable(f"no control worker answered: {in_words(error)}") from error
         return status
 
-    async def account(self, job: str) -> Accounted:
-        """Returns what the time of a job was spent on, up to now or to its end. Needs a running control worker."""
-        job_id = await self.find(job, ended=True)
-        state = (await self.status(job_id, ended=True)).state
-        now = datetime.now(UTC)
-        if state.ended:
-            described = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
-            now = described.close_time or now
+    async def account(self, job: str, run: str | None = None) -> Accounted:
+        """Returns what the time of a job was spent on, up to now or to its end.
+
+        A job that lives, or that a version without results has ended, needs a running control worker.
+
+        Args:
+            run: run of the workflow of the job with this id. None: the last one.
+        """
+        job_id = job if run else await self.find(job, ended=True)
+        handle = self.temporal.get_workflow_handle(ids.job_workflow(job_id), run_id=run)
+        try:
+            described = await handle.describe()
+            has_ended = described.status is WorkflowExecutionStatus.COMPLETED
+            ended = stored.read(Ended, await handle.result(), ("name", "reason", "account"))[0] if has_ended else None
+        except RPCError as error:
+            raise self.unanswered(error) from error
+        if ended:
+            return Accounted(name=ended.name, id=job_id, account=ended.account)
+        state = (await self._status(handle)).state
+        now = described.close_time or datetime.now(UTC)
         return Accounted(name=state.job.name, id=job_id, account=standing.account_of(state, now.timestamp()))
 
     async def running(self, job: Job) -> RecoveryRow | None:
@@ -462,4 +481,5 @@ def _job_row(run: WorkflowExecution) -> JobRow:
         last_verdict=found.get(Attributes.VERDICT) or "",
         since=run.start_time,
         until=run.close_time,
+        run=run.run_id,
     )

@@ -225,7 +225,7 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
     return _manager_is_lost(state, state.manager_lost, attachment.session, now)
 
 
-def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobState:
+def progressed(state: JobState, progress: Progress, now: datetime, *, recovering: bool) -> JobState:
     """Returns the state after the first completed step of a training side.
 
     A message from a training side that has ended is ignored.
@@ -236,7 +236,8 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
     if before and before.incarnation != progress.incarnation and not recovering:
         state = faults.of_a_new_life(state)
     of_pods = tuple(one for one in state.problems if not is_of_count(one))
-    return faults.rejudged(_with_problems(again.over(state.with_(progress=progress)), of_pods))
+    state = state.with_(progress=progress, account=ledger.stepped(state.account, now.timestamp()))
+    return faults.rejudged(_with_problems(again.over(state), of_pods))
 
 
 def timed(state: JobState, report: TimeReport, *, recovering: bool) -> JobState:

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model import bounds, stored
-from rekindle.model.account import TimeReport
+from rekindle.model.account import Ended, TimeReport
 from rekindle.model.activities.jobs import EndSession, RememberRequest
 from rekindle.model.attachment import Attachment, Progress
 from rekindle.model.base import Value
@@ -93,7 +93,7 @@ class TrainingJob(PeopleUpdates):
     # ---- its life
 
     @workflow.run
-    async def run(self, given: object) -> str:
+    async def run(self, given: object) -> Ended:
         """Args:
             given: a `JobState`, as this version or an earlier one has written it.
 
@@ -116,7 +116,7 @@ class TrainingJob(PeopleUpdates):
                 words = "the job's workflow was cancelled, which does nothing: it ends with its job"
                 self.journal.soon(self.journal.record(self.state, "CancellationIgnored", words, warning=True))
 
-    async def _live(self) -> str:
+    async def _live(self) -> Ended:
         is_long = False
         self._show()
         if self._left_out:
@@ -144,7 +144,8 @@ class TrainingJob(PeopleUpdates):
         self._tell_maintenances(self.state.links, self.state.ended)
         await self._standbys.end()
         await workflow.wait_condition(self._is_quiet)
-        return self.state.ended
+        account = standing.account_of(self.state, workflow.now().timestamp())
+        return Ended(name=self.state.job.name, reason=self.state.ended, account=account)
 
     def _forget_what_is_over(self) -> None:
         before = self.state
@@ -440,7 +441,7 @@ class TrainingJob(PeopleUpdates):
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
         before, recovering = self.state, bool(self.incident or self.state.lost_recovery)
-        self.known.state = job_reducers.progressed(before, progress, recovering=recovering)
+        self.known.state = job_reducers.progressed(before, progress, workflow.now(), recovering=recovering)
         self._tell(Signals.PROGRESSED, progress)
         self._tell_faults()
         self._tell_reset_links(before)

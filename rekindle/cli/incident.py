@@ -19,7 +19,6 @@ from rekindle.histories import recorded
 from rekindle.ids import incident_of
 from rekindle.model.picture import Picture, StepRecord
 from rekindle.model.state import JobStatus
-from rekindle.policy.account import standing
 from rekindle.policy.incidents.pictures import Known
 
 AROUND = 60.0
@@ -69,7 +68,7 @@ async def _picture(rekindle: Rekindle, name: str, number: int | None) -> Picture
         if 0 < wanted <= state.incidents:
             raise BadInput(f"incident: {name} keeps no record of incident {wanted} any more, known are: {found}")
         raise BadInput(f"incident: {name} has no incident {wanted}, known are: {found}")
-    account = standing.account_of(state, now)
+    account = (await rekindle.account(state.job.id)).account
     rows = account.rows if account.current else ()  # a training side that tells no times has no account
     row = next((one for one in rows if one.number == wanted), None)
     return known.picture(await _steps(state.job.id, known.began - AROUND, known.ends + AROUND), row)

@@ -1,7 +1,6 @@
 """Command `rekindle report`: goodput of jobs, and what faults cost."""
 
 import asyncio
-import math
 import re
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from rekindle.cli import report_page
 from rekindle.cli.context import control_plane
 from rekindle.cli.output import print_columns, print_json, when
 from rekindle.cli.terminal import console, problems
-from rekindle.client import Accounted, Rekindle
+from rekindle.client import Accounted, JobRow, Rekindle
 from rekindle.errors import BadInput, NotFound, RekindleError, Unavailable
 from rekindle.policy.account import summary
 from rekindle.policy.account.summary import Cost, Incidents, Summary, Times
@@ -26,6 +25,9 @@ AT_ONCE = 20
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 TIMES = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])")
+
+HIGHEST = 1e9
+"""Highest price."""
 
 BAR = 20
 """Width of the longest bar in characters."""
@@ -55,8 +57,8 @@ async def report(
 
     Example: rekindle report gpt --since 7d --output html > report.html
     """
-    if price is not None and not (math.isfinite(price) and price >= 0):
-        raise BadInput(f"--price: {price} is not accepted: a number from 0")
+    if price is not None and not 0 <= price <= HIGHEST:
+        raise BadInput(f"--price: {price} is not accepted: a number from 0 to {HIGHEST:.0f}")
     now = datetime.now(UTC).timestamp()
     begins = 0.0 if since is None else max(now - _seconds(since), 0.0)
     rekindle = await control_plane()
@@ -85,20 +87,19 @@ async def _of_all_jobs(rekindle: Rekindle, begins: float) -> list[Accounted]:
     Raises:
         NotFound: there is none. Unavailable: none of them has answered.
     """
-    newest = {row.id: row for row in reversed(await rekindle.jobs(ended=True))}  # an earlier workflow of a job has ended
-    rows = [row for row in reversed(newest.values()) if row.until is None or row.until.timestamp() > begins]
+    rows = [row for row in await rekindle.jobs(ended=True) if row.until is None or row.until.timestamp() > begins]
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(job_id: str) -> Accounted | RekindleError:
+    async def ask(row: JobRow) -> Accounted | RekindleError:
         async with turn:
             try:
-                return await rekindle.account(job_id)
+                return await rekindle.account(row.id, row.run)
             except RekindleError as error:
                 return error
 
     if not rows:
         raise NotFound("no job has lived in this time, also none that has ended and is still kept: rekindle jobs --all")
-    answers = await asyncio.gather(*(ask(row.id) for row in rows))
+    answers = await asyncio.gather(*map(ask, rows))
     for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, RekindleError):
             problems.print(Text(f"{row.name} ({row.id}) is not counted: {answer}"), soft_wrap=True)

@@ -16,6 +16,9 @@ from rekindle.model.sizes import MOST_RANKS
 KEPT_ROWS = 100
 """Number of latest incidents of a job whose costs are kept one by one. The sums contain older ones too."""
 
+SILENT = 900.0
+"""Seconds without a report after which nothing is known of a job whose manager reports every five minutes."""
+
 Seconds = Annotated[float, Field(ge=0.0, le=1e10, allow_inf_nan=False)]
 
 
@@ -64,7 +67,7 @@ class Stretch(Value):
     @property
     def step_seconds(self) -> float | None:
         """Mean time of a step, without checkpoints. None: no step was completed."""
-        return (self.ended - self.began - self.checkpoint) / self.steps if self.steps else None
+        return max(self.ended - self.began - self.checkpoint, 0.0) / self.steps if self.steps else None
 
     @property
     def seconds(self) -> dict[Bucket, float]:
@@ -134,6 +137,8 @@ class Row(Value):
     node: Text = ""
     restarts: bool = False
     """True if processes of the whole job began again."""
+    stopped: float = 0.0
+    """Time since which training stood because of it, by what the control plane knows. 0: it did not."""
     waited: float = 0.0
     """Seconds in which it waited for a person."""
     spans: tuple[Span, ...] = ()
@@ -159,6 +164,13 @@ class Row(Value):
         return sum(self.stood.values()) + self.again
 
 
+class Mark(Value):
+    """Account at an earlier time."""
+
+    until: float
+    seconds: dict[Bucket, float]
+
+
 class Account(Value):
     since: float = 0.0
     """Time from which on seconds are counted. 0: the job is not registered yet."""
@@ -178,3 +190,16 @@ class Account(Value):
     """The latest incidents."""
     older_rows: int = 0
     """Number of incidents that are not in `rows` any more."""
+    stepped_at: float = 0.0
+    """Time of the first completed step of a training side that has reported no times yet. 0: there is none."""
+    marks: tuple[Mark, ...] = ()
+    """Earlier states, by which the time since a moment is counted. The older they are, the fewer are kept."""
+
+
+class Ended(Value):
+    """Result of a job's workflow. It is read without a worker, also when no worker can replay the workflow any more."""
+
+    name: str
+    reason: str
+    account: Account
+    """Uses of the job's time, up to its end."""

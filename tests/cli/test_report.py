@@ -67,6 +67,21 @@ def test_text_and_page_have_the_same_numbers(job: Summary, capsys: pytest.Captur
         assert words in page
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"price": 1e300}, r"--price: 1e\+300 is not accepted: a number from 0 to 1000000000"),
+        ({"price": float("nan")}, "--price: nan is not accepted"),
+        ({"price": -1.0}, "--price: -1.0 is not accepted"),
+    ],
+    ids=str,
+)
+async def test_prices_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    """A price of which no sum could be printed is refused before anything is asked."""
+    with pytest.raises(BadInput, match=words):
+        await report.report("gpt", **options)
+
+
 def test_the_live_view_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Long names and notes are cut; markup and line breaks in them are text."""
     monkeypatch.setattr(console, "width", 80)
@@ -116,22 +131,22 @@ class Known(Rekindle):
     """Knows one job, whose first workflow was lost."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.asked: list[str | None] = []
 
     async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
-        row = JobRow(id="1", name="gpt", phase="training", since=datetime.fromtimestamp(ZERO, UTC))
-        return [row, row.model_copy(update={"phase": "ended", "until": row.since})]
+        row = JobRow(id="1", run="new", name="gpt", phase="training", since=datetime.fromtimestamp(ZERO, UTC))
+        return [row, row.model_copy(update={"run": "lost", "phase": "ended", "until": row.since})]
 
-    async def account(self, job: str) -> Accounted:
-        self.asked.append(job)
+    async def account(self, job: str, run: str | None = None) -> Accounted:
+        self.asked.append(run)
         return Accounted(name="gpt", id=job, account=restarted_job())
 
 
-async def test_a_job_whose_workflow_was_lost_is_counted_once() -> None:
-    """Temporal keeps the lost workflow, which has the same id; the newer one answers for both."""
+async def test_each_run_of_a_job_is_asked_for_its_own_time() -> None:
+    """Temporal keeps a lost workflow beside the newer one, which has the same id and does not know its time."""
     rekindle = Known()
-    assert [one.id for one in await report._of_all_jobs(rekindle, 0.0)] == ["1"]
-    assert rekindle.asked == ["1"]
+    assert [one.id for one in await report._of_all_jobs(rekindle, 0.0)] == ["1", "1"]
+    assert rekindle.asked == ["new", "lost"]
     assert len(await report._of_all_jobs(rekindle, ZERO + 1.0)) == 1
 
 

@@ -69,7 +69,7 @@ def test_a_job_that_trains_again_is_restarted_at_once(how: str) -> None:
     state = given_up(given_up(state, NOW), NOW, again="that its pods can be made")
     assert any(one.fault.id == again.FAULT for one in state.faults)
     if how == "a step":
-        state = job_reducers.progressed(state, Progress(incarnation="life-2", step=1), recovering=False)
+        state = job_reducers.progressed(state, Progress(incarnation="life-2", step=1), NOW, recovering=False)
     elif how == "a restart":
         state = given_up(state, NOW + timedelta(hours=1), outcome=Outcome.RECOVERED)
     else:

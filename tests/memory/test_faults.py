@@ -318,13 +318,13 @@ def step(incarnation: str) -> Progress:
 
 def test_the_first_step_of_a_new_life_ends_what_was_reported_of_the_last() -> None:
     """A user restarted the job in its pods, or replaced a pod. Training has a new life, so the old faults are over."""
-    state = job_reducers.progressed(see(STATE), step("one"), recovering=False)
+    state = job_reducers.progressed(see(STATE), step("one"), NOW, recovering=False)
     state = told(see(state, holders=("aaaa", "new", "cccc")), crash(1))
     assert ids(state) == ["holders", "processes"]
-    assert job_reducers.progressed(state, step("one"), recovering=False).faults
-    trains = job_reducers.progressed(state, step("two"), recovering=False)
+    assert job_reducers.progressed(state, step("one"), NOW, recovering=False).faults
+    trains = job_reducers.progressed(state, step("two"), NOW, recovering=False)
     assert ids(see(trains, holders=("aaaa", "new", "cccc"))) == []
-    assert ids(job_reducers.progressed(state, step("two"), recovering=True)) == ["holders", "processes"]
+    assert ids(job_reducers.progressed(state, step("two"), NOW, recovering=True)) == ["holders", "processes"]
 
 
 def test_another_life_has_another_manager() -> None:

@@ -138,7 +138,7 @@ COUNTED = "the training side has 18 ranks, but 2 pods with 2 ranks each have 4: 
 
 def trains(ranks: int, before: JobState | None = None) -> JobState:
     progress = Progress(incarnation="life", step=1, ranks=ranks)
-    return job_reducers.progressed(before or JobState.of(JOB), progress, recovering=False)
+    return job_reducers.progressed(before or JobState.of(JOB), progress, NOW, recovering=False)
 
 
 def test_ranks_that_the_training_side_counts_otherwise_are_a_problem() -> None:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rekindle.model.account import KEPT_ROWS, Account, Bucket, Span, Stretch, TimeReport
+from rekindle.model.account import KEPT_ROWS, SILENT, Account, Bucket, Span, Stretch, TimeReport
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.incident import Incident, Waited
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.situation import Phase
 from rekindle.model.verdict import Verdict
-from rekindle.policy.account import ledger, spans, summary
+from rekindle.policy.account import ledger, marks, spans, summary
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 
@@ -160,7 +160,7 @@ def test_a_recovery_that_failed_leaves_time_that_is_not_recovered() -> None:
     account = ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, 19, 10)), recovering=False)
     account = ledger.concluded(account, incident(1, 20, 10, failed), reports_steps=True)
     now = ledger.as_of(account, ZERO + 100, ZERO + 20)
-    assert rounded(now.seconds) == {"training": 20.0, "not yet recovered": 80.0}
+    assert rounded(now.seconds) == {"training": 20.0, "waiting for pods": 10.0, "not yet recovered": 70.0}
     back = verdict(Mode.JOB_RESCHEDULING, Outcome.RECOVERED, ("pods start on healthy nodes", 60.0, 10.0))
     account = ledger.told(account, report(stretch(72, 73), stretch(0, 19, 10)), recovering=True)
     account = ledger.concluded(account, incident(2, 60, 13, back), reports_steps=True)
@@ -205,8 +205,9 @@ def test_buckets_sum_to_the_wall_time(parts: list[tuple[float, float, float, flo
     assert sum(counted.seconds.values()) == pytest.approx(counted.until - counted.since, abs=1e-4)
     assert counted.until == pytest.approx(max(ZERO + clock, counted.until), abs=1e-4)
     assert min(counted.seconds.values()) >= 0
-    whole = summary.of_job("gpt", "id", counted)
-    assert sum(share.seconds for share in whole.buckets) == pytest.approx(whole.seconds, abs=1e-4)
+    for since in (0, clock / 3, clock):
+        whole = summary.of_job("gpt", "id", counted, since=ZERO + since)
+        assert sum(share.seconds for share in whole.buckets) == pytest.approx(whole.seconds, abs=1e-4)
 
 
 def test_a_side_that_reports_no_steps_is_counted_by_its_incidents() -> None:
@@ -260,8 +261,155 @@ def test_spans_of_an_incident_cover_it_once() -> None:
     assert isinstance(row.spans[0], Span)
 
 
+def test_checkpoints_that_exceed_their_stretch_leave_no_negative_times() -> None:
+    """A clock that was set back makes a stretch shorter than what was done in it."""
+    short = stretch(0, 10, 5, checkpoint=50, again=50)
+    assert short.step_seconds == 0
+    assert rounded(short.seconds) == {"checkpoint": 10.0}
+
+
 @pytest.mark.parametrize("wrong", [{"began": 5, "ended": 4}, {"began": -1, "ended": 4}, {"began": float("nan"), "ended": 4}])
 def test_impossible_times_are_refused(wrong: dict[str, float]) -> None:
     """A stretch that ends before it begins, or that is no time at all."""
     with pytest.raises(ValidationError):
         Stretch.model_validate(wrong)
+
+
+def test_a_summary_says_what_only_the_kept_incidents_say() -> None:
+    """The mean time between faults of a job with thousands of them is that of the time in which they are known one by one."""
+    account = ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, 1)), recovering=False)
+    for number in range(10 * KEPT_ROWS):
+        retried = verdict(Mode.ONLINE_RETRY, Outcome.RECOVERED, ("training stops", 10 * number, 0.5))
+        account = ledger.concluded(account, incident(number + 1, 10 * number, 0.5, retried), reports_steps=True)
+    found = summary.of_job("gpt", "id", ledger.as_of(account, ZERO + 100 * KEPT_ROWS, None))
+    assert found.incidents.seconds_between_faults == pytest.approx(10)
+
+
+def failed(number: int, began: float, outcome: Outcome = Outcome.ESCALATE) -> Incident:
+    """Returns an incident of 10 s that did not bring training back."""
+    return incident(number, began, 10, verdict(Mode.JOB_RESCHEDULING, outcome, ("all pods stop", began, 10.0)))
+
+
+def trained(seconds: float, **times: float) -> Account:
+    """Returns the account of a job that has trained so long since its registration."""
+    return ledger.told(ledger.registered(Account(), ZERO), report(stretch(0, seconds, 10, **times)), recovering=False)
+
+
+def test_incidents_without_a_step_between_them_are_counted_whole() -> None:
+    """Only the latest have spans. The time of older ones is not yet recovered."""
+    account = trained(19)
+    for number in range(1, 8):
+        account = ledger.concluded(account, failed(number, 20 * number), reports_steps=True)
+    account = ledger.told(account, report(stretch(200, 201), stretch(0, 19, 10)), recovering=False)
+    counted = ledger.as_of(account, ZERO + 201, None)
+    assert sum(counted.seconds.values()) == pytest.approx(201)
+    assert rounded(counted.seconds)["waiting for pods"] == 30.0
+
+
+def test_a_stretch_of_which_no_report_arrived_leaves_the_time_before_it_unknown() -> None:
+    """A manager that dies between two reports tells of neither. The ranks tell of the stretch before theirs."""
+    account = ledger.told(trained(19), report(stretch(300, 301), stretch(200, 250, 10)), recovering=False)
+    assert rounded(ledger.as_of(account, ZERO + 301, None).seconds) == {"training": 70.0, "unknown": 231.0}
+    first = ledger.told(ledger.registered(Account(), ZERO), report(stretch(30, 31), stretch(10, 20)), recovering=False)
+    seconds = rounded(ledger.as_of(first, ZERO + 31, None).seconds)
+    assert seconds == {"start-up": 10.0, "training": 11.0, "unknown": 10.0}
+
+
+def test_a_stretch_that_ends_in_the_future_ends_with_the_next_one() -> None:
+    """A rank reads in a damaged step log when its predecessor stopped."""
+    before = Stretch(began=ZERO, ended=9e9, steps=1)
+    account = ledger.told(trained(19), report(stretch(30, 31), before), recovering=False)
+    assert rounded(ledger.as_of(account, ZERO + 31, None).seconds) == {"training": 31.0}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.GIVEN_UP, Outcome.CANCELLED, Outcome.ESCALATE])
+def test_a_job_that_ends_in_an_incident_has_stood_since_its_beginning(outcome: Outcome) -> None:
+    """No report follows. The incident divides its time, and what follows it is not yet recovered."""
+    account = ledger.concluded(trained(19), failed(1, 20, outcome), reports_steps=True)
+    counted = ledger.as_of(account, ZERO + 100, None)
+    assert rounded(counted.seconds) == {"training": 20.0, "waiting for pods": 10.0, "not yet recovered": 70.0}
+    (row,) = counted.rows
+    assert row.cost == pytest.approx(80)
+
+
+def test_a_requested_restart_that_failed_has_stopped_training_itself() -> None:
+    """Training went on until the pods stopped. A step that began later shows that it trains again."""
+    restart = verdict(Mode.JOB_RESCHEDULING, Outcome.GIVEN_UP, ("ranks save their state", 25, 5), ("all pods stop", 30, 10))
+    asked = incident(1, 20, 30, restart).model_copy(update={"faults": ()})
+    account = ledger.concluded(trained(19), asked, reports_steps=True)
+    stands = ledger.as_of(account, ZERO + 100, ZERO + 50)
+    assert rounded(stands.seconds) == {"training": 30.0, "waiting for pods": 10.0, "decision": 10.0, "not yet recovered": 50.0}
+    account = ledger.told(account, report(stretch(45, 46), stretch(0, 25, 11)), recovering=False)
+    assert rounded(ledger.as_of(account, ZERO + 60, None).seconds)["training"] == 25 + 15
+
+
+@pytest.mark.parametrize(("outcome", "stood"), [(Outcome.CANCELLED, {"waiting for pods": 10.0}), (Outcome.ESCALATE, {})], ids=str)
+def test_a_side_without_reports_has_stood_if_its_job_ended_in_an_incident(outcome: Outcome, stood: dict[str, float]) -> None:
+    """Otherwise it may have trained on: a node that was not ready for a while has harmed nothing."""
+    account = ledger.attached(ledger.registered(Account(), ZERO), ZERO, 8)
+    account = ledger.concluded(account, failed(1, 20, outcome), reports_steps=False)
+    trains = {"training": 30.0 - sum(stood.values())}
+    assert rounded(ledger.as_of(account, ZERO + 30, None).seconds) == {**trains, **stood}
+
+
+def test_a_silent_job_is_not_taken_to_train() -> None:
+    """Its pods were deleted, or the queue has suspended it, and no fault says so. A side without reports is silent for ever."""
+    account = ledger.as_of(trained(20), ZERO + 10_000, None)
+    assert rounded(account.seconds) == {"training": 20 + SILENT + 3 * 2.0, "unknown": 10_000 - 26 - SILENT}
+    mindio = ledger.attached(ledger.registered(Account(), ZERO), ZERO + 5, 8)
+    assert rounded(ledger.as_of(mindio, ZERO + 10_000, None).seconds) == {"start-up": 5.0, "training": 9995.0}
+
+
+def test_a_training_side_that_reports_no_times_does_not_start_up_for_ever() -> None:
+    """An earlier version reports its first step, and nothing more."""
+    account = ledger.stepped(ledger.registered(Account(), ZERO), ZERO + 60)
+    assert rounded(ledger.as_of(account, ZERO + 3600, None).seconds) == {"start-up": 60.0, "unknown": 3540.0}
+    for began, seconds in ((61, {"start-up": 61.0}), (400, {"start-up": 60.0, "unknown": 340.0})):
+        told = ledger.told(account, report(stretch(began, began + 10)), recovering=False)
+        assert rounded(ledger.as_of(told, ZERO + began + 10, None).seconds) == {**seconds, "training": 10.0}
+
+
+def test_the_time_since_a_moment_is_counted_as_it_was_spent() -> None:
+    """A job that was given up before it has trained no second since. Checkpoints and pauses are counted when they were."""
+    account = ledger.concluded(trained(100, checkpoint=50), failed(1, 100, Outcome.GIVEN_UP), reports_steps=True)
+    account = ledger.as_of(account, ZERO + 1000, ZERO + 110)
+    for since, buckets in (
+        (500, {"not yet recovered": 500.0}),
+        (105, {"waiting for pods": 5.0, "not yet recovered": 890.0}),
+        (50, {"training": 25.0, "checkpoint": 25.0, "waiting for pods": 10.0, "not yet recovered": 890.0}),
+        (2000, {}),
+    ):
+        found = summary.of_job("gpt", "id", account, since=ZERO + since)
+        assert {share.bucket.value: round(share.seconds, 6) for share in found.buckets if share.seconds} == buckets
+        assert found.seconds == pytest.approx(max(1000 - since, 0))
+        assert found.since <= found.until
+
+
+def test_marks_are_bounded_and_stay_near_to_now() -> None:
+    """A month with a thousand pauses has few marks of its beginning, and all of its last hour."""
+    account = ledger.registered(Account(), ZERO)
+    for number in range(1000):
+        account = ledger.told(account, report(stretch(2600 * number, 2600 * number + 2500)), recovering=False)
+    assert len(account.marks) <= marks.MOST
+    assert {ZERO + 2600 * 998, ZERO + 2600 * 998 + 2500} <= {mark.until for mark in account.marks}
+    now = ledger.as_of(account, ZERO + 2600 * 999 + 2500, None)
+    for days in (1, 7, 20):
+        since = now.until - days * 86400
+        found = marks.within(now, since)
+        assert sum(found.values()) == pytest.approx(days * 86400)
+        assert found[Bucket.UNKNOWN] == pytest.approx(days * 86400 / 26, rel=0.02)
+
+
+def test_seconds_as_reported_never_decrease() -> None:
+    """Prometheus takes a counter that decreases to have begun again. The cause of a pause is known when its incident ends."""
+    account, last = trained(19), dict.fromkeys(Bucket, 0.0)
+    retried = verdict(Mode.ONLINE_RETRY, Outcome.RECOVERED, ("training stops", 20, 5))
+    reports = [report(stretch(0, 20, 11)), report(stretch(26, 27), stretch(0, 20.5, 12)), report(stretch(26, 40, 14))]
+    for number, told in enumerate(reports):
+        account = ledger.told(account, told, recovering=number > 0)
+        found = ledger.as_reported(account).seconds
+        assert all(found.get(bucket, 0.0) >= last.get(bucket, 0.0) for bucket in Bucket)
+        assert Bucket.UNKNOWN not in found
+        last = found
+    account = ledger.concluded(account, incident(1, 20, 6.5, retried), reports_steps=True)
+    assert rounded(ledger.as_reported(account).seconds) == {"training": 34.5, "rebuilding": 4.5, "decision": 1.0}

@@ -186,6 +186,20 @@ def test_a_step_is_logged_with_who_where_and_when(tmp_path: Path) -> None:
     assert json.loads(third)["step"] == 8
 
 
+@pytest.mark.parametrize("wrong", [{"end": float("nan")}, {"end": 0.5}, {"began": -1}, {"again": float("inf")}, {"steps": None}])
+def test_a_stretch_that_cannot_be_is_not_read(tmp_path: Path, wrong: dict[str, object]) -> None:
+    """The line of a stretch in a damaged step log. The gateway would refuse a report with it."""
+    path = tmp_path / "steps" / "rank-00002.jsonl"
+    path.parent.mkdir()
+    line = {"step": 7, "end": 2.5, "began": 1.0, "steps": 1, "checkpoint": 0.0, "again": 0.0}
+    path.write_text(json.dumps(line) + "\n")
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        assert log.last_stretch() == STRETCH
+    path.write_text(json.dumps({**line, **wrong}) + "\n")
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        assert log.last_stretch() is None
+
+
 def test_a_step_log_that_cannot_be_written_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Training goes on when its disk is full or its folder belongs to another user. The log reports that once."""
     (tmp_path / "steps").touch()

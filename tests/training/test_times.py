@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rekindle_training.manager import times
+from rekindle_training.manager.gateway import Gateway
+from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.membership import Membership
 from rekindle_training.manager.reports import Reports
 from rekindle_training.manager.times import Times
 from rekindle_training.processor.stretches import Stretch, Stretches
 from rekindle_wire.training_pb2 import Goodbye, Heartbeat, Hello, RankMessage, Stepped, TimeReport
 from rekindle_wire.training_pb2 import Stretch as Message
+from tests.training.gateway_service import GatewayPeer
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -92,6 +96,54 @@ async def test_a_stretch_that_goes_on_is_reported_from_time_to_time(monkeypatch:
     running.cancel()
 
 
+async def test_a_manager_of_new_processes_reports_on_after_their_long_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all of them load a checkpoint, there is no stretch to report. A report is due meanwhile."""
+    monkeypatch.setattr(times, "EVERY_SECONDS", 0.001)
+    job = Job()
+    for rank in range(2):
+        job.joins(rank, f"process-{rank}")
+        job.says(rank, stepped=Stepped(step=1, now=Message(began=10, ended=11, steps=1)))
+    running = asyncio.create_task(job.times.run())
+    await job.reported(10)
+    due, of_members = asyncio.Event(), job.times._of_members
+
+    def asked() -> Any:
+        due.set()
+        return of_members()
+
+    monkeypatch.setattr(job.times, "_of_members", asked)
+    for rank in range(2):
+        job.membership.members.pop(rank, None)
+        job.joins(rank, f"new-process-{rank}")
+    due.clear()
+    await due.wait()
+    assert not running.done()
+    for rank in range(2):
+        job.says(rank, stepped=Stepped(step=9, now=Message(began=900, ended=901, steps=1)))
+    await job.reported(900)
+    running.cancel()
+
+
+@pytest.mark.timeout(20)
+async def test_a_report_that_is_never_taken_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway refuses a time that cannot be. The reason is logged, and the next report is sent at once."""
+    peer, reports = GatewayPeer(), Reports()  # type: ignore[abstract]  # it serves what is called here
+    await peer.start()
+    peer.refuses["ReportTime"] = 409
+    for began in (20, 10):
+        reports.time(Message(began=began, ended=began + 1), Message(), 1, 2, final=False)
+    gateway = Gateway(f"127.0.0.1:{peer.port}", Identity("a-job", tmp_path / "token"), reports, lambda _: None, {})
+    running = asyncio.create_task(gateway.run())
+    try:
+        await reports.times_told.wait()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await peer.stop()
+    assert [told.now.began for told in peer.all("ReportTime")] == [10, 20]
+    assert caplog.messages.count("time report refused") == 2
+
+
 async def test_a_report_is_kept_until_its_latest_form_was_received() -> None:
     """A stretch that was reported again while the first report was on its way is sent once more."""
     reports = Reports()
@@ -124,3 +176,12 @@ def test_a_stretch_ends_where_training_stands() -> None:
     rank.wrote(1.0)
     rank.end(22.5)
     assert rank.now == Stretch(began=20.0, ended=22.5, steps=1, checkpoint=1.0)
+
+
+def test_a_clock_that_is_set_back_does_not_turn_a_stretch_round() -> None:
+    """A stretch ends no earlier than it began, and the next one does not begin before it."""
+    rank = Stretches()
+    rank.stepped(1, 1000.0, 1010.0)
+    assert rank.stepped(2, 1010.0, 11.0) == Stretch(began=1000.0, ended=1010.0, steps=2)
+    rank.stand()
+    assert rank.stepped(3, 20.0, 21.0) == Stretch(began=1010.0, ended=1010.0, steps=1)

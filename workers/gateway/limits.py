@@ -1,4 +1,4 @@
-"""Rate limits. Used by the services of platforms."""
+"""Rate limits. Used by the services of platforms, and for reports that nothing waits for."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -47,7 +47,7 @@ SWITCHES = {
 TRACED = 200
 """Code of a message about the tracing switch. Source: ClusterD."""
 
-MAX_SKEW = 86_400.0
+MAX_SKEW = 60.0
 """Seconds by which the clock of a node may be ahead. Later times would be counted in the reports of all jobs."""
 
 MAX_STRATEGIES = 32
@@ -282,7 +282,9 @@ def time_report(request: training_pb2.TimeReport, now: float) -> TimeReport:
         now: seconds since the epoch.
     """
     if request.now.ended > now + MAX_SKEW:
-        raise BadInput(f"now.ended: {request.now.ended} is not accepted: more than a day ahead of the gateway's clock, {now:.0f}")
+        raise BadInput(
+            f"now.ended: {request.now.ended} is not accepted: more than {MAX_SKEW:.0f} s ahead of the gateway's clock, {now:.0f}"
+        )
     before = _stretch(request.before) if request.HasField("before") else None
     try:
         return TimeReport(

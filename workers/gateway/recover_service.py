@@ -6,6 +6,7 @@ is a gRPC error. The streams write through their context, which grpc.aio allows 
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -22,11 +23,12 @@ from rekindle.spans import Place, mode_place, within
 from rekindle_wire import ATTEMPT, INFO, JOB, REPORT, TRACE, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
-from workers.gateway.access import JOB_NOT_EXIST, OK, POD_GROUP, UNREGISTERED, Context, Desk
+from workers.gateway.access import JOB_NOT_EXIST, OK, ORDER_MIX, POD_GROUP, UNREGISTERED, Context, Desk
 from workers.gateway.attachments import Attachments
 from workers.gateway.caller_auth import address_of
 from workers.gateway.job_series import SERIES
 from workers.gateway.job_workflows import Jobs
+from workers.gateway.limits import Bucket
 from workers.gateway.operations import Operations
 from workers.gateway.registration_cache import Introductions
 from workers.gateway.secondary_streams import Side
@@ -36,6 +38,13 @@ logger = logging.getLogger("gateway")
 
 LONGEST_ID = 64
 """Longest id of a report, in characters."""
+
+TIMES_AT_ONCE, TIMES_A_SECOND = 20, 0.1
+"""Number of time reports that a job may send at once, and then each second. A run of a workflow takes some thousand updates,
+which its incidents need."""
+
+MOST_LIMITED = 10_000
+"""Number of jobs for which that is counted."""
 
 
 class RecoverService(recover_pb2_grpc.RecoverServicer):
@@ -152,6 +161,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
 class ProgressService(training_pb2_grpc.ProgressServicer):
     def __init__(self, jobs: Jobs, introductions: Introductions, attachments: Attachments, desk: Desk) -> None:
         self._jobs, self._introductions, self._attachments, self._desk = jobs, introductions, attachments, desk
+        self._times: defaultdict[str, Bucket] = defaultdict(lambda: Bucket(TIMES_A_SECOND, TIMES_AT_ONCE))
 
     async def ReportProgress(self, request: training_pb2.ProgressReport, context: Context) -> training_pb2.ProgressReceipt:
         async def stored() -> Receipt:
@@ -180,7 +190,14 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
         async def stored() -> Receipt:
             if problem := protocol_problem(request.protocol):
                 raise BadInput(problem)
-            receipt = await self._jobs.ask(request.job_id, Updates.TIME, messages.time_report(request, time.time()))
+            report = messages.time_report(request, time.time())
+            if len(self._times) > MOST_LIMITED:
+                self._times.clear()
+            if not await self._times[request.job_id].take():
+                return Receipt(
+                    code=ORDER_MIX, info=f"{TIMES_AT_ONCE} reports at once, then {TIMES_A_SECOND:g} a second: try again"
+                )
+            receipt = await self._jobs.ask(request.job_id, Updates.TIME, report)
             if receipt.counted:
                 SERIES.count(request.job_id, receipt.counted)
             return receipt

@@ -77,6 +77,7 @@ def row_of(incident: Incident) -> Row:
         code=bounds.cut(_code(fault), LONGEST_CODE) if fault else "",
         node=bounds.cut(fault.node, LONGEST_NODE) if fault else "",
         restarts=any(verdict.restarted_at or verdict.mode is Mode.POD_RESCHEDULING for verdict in incident.ladder),
+        stopped=_stopped(incident) or 0.0,
         waited=sum(span.until - span.since for span in people),
         spans=_joined(_covered(sorted([*people, *phases], key=lambda span: span.since), since, until)),
     )
@@ -87,11 +88,17 @@ def stood(incident: Incident) -> tuple[float, float] | None:
     last = incident.ladder[-1]
     if last.outcome is not Outcome.RECOVERED:
         return None
+    since = _stopped(incident)
+    until = last.went_on_at.timestamp() if last.went_on_at else incident.started_at.timestamp() + incident.seconds
+    return (since, until) if since else None
+
+
+def _stopped(incident: Incident) -> float | None:
+    """Returns when training came to stand: with a real fault, or when a mode stopped it. None: it did not."""
     stops = (phase.at for verdict in incident.ladder for phase in verdict.phases if phase.at and phase.name in STOPS)
     is_real = any(fault.kind is not FaultKind.SUB_HEALTH for fault in incident.faults)
     since = incident.started_at if is_real else min(stops, default=None)
-    until = last.went_on_at.timestamp() if last.went_on_at else incident.started_at.timestamp() + incident.seconds
-    return (since.timestamp(), until) if since else None
+    return since.timestamp() if since else None
 
 
 def planned_pause(verdict: Verdict) -> float | None:
@@ -157,7 +164,10 @@ def split(since: float, until: float, rows: Sequence[Row], *, first: bool) -> It
             begins, ends = max(span.since, since), min(span.until, until)
             if ends > begins:
                 yield Span(since=begins, until=ends, bucket=span.bucket), row.number
-        since, before = max(since, min(row.until, until)), row
+        ends = min(row.until, until)
+        if ends > since and not row.spans:
+            yield Span(since=max(since, row.since), until=ends, bucket=Bucket.NOT_RECOVERED), row.number
+        since, before = max(since, ends), row
     if until > since:
         yield Span(since=since, until=until, bucket=_without(before, None, first=first)), before.number if before else 0
 

@@ -8,13 +8,13 @@ from rekindle.policy.account import ledger, summary
 
 def account_of(state: JobState, now: float) -> Account:
     """Returns the account of a job with everything counted up to now, or to the end of the job, in seconds since the epoch."""
-    return ledger.as_of(ledger.registered(state.account, now), now, stands_since(state))
+    account = ledger.as_of(ledger.registered(state.account, now), now, stands_since(state))
+    return account if account.ranks else account.model_copy(update={"ranks": state.job.ranks})
 
 
 def counted(state: JobState) -> Counted:
     """Returns what the time of a job was spent on, up to the last report of its training side."""
-    current = state.account.current
-    account = account_of(state, current.ended if current else state.account.until)
+    current, account = state.account.current, ledger.as_reported(state.account)
     whole = summary.of_job(state.job.name, state.job.id, account)
     return Counted(
         namespace=state.job.namespace,

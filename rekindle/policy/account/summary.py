@@ -9,6 +9,7 @@ from statistics import median
 from rekindle.model.account import Account, Bucket, Row
 from rekindle.model.base import Value
 from rekindle.model.mode import Mode, Outcome
+from rekindle.policy.account import marks
 
 HOUR = 3600.0
 
@@ -59,7 +60,8 @@ class Incidents(Value):
     restarts: int
     """Number of incidents in which processes of the whole job began again."""
     seconds_between_faults: float | None
-    """Mean time between the starts of incidents that a fault began, in seconds of wall time. None: there was no fault."""
+    """Mean time between the starts of incidents that a fault began, in seconds of wall time in which incidents are known one by
+    one. None: there was no fault."""
     recovery: Times | None
     """Times to recovery. None: nothing was recovered."""
     recovery_without_people: Times | None
@@ -97,13 +99,14 @@ def of_job(name: str, job_id: str, account: Account, *, since: float = 0.0, pric
 
     Args:
         account: as of now.
-        since: start of the time to report. Earlier incidents, and a start-up before it, are left out.
+        since: start of the time to report. Earlier incidents are left out.
         price: price of one accelerator for an hour.
     """
-    begins = max(since, account.since)
-    wall = max(account.until - begins, 0.0)
+    begins = min(max(since, account.since), account.until)
+    wall = account.until - begins
     rows = [row for row in account.rows if row.since >= since]
-    seconds = account.seconds if begins <= account.since else _within(account, rows, begins, wall)
+    seconds, complete_since = marks.within(account, begins), _complete_since(account, since)
+    known = max(begins, complete_since or 0.0)
     ranks = max(account.ranks, 1)
     return Summary(
         name=name,
@@ -115,10 +118,10 @@ def of_job(name: str, job_id: str, account: Account, *, since: float = 0.0, pric
         accelerator_hours=wall * ranks / HOUR,
         goodput=_ratio(seconds.get(Bucket.TRAINING, 0.0), wall),
         buckets=_shares(seconds, wall),
-        incidents=_incidents(rows, wall),
-        restarts_alone=_restarts_alone(rows, account, seconds, wall),
+        incidents=_incidents(rows, account.until - known),
+        restarts_alone=_restarts_alone(rows, account, known),
         lost_price=_price(seconds, ranks, price),
-        complete_since=_complete_since(account, since),
+        complete_since=complete_since,
     )
 
 
@@ -145,29 +148,10 @@ def of_all(accounts: Sequence[tuple[str, Account]], *, since: float = 0.0, price
         accelerator_hours=whole / HOUR,
         goodput=_ratio(seconds[Bucket.TRAINING], whole),
         buckets=_shares(seconds, whole),
-        incidents=_incidents(rows, sum(summary.seconds for summary, _ in each)),
+        incidents=_incidents(rows, sum(summary.until - max(summary.since, summary.complete_since or 0.0) for summary, _ in each)),
         lost_price=_price(seconds, 1, price),
         complete_since=max(kept, default=None),
     )
-
-
-def _within(account: Account, rows: Sequence[Row], begins: float, wall: float) -> dict[Bucket, float]:
-    """Returns the seconds by bucket since a time within the job.
-
-    What incidents cost is known one by one. Checkpoints are taken to be spread evenly.
-    """
-    seconds: dict[Bucket, float] = {}
-    for row in rows:
-        for bucket, spent in (*row.stood.items(), (Bucket.AGAIN, row.again)):
-            seconds[bucket] = seconds.get(bucket, 0.0) + spent
-    started = account.since + account.seconds.get(Bucket.START_UP, 0.0)
-    seconds[Bucket.START_UP] = max(min(started, account.until) - begins, 0.0)
-    whole = account.until - account.since
-    seconds[Bucket.CHECKPOINT] = (
-        seconds.get(Bucket.CHECKPOINT, 0.0) + _ratio(account.seconds.get(Bucket.CHECKPOINT, 0.0), whole) * wall
-    )
-    rest = wall - sum(seconds.values())
-    return seconds | {Bucket.TRAINING: max(rest, 0.0)}
 
 
 def _shares(seconds: dict[Bucket, float], whole: float) -> tuple[Share, ...]:
@@ -212,15 +196,16 @@ def _costs(named: Iterable[tuple[str, Row]]) -> tuple[Cost, ...]:
     return tuple(sorted(costs, key=lambda cost: (-cost.seconds, cost.name)))
 
 
-def _restarts_alone(rows: Sequence[Row], account: Account, seconds: dict[Bucket, float], wall: float) -> RestartsAlone | None:
+def _restarts_alone(rows: Sequence[Row], account: Account, known: float) -> RestartsAlone | None:
+    wall = account.until - known
     recovered = [row for row in rows if row.outcome is Outcome.RECOVERED and row.cause != "request"]
     restarts = [row.cost for row in recovered if row.mode is Mode.JOB_RESCHEDULING]
     one = median(restarts) if restarts else account.seconds.get(Bucket.START_UP, 0.0)
-    if not recovered or not one or not wall:
+    if not recovered or not one or wall <= 0:
         return None
     cheaper = [row for row in recovered if row.mode is not Mode.JOB_RESCHEDULING]
     more = sum(one - row.cost for row in cheaper)
-    trained = seconds.get(Bucket.TRAINING, 0.0)
+    trained = marks.within(account, known)[Bucket.TRAINING]
     return RestartsAlone(seconds_of_one=one, measured=len(restarts), goodput=_ratio(trained, wall + more))
 
 

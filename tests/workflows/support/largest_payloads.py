@@ -111,6 +111,7 @@ from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, R
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
 from rekindle.model.trace import Trace
 from rekindle.model.verdict import Verdict
+from rekindle.policy.account import marks
 from rekindle.policy.account.ledger import KEPT_SPANS
 from rekindle.policy.account.spans import LONGEST_CODE, LONGEST_NODE
 from rekindle.policy.detection.devices import DeviceOfRank
@@ -397,6 +398,7 @@ def worn_account() -> Account:
             cause="sub_health",
             code="c" * LONGEST_CODE,
             node="n" * LONGEST_NODE,
+            stopped=1e9 / 3,
             waited=1e6 / 3,
             spans=spans if number >= account.KEPT_ROWS - KEPT_SPANS else (),
             stood=dict(list(everything.items())[:6]),
@@ -411,6 +413,7 @@ def worn_account() -> Account:
         stands=(Stand(stretch=stretch, until=1e9 / 3),) * 5,
         current=stretch,
         rows=tuple(rows),
+        marks=(account.Mark(until=1e9 / 3, seconds=everything),) * marks.MOST,
     )
 
 
@@ -572,6 +575,7 @@ async def examples(job: Job) -> list[Any]:
         Receipt(info=TEXT),
         Attachment(queue=TEXT, session=TEXT, since=NOW),
         Progress(incarnation=TEXT, step=1),
+        account.Ended(name=a_name(1), reason=TEXT, account=worn_account()),
         TimeReport(step=10**9, ranks=MOST_RANKS, now=worn_account().stands[0].stretch, before=worn_account().stands[0].stretch),
         AskRequest(job_id=job.id, request=request, request_id=TEXT),
         Backup(old=pod_ref(1), backup=pod_ref(2)),

@@ -6,6 +6,7 @@ that starts after a million steps starts as fast.
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -113,13 +114,10 @@ class StepLog:
 
 
 def _stretch(line: dict[str, Any]) -> Stretch:
-    return Stretch(
-        began=float(line["began"]),
-        ended=float(line["end"]),
-        steps=int(line["steps"]),
-        checkpoint=float(line["checkpoint"]),
-        again=float(line["again"]),
-    )
+    began, ended, checkpoint, again = (float(line[name]) for name in ("began", "end", "checkpoint", "again"))
+    if not 0 <= began <= ended < math.inf or not (0 <= checkpoint < math.inf and 0 <= again < math.inf):
+        raise ValueError("no stretch has such times")
+    return Stretch(began=began, ended=ended, steps=int(line["steps"]), checkpoint=checkpoint, again=again)
 
 
 def _end(path: Path) -> bytes:

@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 1.0
+SLOWEST_RETRY_SECONDS = 60.0
+"""Most seconds between two tries to report times, for which nothing waits."""
+INVALID_PARAMETER = 409
+"""Code of a report that is never taken. Source: the wire contract."""
 NOT_SERVED_SECONDS = 30.0
 """Seconds after which a gateway that does not know a stream may have been replaced by one that does."""
 CALL_SECONDS = 10.0
@@ -183,20 +187,26 @@ class Gateway:
     async def _tell_times(self, stub: "ProgressAsyncStub") -> None:
         """Reports for how long the job trains, the oldest stretch first. Never returns.
 
-        A gateway of an earlier version cannot take a report, which is dropped.
+        A report that can never be taken is dropped: later ones wait for it. A gateway of an earlier version takes none.
         """
         await self._identity.known.wait()
+        wait = LAST_RETRY_SECONDS
         while True:
             await self._reports.timed.wait()
             report = self._reports.times[min(self._reports.times)]
             try:
-                is_over = (await self._report_time(stub, report)).code == 0
+                receipt = await self._report_time(stub, report)
+                is_over = receipt.code in (0, INVALID_PARAMETER)
+                if receipt.code == INVALID_PARAMETER:
+                    log.warning("time report refused", extra={"reason": receipt.info})
             except grpc.aio.AioRpcError as error:
                 is_over = _is_not_served(error)
             if is_over:
                 self._reports.time_told(report)
+                wait = LAST_RETRY_SECONDS
             else:
-                await asyncio.sleep(LAST_RETRY_SECONDS)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, SLOWEST_RETRY_SECONDS)  # a job whose workflow does not know the report takes none for long
 
     async def _tell_spans(self, stub: "ProgressAsyncStub") -> None:
         """Sends what was recorded for traces, behind each answer that names one. Never returns. Nothing waits for it."""

@@ -39,7 +39,8 @@ class Times:
         """Reports each stretch when all ranks have begun it, and from time to time. Returns after the last one."""
         await self._membership.until(lambda: self._has_begun() or self._membership.finished)
         while not self._membership.finished:
-            self._report(self._of_members())
+            if ranks := self._of_members():  # in a long start none of them has completed a step
+                self._report(ranks)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(random.uniform(0.5, 1.0) * EVERY_SECONDS):  # jobs are not to report in one moment
                     await self._membership.until(lambda: self._has_begun() or self._membership.finished)

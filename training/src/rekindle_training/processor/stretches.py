@@ -69,7 +69,8 @@ class Stretches:
         """Adds a completed step, and returns the stretch."""
         if self._stands or self.now is None:
             self.before = self.now or self._earlier()
-            self.now, self._stands = Stretch(start, end), False
+            began = max(start, self.now.ended) if self.now else start  # a clock may be set back
+            self.now, self._stands = Stretch(began, began), False
         again = max(end - start - self._written, 0.0) if step <= self._furthest else 0.0
         return self._extend(end, steps=1, again=again)
 
@@ -82,7 +83,7 @@ class Stretches:
         assert self.now is not None
         self.now = replace(
             self.now,
-            ended=end,
+            ended=max(end, self.now.ended),
             steps=self.now.steps + steps,
             checkpoint=self.now.checkpoint + self._written,
             again=self.now.again + again,
