@@ -70,7 +70,7 @@ def _drawn(spans: IncidentSpans | None, number: int) -> list[Span]:
     try:
         return spans.drawn() if spans else []
     except Exception:
-        logger.exception("trace not drawn", extra={"incident": number})
+        logger.exception("history not drawn", extra={"incident": number})
         return []
 
 

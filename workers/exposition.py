@@ -3,8 +3,10 @@
 The SDK serves its metrics on a port of its own. It is one of the loopback interface, and its answer is passed on.
 """
 
+import asyncio
+import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import aiohttp
 from prometheus_client import REGISTRY, Gauge, Metric, disable_created_metrics, generate_latest
@@ -16,6 +18,11 @@ import rekindle
 from rekindle import otlp
 
 BUILD_INFO = Gauge("rekindle_build_info", "Version of the process; the value is 1.", ("version",))
+
+SDK_WITHIN = 5.0
+"""Seconds for the metrics of the Temporal SDK. Prometheus waits ten seconds for all."""
+
+logger = logging.getLogger("process")
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -36,15 +43,23 @@ class Exposition:
         sdk: True if the process has clients of Temporal. They must not be created before.
         """
         self._sdk = _measured_sdk() if sdk else ""
+        self.further: list[Callable[[], bytes]] = []
+        """Functions that return further metrics as text."""
         BUILD_INFO.labels(rekindle.__version__).set(1)
 
     async def text(self) -> bytes:
         """Returns all metrics of the process."""
-        own = generate_latest(REGISTRY)
-        if not self._sdk:
-            return own
-        async with aiohttp.ClientSession() as session, session.get(self._sdk) as answer:
-            return own + await answer.read()
+        own = b"".join([generate_latest(REGISTRY), *(text() for text in self.further)])
+        return own + await self._of_sdk() if self._sdk else own
+
+    async def _of_sdk(self) -> bytes:
+        """Returns the metrics of the SDK; empty: it does not answer, and ours are exposed all the same."""
+        try:
+            async with asyncio.timeout(SDK_WITHIN), aiohttp.ClientSession() as session, session.get(self._sdk) as answer:
+                return await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            logger.warning("metrics of the Temporal SDK not read", extra={"error": f"{type(error).__name__}: {error}"})
+            return b""
 
 
 def _measured_sdk() -> str:

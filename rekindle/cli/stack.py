@@ -469,7 +469,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     if url := addresses.metrics.get(name):
-        environment["REKINDLE_HEALTH_PORT"] = str(urlsplit(url).port)
+        environment |= {"REKINDLE_HEALTH_HOST": "127.0.0.1", "REKINDLE_HEALTH_PORT": str(urlsplit(url).port)}
     answers_at = addresses.temporal if name == "temporal" else ""
     return Member(name, command, environment, state_dir / LOGS / f"{name}.log", answers_at, restarts=name != "cluster")
 

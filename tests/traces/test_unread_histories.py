@@ -129,4 +129,4 @@ async def test_a_history_that_cannot_be_drawn_delays_no_note(traced: Collector, 
     """A newer server writes events of kinds that are unknown here."""
     await exported({"test": starts_a_mode(), MODE: HistoryEvent(event_id=1)})
     assert not traced.spans
-    assert [record.message for record in caplog.records] == ["trace not drawn"]
+    assert [record.message for record in caplog.records] == ["history not drawn"]
