@@ -52,10 +52,11 @@ async def test_probes_are_answered_on_the_family_of_the_pods_address() -> None:
 async def test_probes_are_answered_on_the_address_that_is_set() -> None:
     """On a laptop, metrics with the names of jobs are no matter of its network."""
     (port,) = free_ports(1)
-    async with Process(Settings(health_host="127.0.0.2", health_port=port), has_temporal=False):
+    process, session = Process(Settings(health_host="127.0.0.2", health_port=port), has_temporal=False), aiohttp.ClientSession()
+    async with process, session:
         with pytest.raises(aiohttp.ClientConnectorError):
-            await probe(port, "healthz")
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.2:{port}/healthz") as answer:
+            await session.get(f"http://127.0.0.1:{port}/healthz")
+        async with session.get(f"http://127.0.0.2:{port}/healthz") as answer:
             assert answer.status == 200
 
 
