@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rekindle.span_exporter import SpanExporter
 
 ENDPOINT, TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+COMPRESSION, TRACES_COMPRESSION = "OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION"
 PROTOCOL, TRACES_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 HTTP, GRPC = "http/protobuf", "grpc"
 SWITCHES = ("OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER")
@@ -144,6 +145,7 @@ CHECKS: Mapping[str, Check] = {
     **_of_both("TIMEOUT", _is_positive),
     **_of_both("HEADERS", _are_headers),
     **_of_both("COMPRESSION", _one_of("gzip", "deflate", "none")),
+    **_of_both("INSECURE", _one_of("true", "false")),
     **_of_both("CERTIFICATE", _has_certificates),
     **_of_both("CLIENT_KEY", _is_file),
     **_of_both("CLIENT_CERTIFICATE", _is_file),
@@ -176,6 +178,7 @@ def wanted(environment: Mapping[str, str]) -> bool:
         _check(name, given)
     _check_batch(given)
     _check_client_certificate(given)
+    _check_compression(given)
     return True
 
 
@@ -200,6 +203,22 @@ def _check_batch(given: Mapping[str, str]) -> None:
         raise BadInput(
             f"OTEL_BSP_MAX_EXPORT_BATCH_SIZE: '{batch}' is not accepted, accepted is a number up to {queue}, the queue's"
         )
+
+
+def _is_by_grpc(given: Mapping[str, str]) -> bool:
+    return (given.get(TRACES_PROTOCOL) or given.get(PROTOCOL)) == GRPC
+
+
+def _compression(given: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the compression, and the variable that names it."""
+    name = TRACES_COMPRESSION if TRACES_COMPRESSION in given else COMPRESSION
+    return given.get(name, "none").lower(), name
+
+
+def _check_compression(given: Mapping[str, str]) -> None:
+    value, name = _compression(given)
+    if value == "deflate" and _is_by_grpc(given):
+        raise BadInput(f"{name}: {value!r} is not accepted, accepted is gzip, none by {GRPC}")
 
 
 def _check_client_certificate(given: Mapping[str, str]) -> None:
@@ -245,11 +264,11 @@ def exporting(process: str) -> Iterator[None]:
     given = _given(os.environ)
     for name in CHECKS:  # the libraries read again what was checked, and take blanks and empty values for wrong ones
         os.environ.pop(name, None)
-    os.environ.update(given)
+    is_plain = _compression(given)[0] == "none"  # which the exporter by gRPC does not know
+    os.environ.update({name: value for name, value in given.items() if not (is_plain and name.endswith("COMPRESSION"))})
     from rekindle.span_exporter import SpanExporter
 
-    protocol = given.get(TRACES_PROTOCOL) or given.get(PROTOCOL)
-    _exporter = SpanExporter(process, int(given.get("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)), grpc=protocol == GRPC)
+    _exporter = SpanExporter(process, int(given.get("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)), grpc=_is_by_grpc(given))
     try:
         yield
     finally:

@@ -86,6 +86,16 @@ def test_a_key_without_its_certificate_is_an_error() -> None:
         wanted({**HERE, "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY": __file__})
 
 
+def test_a_compression_that_grpc_has_not_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter by gRPC knows gzip only."""
+    monkeypatch.setattr("rekindle.otlp.find_spec", lambda _: True)
+    by_grpc = {**HERE, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    assert wanted({**by_grpc, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"})
+    assert wanted({**by_grpc, "OTEL_EXPORTER_OTLP_COMPRESSION": "deflate", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "gzip"})
+    with pytest.raises(BadInput, match=r"^OTEL_EXPORTER_OTLP_COMPRESSION: 'deflate' is not accepted, accepted is gzip, none"):
+        wanted({**by_grpc, "OTEL_EXPORTER_OTLP_COMPRESSION": "deflate"})
+
+
 def test_values_are_not_read_where_traces_are_off() -> None:
     """A value that is wrong stops no process that exports nothing."""
     wrong = {**HERE, "OTEL_TRACES_SAMPLER": "banana"}
@@ -100,6 +110,7 @@ def test_the_exporter_reads_what_was_checked(monkeypatch: pytest.MonkeyPatch, ca
         "OTEL_TRACES_SAMPLER": " Always_Off ",
         "OTEL_BSP_SCHEDULE_DELAY": "",
         "OTEL_SPAN_EVENT_COUNT_LIMIT": " ",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
     }
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -109,6 +120,7 @@ def test_the_exporter_reads_what_was_checked(monkeypatch: pytest.MonkeyPatch, ca
         place = Place(1, 1)
         export.export([Span("a span", place, None, datetime.now(UTC), datetime.now(UTC))])
         assert dropped() == 0, "nothing was queued"
+        assert "OTEL_EXPORTER_OTLP_COMPRESSION" not in os.environ, "the exporter by gRPC does not know it"
     assert not caplog.records
 
 
@@ -130,6 +142,7 @@ def test_each_right_value_is_accepted(certificate: Path) -> None:
         "TIMEOUT": "2.5",
         "HEADERS": "api-key=a b=c,x-tenant=t,Authorization=Bearer%20x",
         "COMPRESSION": "gzip",
+        "INSECURE": "false",
         "CERTIFICATE": str(certificate),
         "CLIENT_KEY": str(certificate),
         "CLIENT_CERTIFICATE": str(certificate),
