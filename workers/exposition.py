@@ -16,11 +16,15 @@ from prometheus_client.registry import Collector
 
 import rekindle
 from rekindle import otlp
+from rekindle.errors import Unavailable
 
 BUILD_INFO = Gauge("rekindle_build_info", "Version of the process; the value is 1.", ("version",))
 
 SDK_WITHIN = 5.0
 """Seconds for the metrics of the Temporal SDK. Prometheus waits ten seconds for all."""
+
+PORTS = 5
+"""Number of ports that are tried for the SDK's metrics. One may be taken between its choice and its use."""
 
 logger = logging.getLogger("process")
 
@@ -66,11 +70,22 @@ def _measured_sdk() -> str:
     """Makes the Temporal SDK measure itself, and returns the URL of its metrics."""
     from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
+    for tries_left in range(PORTS, 0, -1):
+        address = f"127.0.0.1:{_free_port()}"
+        prometheus = PrometheusConfig(address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True)
+        try:
+            runtime = Runtime(telemetry=TelemetryConfig(metrics=prometheus, attach_service_name=False))
+        except ValueError as error:  # another process has taken the port meanwhile
+            if tries_left == 1:
+                raise Unavailable(f"the Temporal SDK cannot expose its metrics on {address}: {error}") from error
+        else:
+            Runtime.set_default(runtime, error_if_already_set=False)
+            return f"http://{address}/metrics"
+    raise AssertionError("the last try returns or raises")
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    prometheus = PrometheusConfig(address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True)
-    Runtime.set_default(
-        Runtime(telemetry=TelemetryConfig(metrics=prometheus, attach_service_name=False)), error_if_already_set=False
-    )
-    return f"http://{address}/metrics"
+        port: int = probe.getsockname()[1]
+    return port

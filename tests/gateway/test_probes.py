@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 
 import aiohttp
@@ -11,8 +12,10 @@ import yaml
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.cli.stack import free_ports
+from rekindle.errors import Unavailable
 from rekindle.settings import Settings
 from tests.gateway.processes import START_LIMIT, probe, says_ready, started
+from workers import exposition
 from workers.process import Process
 
 
@@ -69,6 +72,19 @@ async def test_metrics_of_ours_are_exposed_without_those_of_the_sdk() -> None:
         status, text = await probe(port, "metrics")
     assert status == 200
     assert "rekindle_build_info" in text
+
+
+async def test_a_port_that_is_taken_meanwhile_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK listens on a port of its own, which is chosen before it does. Another one is chosen then."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1], *free_ports(1)])
+        monkeypatch.setattr(exposition, "_free_port", lambda: next(ports))
+        assert exposition._measured_sdk().endswith("/metrics")
+        monkeypatch.setattr(exposition, "_free_port", lambda: taken.getsockname()[1])
+        with pytest.raises(Unavailable, match="the Temporal SDK cannot expose its metrics on"):
+            exposition._measured_sdk()
 
 
 async def test_without_a_port_nothing_listens() -> None:
