@@ -27,8 +27,8 @@ NOTED = timedelta(milliseconds=10)
 """Shortest wait for a worker that has a span of its own. Each answer of a worker takes some milliseconds."""
 
 JUDGED = timedelta(minutes=1)
-"""Longest time in which a fault that counts begins an incident. One that was known for longer was ignored before, such as until the
-policy was lifted. Its incident has not detected it."""
+"""Longest time in which a fault that counts begins an incident. One that was known for longer was ignored before, such as until
+the policy was lifted. Its incident has not detected it."""
 
 SEEN_BY = {WATCHER: Process.WATCHER, TRAINING_SIDE: Process.GATEWAY}
 """Processes that see faults, by the source of the fault; others come through the gateway too."""
