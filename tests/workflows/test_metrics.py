@@ -98,7 +98,7 @@ async def test_jobs_and_running_modes_are_counted_from_the_list(temporal: Workfl
         await world.incident()
 
 
-def test_series_of_rare_events_are_there_before_the_first_one() -> None:
+async def test_series_of_rare_events_are_there_before_the_first_one() -> None:
     """`increase` does not see an event that comes with its series."""
     there = {(sample.name, *sorted(sample.labels.values())) for metric in REGISTRY.collect() for sample in metric.samples}
     for mode in (Mode.HOT_SWITCH, Mode.LINK_SWITCH, Mode.STRESS_TEST):
