@@ -24,6 +24,10 @@ from rekindle.spans import Names, Place, Plain, Process, Span, activity_place, i
 NOTED = timedelta(milliseconds=10)
 """Shortest wait for a worker that has a span of its own. Each answer of a worker takes some milliseconds."""
 
+JUDGED = timedelta(minutes=1)
+"""Longest time in which a fault that counts begins an incident. One that was known for longer was ignored before, such as until
+the policy was lifted. Its incident has not detected it."""
+
 SEEN_BY = {WATCHER: Process.WATCHER, TRAINING_SIDE: Process.GATEWAY}
 """Processes that see faults, by the source of the fault; others come through the gateway too."""
 
@@ -83,10 +87,15 @@ class IncidentSpans:
     def _detection(self) -> Iterator[Span]:
         """Yields a span for each fault, from the time at which it was seen to the beginning of the incident."""
         for number, fault in enumerate(self._incident.faults):
-            if fault.seen_at and self._known_before < fault.seen_at <= self._incident.started_at:
+            if fault.seen_at and self._known_before < fault.seen_at <= self._incident.started_at and self._is_news(fault):
                 process = SEEN_BY.get(fault.source, Process.GATEWAY)
                 place, times = self._root.inner("detection", number), (fault.seen_at, self._incident.started_at)
                 yield Span("detection", place, self._root, *times, process=process, about=_of_fault(fault))
+
+    def _is_news(self, fault: Fault) -> bool:
+        """Returns whether the incident began as soon as the fault counted."""
+        settled = timedelta(seconds=fault.decided.settle if fault.decided else 0.0)
+        return not fault.accepted_at or self._incident.started_at - fault.accepted_at <= settled + JUDGED
 
     def _decided(self) -> Iterator[Span]:
         """The modes, each with the decision before it."""

@@ -1,5 +1,6 @@
 """Writes the state of a job onto the cluster's objects, for schedulers, for people, and for a later workflow of the job."""
 
+import asyncio
 from contextlib import suppress
 
 from temporalio import activity
@@ -45,6 +46,7 @@ class JournalActivities:
 
         Afterwards exports the trace of an incident that has ended.
         """
+        began = asyncio.get_running_loop().time()
         with translating_errors(), suppress(NotFound):  # a job that is gone has no record
             async with heartbeating():
                 if request.spare:
@@ -60,7 +62,7 @@ class JournalActivities:
                 if request.event:
                     await self._told(request.job_id, request.event)
         async with heartbeating():
-            await export_incident(self._client, request.incident)
+            await export_incident(self._client, request.incident, began)
 
     async def _blame(self, client: Client, blame: Blame) -> None:
         """Tells the records of these nodes about an incident. A record that is told twice counts once."""

@@ -135,6 +135,9 @@ class Settings(BaseSettings):
     health_port: int = Field(default=0, ge=0, le=65535)
     """Port of `/healthz`, `/readyz` and `/metrics`; 0: none is opened, and nothing is measured."""
 
+    health_host: str = ""
+    """Address on which this port is opened. Empty: all addresses of the family of the pod's own address."""
+
     build_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
     """Version of the control worker. Recoveries stay on the version that began them. By default it is derived from the code."""
 

@@ -6,11 +6,15 @@ counted.
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from google.protobuf.message import DecodeError
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -21,8 +25,13 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 
 from rekindle.spans import Names, Place, Span
 
+if TYPE_CHECKING:
+    from requests import Response
+
 MICROSECOND = timedelta(microseconds=1)
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+LONGEST_ANSWER = 65_536
+"""Largest number of bytes in the answer of a collector."""
 
 
 class _GivenIds(IdGenerator):
@@ -68,7 +77,9 @@ class SpanExporter:
         """Number of spans that were not exported: the queue was full, or the collector did not take them."""
         self._process = process
         self._most, self._waiting, self._lock = queue, 0, threading.Lock()
-        self._processor = sdk.BatchSpanProcessor(_Counted(_by_grpc() if grpc else _by_http(), self), max_queue_size=queue)
+        self._processor = sdk.BatchSpanProcessor(
+            _Counted(_by_grpc() if grpc else _by_http(self.refused), self), max_queue_size=queue
+        )
         self._flushing = ThreadPoolExecutor(1, thread_name_prefix="spans")
         self._ids, self._resource = _GivenIds(), Resource.create()
         self._sampler = TracerProvider(shutdown_on_exit=False).sampler
@@ -93,6 +104,11 @@ class SpanExporter:
         with self._lock:
             self._waiting -= count
             self.dropped += 0 if taken else count
+
+    def refused(self, count: int) -> None:
+        """Notes that the collector has taken a request without these spans."""
+        with self._lock:
+            self.dropped += count
 
     async def flush(self, within: float) -> None:
         """Sends what waits, and returns when it was sent, after so many seconds at the latest."""
@@ -129,10 +145,45 @@ class SpanExporter:
         return self._resource.merge(Resource({SERVICE_NAME: f"rekindle-{process}"}))
 
 
-def _by_http() -> sdk.SpanExporter:
+def _by_http(refused: Callable[[int], None]) -> sdk.SpanExporter:
     from opentelemetry.exporter.otlp.proto.http import trace_exporter
+    from requests import Session
 
-    return trace_exporter.OTLPSpanExporter()
+    session = Session()
+    session.stream = True  # `_judge` reads the answer
+    session.hooks["response"].append(partial(_judge, refused))
+    return trace_exporter.OTLPSpanExporter(session=session)
+
+
+def _judge(refused: Callable[[int], None], answer: "Response", **_: object) -> None:
+    """Reads an answer. The SDK takes a redirection, and the page of any web server, for the answer of a collector.
+
+    Args:
+        refused: receives the number of spans that the collector did not take.
+
+    Raises:
+        ConnectionRefusedError: the spans did not arrive.
+    """
+    body = answer.raw.read(LONGEST_ANSWER + 1, decode_content=True)
+    answer.close()
+    kind, asked = answer.headers.get("Content-Type", ""), urlsplit(answer.url)
+    where = f"{asked.hostname}:{asked.port}{asked.path}"  # without a password or a token in the URL
+    if not 200 <= answer.status_code < 300:
+        if answer.is_redirect:
+            raise ConnectionRefusedError(f"{where} redirects, set the endpoint to which it leads")
+    elif "html" in kind or len(body) > LONGEST_ANSWER:
+        raise ConnectionRefusedError(f"{where} is no collector, it answers with {kind or 'too many bytes'}")
+    elif kind.startswith("application/x-protobuf"):
+        refused(_refused(body))
+
+
+def _refused(body: bytes) -> int:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    try:
+        return max(ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans, 0)
+    except DecodeError as error:
+        raise ConnectionRefusedError(f"the collector's answer cannot be read: {error}") from error
 
 
 def _by_grpc() -> sdk.SpanExporter:

@@ -87,8 +87,8 @@ class Process:
         refuse_another_namespace(settings, NAMESPACE_OF_POD)
         self.stop = asyncio.Event()
         """Set when SIGTERM or SIGINT was received."""
-        self._host = "::" if ":" in settings.gateway_host else "0.0.0.0"
-        """Address on which probes are answered, of the family of the pod's own address."""
+        self._host = settings.health_host or ("::" if ":" in settings.gateway_host else "0.0.0.0")
+        """Address on which probes are answered."""
         self._port = settings.health_port
         self._started = False
         self._check: Check | None = None
@@ -141,6 +141,15 @@ class Process:
 
     # ---- probes and metrics
 
+    def expose(self, text: Callable[[], bytes]) -> None:
+        """Exposes further metrics.
+
+        Args:
+            text: returns them in Prometheus' text format.
+        """
+        if self._exposition:
+            self._exposition.further.append(text)
+
     async def _serve(self) -> None:
         from aiohttp import web
 
@@ -153,7 +162,8 @@ class Process:
             await web.TCPSite(self._runner, self._host, self._port).start()
         except OSError as error:
             await self._runner.cleanup()
-            raise Unavailable(f"probes cannot be answered on port {self._port} (REKINDLE_HEALTH_PORT): {error}") from error
+            where = f"{self._host} (REKINDLE_HEALTH_HOST), port {self._port} (REKINDLE_HEALTH_PORT)"
+            raise Unavailable(f"probes cannot be answered on {where}: {error}") from error
 
     async def _healthz(self, _: "web.Request") -> "web.Response":
         return _said("")

@@ -24,6 +24,12 @@ WAITS = tuple(0.1 * 2**power for power in range(17))
 REQUEST = "request"
 """Cause of an incident without a fault."""
 
+OTHER = "other"
+"""Source of a fault that another one reported."""
+
+REPAIRS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING)
+"""Modes after which training goes on that a fault had stopped."""
+
 KEPT = 10_000
 """Number of the last counted subjects that are remembered."""
 
@@ -64,6 +70,14 @@ for _labels in product(Mode, set(Outcome) - {Outcome.ESCALATE}, (*FaultKind, REQ
     INCIDENTS.labels(*_labels)
 for _mode in Mode:
     STEPS_REDONE.labels(_mode)
+    INCIDENT_SECONDS.labels(_mode, Outcome.RECOVERED, "nothing")
+for _mode in spans.STANDS:
+    PAUSE_SECONDS.labels(_mode)
+for _repair in product(REPAIRS, FaultKind):
+    STEP_SECONDS.labels(*_repair)
+for _source in (WATCHER, TRAINING_SIDE, OTHER):
+    FIRST_ORDER_SECONDS.labels(_source)
+    DETECTION_SECONDS.labels(_source)
 
 _counted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
@@ -83,7 +97,7 @@ def first_order(situation: Situation) -> None:
     """Counts the first order of an incident that a fault began."""
     fault = next(iter(situation.faults), None)
     if fault and fault.accepted_at and not situation.tried and _is_first("first order"):
-        FIRST_ORDER_SECONDS.labels(_source(fault)).observe(_since(fault.accepted_at, workflow.now()))
+        FIRST_ORDER_SECONDS.labels(_source_of(fault)).observe(_since(fault.accepted_at, workflow.now()))
 
 
 def concluded(incident: Incident, waited_for: str) -> None:
@@ -106,7 +120,7 @@ def concluded(incident: Incident, waited_for: str) -> None:
     for one in incident.faults:
         began = (one.decided and one.decided.since) or one.seen_at
         if began and one.accepted_at:
-            DETECTION_SECONDS.labels(_source(one)).observe(_since(began, one.accepted_at))
+            DETECTION_SECONDS.labels(_source_of(one)).observe(_since(began, one.accepted_at))
     went_on = last.went_on_at or (workflow.now() if last.resumed_at else None)
     if last.outcome is Outcome.RECOVERED and went_on and fault and fault.accepted_at:
         STEP_SECONDS.labels(last.mode, kind).observe(_since(fault.accepted_at, went_on))
@@ -123,9 +137,9 @@ def _count_mode(verdict: Verdict) -> None:
         PAUSE_SECONDS.labels(mode).observe(paused)
 
 
-def _source(fault: Fault) -> str:
+def _source_of(fault: Fault) -> str:
     """Returns the source of a fault. The names of other reporters are not bounded."""
-    return fault.source if fault.source in (WATCHER, TRAINING_SIDE) else "other"
+    return fault.source if fault.source in (WATCHER, TRAINING_SIDE) else OTHER
 
 
 def _since(before: datetime, after: datetime) -> float:

@@ -36,12 +36,16 @@ async def dev(
     temporal_port: Annotated[UInt16, Parameter(help="0: any free port.")] = 7233,
     ui_port: UInt16 = 8233,
     gateway_port: UInt16 = 8899,
+    metrics_port: Annotated[
+        UInt16 | None,
+        Parameter(help="First of the ports of metrics for Prometheus; 0: any free ports. Without it there are none."),
+    ] = None,
 ) -> None:
     """Start Temporal, control worker, gateway, watcher and a cluster, until Ctrl-C.
 
     Example: rekindle dev --nodes 5
     """
-    ports = Ports(temporal_port, ui_port, gateway_port)
+    ports = Ports(temporal_port, ui_port, gateway_port, metrics_port)
     stop = asyncio.Event()
     status = console.status("starting ...")
     status.start()

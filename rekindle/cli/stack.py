@@ -58,6 +58,9 @@ KUBERNETES = "kubernetes"
 """Folder in the state directory for the Kubernetes control plane on this machine."""
 
 
+LAST_PORT = 65_535
+
+
 @dataclass(frozen=True)
 class Ports:
     """Ports of the stack; 0 means any free port."""
@@ -68,7 +71,7 @@ class Ports:
     metrics: int | None = None
     """First of the ports of the control plane's metrics. 0: any free ports. None: no metrics are exposed."""
 
-    def ensure_free(self) -> None:
+    def ensure_free(self, cluster: str) -> None:
         """Refuses a port that another process uses, without connecting to that process."""
         guesses = {
             "temporal": "another Temporal server, or another `rekindle dev`",
@@ -78,12 +81,18 @@ class Ports:
         for name, guess in guesses.items():
             if port := getattr(self, name):
                 ensure_free(port, f"--{name}-port", guess)
+        if self.metrics:
+            for port in self.of_metrics(cluster).values():
+                ensure_free(port, "--metrics-port", "another `rekindle dev`")
 
     def of_metrics(self, cluster: str) -> dict[str, int]:
         """Returns the port of each process for its metrics. Free ones are chosen anew by each call."""
         if self.metrics is None:
             return {}
         names = ("control", "gateway", "watcher", *(["operator"] if cluster == ClusterKind.KUBERNETES else []))
+        if self.metrics and self.metrics + len(names) > LAST_PORT + 1:
+            accepted = f"0 to {LAST_PORT + 1 - len(names)}"
+            raise BadInput(f"--metrics-port: {self.metrics} is not accepted, accepted is {accepted}: each process has a port")
         ports = range(self.metrics, self.metrics + len(names)) if self.metrics else free_ports(len(names))
         return dict(zip(names, ports, strict=True))
 
@@ -360,7 +369,7 @@ async def running(
     if machine.links and machine.cluster is not ClusterKind.LOCAL:
         raise BadInput("--links: nodes have links of their own with --cluster local alone")
     with _locked(state_dir):
-        ports.ensure_free()
+        ports.ensure_free(machine.cluster)
         async with _started(state_dir, machine, ports, tell) as stack:
             stack.warn = warn
             yield stack
@@ -469,7 +478,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     if url := addresses.metrics.get(name):
-        environment["REKINDLE_HEALTH_PORT"] = str(urlsplit(url).port)
+        environment |= {"REKINDLE_HEALTH_HOST": "127.0.0.1", "REKINDLE_HEALTH_PORT": str(urlsplit(url).port)}
     answers_at = addresses.temporal if name == "temporal" else ""
     return Member(name, command, environment, state_dir / LOGS / f"{name}.log", answers_at, restarts=name != "cluster")
 

@@ -46,7 +46,7 @@ NOTED_SECONDS = 8.0
 
 
 @pytest.mark.same_path("a port of a stack is taken")
-@pytest.mark.parametrize("name", ["temporal", "ui", "gateway"])
+@pytest.mark.parametrize("name", ["temporal", "ui", "gateway", "metrics"])
 async def test_a_port_that_a_foreign_server_has_is_refused(temporal: WorkflowEnvironment, short_path: Path, name: str) -> None:
     """A foreign Temporal server is never adopted: the port, its process and the option are named, and nothing starts."""
     port = temporal.client.service_client.config.target_host.rsplit(":", 1)[1]
@@ -58,6 +58,14 @@ async def test_a_port_that_a_foreign_server_has_is_refused(temporal: WorkflowEnv
         assert part in words
     assert b"running" not in output
     assert not (short_path / ".rekindle" / "temporal.db").exists()
+
+
+async def test_ports_of_metrics_that_do_not_exist_are_refused(short_path: Path) -> None:
+    """The first port is given. Each process has one, and the last one must exist too."""
+    refused = await dev(short_path, "--metrics-port", "65534")
+    _, errors = await refused.communicate()
+    assert refused.returncode != 0
+    assert "--metrics-port: 65534 is not accepted, accepted is 0 to 65533" in " ".join(errors.decode().split())
 
 
 async def test_a_server_counts_as_ready_only_when_it_listens_itself(temporal: WorkflowEnvironment, short_path: Path) -> None:

@@ -1,71 +1,81 @@
-"""Series of jobs for Prometheus: one of each name, whatever arrives while another thread collects them."""
+"""Series of single jobs in Prometheus' text format."""
 
-from collections.abc import Iterator
-from typing import Any
+import time
 
 import pytest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
 
 from rekindle.model.account import SILENT, Bucket, Counted
 from workers.gateway import job_series
 from workers.gateway.job_series import JobSeries
 
 
-def counted(name: str, seconds: float, *, final: bool = False) -> Counted:
+def counted(name: str, step: int = 3, *, final: bool = False, seconds: float = 5.0) -> Counted:
     spent = {Bucket.TRAINING: seconds}
-    return Counted(namespace="ns", name=name, seconds=spent, goodput=1.0, step=1, step_seconds=1.0, final=final)
+    return Counted(namespace="default", name=name, seconds=spent, goodput=0.5, step=step, step_seconds=1.0, final=final)
 
 
-def samples(series: JobSeries) -> Iterator[tuple[str, float]]:
-    for metric in series.collect():
-        for sample in metric.samples:
-            if sample.name == "rekindle_job_seconds_total":
-                yield sample.labels["job"], sample.value
+def steps(series: JobSeries) -> list[tuple[str, float]]:
+    """Returns the step of each job."""
+    families = {family.name: family for family in text_string_to_metric_families(series.text().decode())}
+    assert families.keys() == {
+        "rekindle_job_goodput_ratio",
+        "rekindle_job_seconds",
+        "rekindle_job_step",
+        "rekindle_job_step_seconds",
+    }
+    return [(sample.labels["job"], sample.value) for sample in families["rekindle_job_step"].samples]
 
 
-def test_a_job_that_follows_another_one_of_its_name_takes_its_series() -> None:
-    """Prometheus drops samples that have the same labels. The late last report of the former job ends no series."""
+def trained(series: JobSeries) -> list[tuple[str, float]]:
+    """Returns the seconds of training of each job."""
+    families = {family.name: family for family in text_string_to_metric_families(series.text().decode())}
+    return [(sample.labels["job"], sample.value) for sample in families["rekindle_job_seconds"].samples]
+
+
+def test_a_job_that_is_made_again_has_one_series() -> None:
+    """A job is deleted and made again under its name. Prometheus takes no series twice."""
     series = JobSeries()
-    series.count("former", counted("gpt", 100))
-    series.count("present", counted("gpt", 5))
-    assert list(samples(series)) == [("gpt", 5)]
-    series.count("former", counted("gpt", 110, final=True))
-    assert list(samples(series)) == [("gpt", 5)]
-    series.count("present", counted("gpt", 9, final=True))
-    assert list(samples(series)) == []
+    series.count("old", counted("gpt", 100))
+    series.count("new", counted("gpt", 1))
+    assert steps(series) == [("gpt", 1)]
+    series.count("old", counted("gpt", 100, final=True))
+    assert steps(series) == [("gpt", 1)], "the end of the old one is not that of the new one"
+    series.count("new", counted("gpt", 2, final=True))
+    assert steps(series) == []
+
+
+def test_names_cannot_break_the_format() -> None:
+    """Quotes, line ends and the words of the format itself stay in the label."""
+    hostile = 'a"} 1\n# HELP rekindle_job_step '
+    series = JobSeries()
+    series.count("id", counted(hostile))
+    series.count("other", counted("gpt"))
+    assert steps(series) == [(hostile, 3), ("gpt", 3)]
+
+
+def test_series_end_without_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manager reports every five minutes. One that is silent for a quarter of an hour is gone."""
+    series, now = JobSeries(), time.monotonic()
+    series.count("id", counted("gpt"))
+    monkeypatch.setattr(time, "monotonic", lambda: now + SILENT + 1)
+    assert steps(series) == []
 
 
 def test_seconds_of_a_bucket_never_decrease() -> None:
     """Prometheus would add the whole value once more. A later report may come from a rank whose checkpoint took less time."""
     series = JobSeries()
     for seconds in (5.0, 4.999, 6.0):
-        series.count("one", counted("gpt", seconds))
-        assert list(samples(series)) == [("gpt", max(seconds, 5.0))]
-    series.count("another", counted("gpt", 1))
-    assert list(samples(series)) == [("gpt", 1)]
+        series.count("one", counted("gpt", seconds=seconds))
+        assert trained(series) == [("gpt", max(seconds, 5.0))]
+    series.count("another", counted("gpt", seconds=1))
+    assert trained(series) == [("gpt", 1)]
 
 
-def test_a_report_may_arrive_while_series_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server of metrics has a thread of its own."""
+def test_a_scrape_formats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams and probes wait for it. Its text is made at the reports, as that of 10,000 jobs takes a second."""
     series = JobSeries()
-
-    class Arriving(GaugeMetricFamily):
-        def add_metric(self, *values: Any, **more: Any) -> None:
-            series.count("two", counted("two", 2))
-            super().add_metric(*values, **more)
-
-    monkeypatch.setattr(job_series, "GaugeMetricFamily", Arriving)
-    series.count("one", counted("one", 1))
-    assert dict(samples(series)) == {"one": 1}
-    assert dict(samples(series)) == {"one": 1, "two": 2}
-
-
-def test_the_series_of_a_silent_job_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its manager has died, or reports to another gateway. Nothing is kept of it after the next report of any job."""
-    now, series = 1000.0, JobSeries()
-    monkeypatch.setattr("workers.gateway.job_series.time.monotonic", lambda: now)
-    series.count("one", counted("one", 1))
-    now += SILENT
-    assert list(samples(series)) == []
-    series.count("two", counted("two", 2))
-    assert [job for _, job in series._jobs] == ["two"]
+    for number in range(10_000):
+        series.count(f"{number}", counted(f"gpt-{number}"))
+    monkeypatch.setattr(job_series, "generate_latest", None)
+    assert series.text().count(b"\n") == 40_008

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 
 import aiohttp
@@ -11,8 +12,10 @@ import yaml
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.cli.stack import free_ports
+from rekindle.errors import Unavailable
 from rekindle.settings import Settings
 from tests.gateway.processes import START_LIMIT, probe, says_ready, started
+from workers import exposition
 from workers.process import Process
 
 
@@ -49,6 +52,41 @@ async def test_probes_are_answered_on_the_family_of_the_pods_address() -> None:
         assert answer.status == 200
 
 
+async def test_probes_are_answered_on_the_address_that_is_set() -> None:
+    """On a laptop, metrics with the names of jobs are no matter of its network."""
+    (port,) = free_ports(1)
+    process, session = Process(Settings(health_host="127.0.0.2", health_port=port), has_temporal=False), aiohttp.ClientSession()
+    async with process, session:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(f"http://127.0.0.1:{port}/healthz")
+        async with session.get(f"http://127.0.0.2:{port}/healthz") as answer:
+            assert answer.status == 200
+
+
+async def test_metrics_of_ours_are_exposed_without_those_of_the_sdk() -> None:
+    """The SDK's own port may be gone, or answer with garbage."""
+    (port,) = free_ports(1)
+    async with Process(Settings(health_port=port), has_temporal=False) as process:
+        assert process._exposition is not None
+        process._exposition._sdk = f"http://127.0.0.1:{free_ports(1)[0]}/metrics"
+        status, text = await probe(port, "metrics")
+    assert status == 200
+    assert "rekindle_build_info" in text
+
+
+async def test_a_port_that_is_taken_meanwhile_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK listens on a port of its own, which is chosen before it does. Another one is chosen then."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1], *free_ports(1)])
+        monkeypatch.setattr(exposition, "_free_port", lambda: next(ports))
+        assert exposition._measured_sdk().endswith("/metrics")
+        monkeypatch.setattr(exposition, "_free_port", lambda: taken.getsockname()[1])
+        with pytest.raises(Unavailable, match="the Temporal SDK cannot expose its metrics on"):
+            exposition._measured_sdk()
+
+
 async def test_without_a_port_nothing_listens() -> None:
     """0 means no probes, and two such processes bear one another."""
     async with Process(Settings()), Process(Settings()) as process:
@@ -64,7 +102,9 @@ async def test_a_port_for_probes_that_is_taken_ends_the_process(short_path: Path
         _, errors = await process.communicate()
     assert process.returncode == 1
     last = errors.decode().splitlines()[-1]
-    assert last.startswith(f"error: probes cannot be answered on port {port} (REKINDLE_HEALTH_PORT): ")
+    assert last.startswith(
+        f"error: probes cannot be answered on 0.0.0.0 (REKINDLE_HEALTH_HOST), port {port} (REKINDLE_HEALTH_PORT): "
+    )
 
 
 async def test_a_watcher_without_temporal_lives_and_says_what_it_waits_for(short_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.json_format import ParseDict
-from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
@@ -17,6 +17,7 @@ from rekindle_wire import PROTOCOL, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, register
+from workers.gateway.job_series import SERIES
 
 METHODS = (
     "Init",
@@ -338,9 +339,7 @@ async def test_series_of_a_job_live_with_it(temporal: WorkflowEnvironment) -> No
     job = a_job()
 
     def series() -> dict[str, float]:
-        samples = (
-            sample for metric in REGISTRY.collect() for sample in metric.samples if sample.name.startswith("rekindle_job_")
-        )
+        samples = (sample for metric in text_string_to_metric_families(SERIES.text().decode()) for sample in metric.samples)
         return {
             sample.labels.get("bucket", sample.name): sample.value
             for sample in samples

@@ -80,6 +80,14 @@ def test_commands_of_a_page_exist(page: Path) -> None:
         app.parse_args("".join(command).split()[1:], exit_on_error=False, print_error=False)
 
 
+def test_commands_of_the_page_of_metrics_exist() -> None:
+    """The option that exposes metrics on a laptop is one of the command line."""
+    commands = re.findall(r"`(rekindle dev [^`]+)`", (ROOT / "docs" / "metrics.md").read_text())
+    assert commands
+    for command in commands:
+        app.parse_args(command.split()[1:], exit_on_error=False, print_error=False)
+
+
 @pytest.fixture
 def promtool() -> str:
     """Path of promtool, which Debian's package `prometheus` has."""

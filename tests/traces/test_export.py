@@ -1,9 +1,12 @@
 """Export of spans: ids and services, the queue, and a collector that does not answer."""
 
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTracePartialSuccess, ExportTraceServiceResponse
 
 from rekindle import otlp
 from rekindle.spans import Names, Place, Process, Span, incident_place, mode_place
@@ -124,3 +127,48 @@ async def test_spans_that_nobody_takes_are_counted(monkeypatch: pytest.MonkeyPat
         export.export([a_span(root)])
         await export.flush(10)
         assert otlp.dropped() == 1
+
+
+async def _redirects(_: web.Request) -> web.StreamResponse:
+    return web.Response(status=302, headers={"Location": "/login"})
+
+
+async def _shows_a_page(_: web.Request) -> web.StreamResponse:
+    return web.Response(text="<html>Welcome</html>", content_type="text/html")
+
+
+async def _says_garbage(_: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"\xff\xff", content_type="application/x-protobuf")
+
+
+async def _takes_none(_: web.Request) -> web.StreamResponse:
+    said = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1))
+    return web.Response(body=said.SerializeToString(), content_type="application/x-protobuf")
+
+
+async def _never_ends(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    while True:
+        await answer.write(bytes(65_536))
+
+
+async def _is_busy(_: web.Request) -> web.StreamResponse:
+    return web.Response(status=429, headers={"Retry-After": "3600"})
+
+
+@pytest.mark.parametrize("says", [_redirects, _shows_a_page, _says_garbage, _takes_none, _never_ends, _is_busy])
+async def test_spans_that_an_endpoint_does_not_keep_are_counted(
+    says: Callable[[web.Request], Awaitable[web.StreamResponse]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any web server answers something. Only the answer of a collector means that it has the spans."""
+    root, _ = places()
+    async with collector() as there:
+        there.says = says
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
+        with otlp.exporting(Process.CONTROL):
+            export = otlp.exporter()
+            assert export
+            export.export([a_span(root)])
+            await export.flush(20)
+            assert otlp.dropped() == 1

@@ -1,22 +1,27 @@
 """Spans that a training side sends: what the gateway accepts of them."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from rekindle.errors import BadInput
 from rekindle.ids import recovery_workflow
-from rekindle.model.mode import Mode
+from rekindle.model.incident import Incident
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
+from rekindle.model.verdict import Verdict
 from rekindle.spans import mode_place
 from rekindle_wire.training_pb2 import Interval, SpansReport
 from tests.support.harness import a_job
-from workers.gateway.training_spans import training_spans
+from workers.gateway.training_spans import Told, training_spans
 
 STATE = JobState.of(a_job()).with_(incidents=3)
 NOW = 1_800_000_000_000_000_000
 
 
-def a_report(*intervals: Interval, incident: int = 3) -> SpansReport:
-    place = mode_place(recovery_workflow(STATE.job, incident, Mode.HOT_SWITCH))
+def a_report(*intervals: Interval, incident: int = 3, mode: Mode = Mode.HOT_SWITCH) -> SpansReport:
+    place = mode_place(recovery_workflow(STATE.job, incident, mode))
     assert place is not None
     return SpansReport(trace=place.traceparent, intervals=intervals)
 
@@ -40,6 +45,8 @@ def test_an_interval_that_is_told_twice_is_one_span() -> None:
         (an_interval(name=""), "name"),
         (an_interval(name="n" * 61), "name"),
         (an_interval(error="e" * 61), "name, error"),
+        (an_interval(name="two\nlines"), "name, error"),
+        (an_interval(error="\x1b[2J"), "name, error"),
         (an_interval(began=0), "began"),
         (an_interval(ended=NOW - 1), "began, ended"),
         (an_interval(ended=NOW + 10**15), "began, ended"),
@@ -61,7 +68,32 @@ def test_a_pod_adds_nothing_to_a_trace_of_another_job() -> None:
             training_spans(report, STATE)
 
 
-def test_a_message_has_a_largest_size() -> None:
-    """A manager bounds what it sends to less."""
-    with pytest.raises(BadInput, match="2049 are not accepted, accepted are 2048"):
+def test_a_recovery_has_a_largest_number_of_spans() -> None:
+    """A training side that sends without end fills the queue of all jobs. A manager sends less."""
+    many = a_report(*[an_interval()] * 1024)
+    told = Told()
+    for _ in range(2):
+        told.add(many)
+    with pytest.raises(BadInput, match="3072 of one recovery are not accepted, accepted are 2048"):
+        told.add(many)
+    told.add(a_report(an_interval(), incident=2))
+    with pytest.raises(BadInput, match="2049 of one recovery are not accepted, accepted are 2048"):
         training_spans(a_report(*[an_interval()] * 2049), STATE)
+
+
+def test_a_mode_that_did_not_run_has_no_spans() -> None:
+    """Of an incident that has ended only its modes are accepted: others would be further traces to send without end."""
+    verdict = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.RECOVERED, reason="moved")
+    ended = Incident(
+        number=2,
+        summary="",
+        started_at=datetime.now(UTC),
+        seconds=1.0,
+        verdict=Outcome.RECOVERED,
+        ladder=(verdict,),
+        policy_after=SubHealthStrategy.HOT_SWITCH,
+    )
+    state = STATE.with_(history=(ended,))
+    assert training_spans(a_report(an_interval(), incident=2), state)
+    with pytest.raises(BadInput, match=r"^trace: "):
+        training_spans(a_report(an_interval(), incident=2, mode=Mode.LINK_SWITCH), state)

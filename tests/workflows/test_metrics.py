@@ -3,14 +3,20 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
+from typing import Any
 
+import pytest
 from prometheus_client import REGISTRY
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.model.fault import FaultKind
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
 from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, sub_health, training
+from workers.watcher import metrics as of_watcher
 from workers.watcher.metrics import keep_counting
 from workflows import metrics
 
@@ -90,3 +96,44 @@ async def test_jobs_and_running_modes_are_counted_from_the_list(temporal: Workfl
         counting.cancel()
         await peer.pause()
         await world.incident()
+
+
+async def test_series_of_rare_events_are_there_before_the_first_one() -> None:
+    """`increase` does not see an event that comes with its series."""
+    there = {(sample.name, *sorted(sample.labels.values())) for metric in REGISTRY.collect() for sample in metric.samples}
+    for mode in (Mode.HOT_SWITCH, Mode.LINK_SWITCH, Mode.STRESS_TEST):
+        assert ("rekindle_training_pause_seconds_count", mode) in there
+    for mode in Mode:
+        assert ("rekindle_incident_seconds_count", *sorted((mode, "nothing", "recovered"))) in there
+    for mode, kind in product(metrics.REPAIRS, FaultKind):
+        assert ("rekindle_fault_to_step_seconds_count", *sorted((mode, kind))) in there
+    for source in ("watcher", "training-side", "other"):
+        assert ("rekindle_fault_to_first_order_seconds_count", source) in there
+        assert ("rekindle_detection_seconds_count", source) in there
+
+
+class Away:
+    """Client of a Temporal service that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Semaphore(0)
+
+    async def count_workflows(self, _: str) -> object:
+        self.asked.release()
+        raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+
+
+async def test_numbers_that_are_not_renewed_are_shown_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alert about their absence fires then. An old number would keep all alerts as they are."""
+    monkeypatch.setattr(of_watcher, "OUTDATED", -1.0)
+    of_watcher.JOBS.labels("training").set(3)
+    of_watcher.RUNNING.labels("hot switch").set(1)
+    of_watcher.NODES.labels(of_watcher.SET_ASIDE).set(1)
+    away: Any = Away()
+    counting = asyncio.create_task(keep_counting(away, Limits(), every=0.0))
+    for _ in range(2):
+        await away.asked.acquire()
+    counting.cancel()
+    assert REGISTRY.get_sample_value("rekindle_jobs", {"state": "training"}) is None
+    assert REGISTRY.get_sample_value("rekindle_incidents_running", {"mode": "hot switch"}) is None
+    assert REGISTRY.get_sample_value("rekindle_nodes", {"state": of_watcher.SET_ASIDE}) is None

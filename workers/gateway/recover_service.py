@@ -32,7 +32,7 @@ from workers.gateway.limits import Bucket
 from workers.gateway.operations import Operations
 from workers.gateway.registration_cache import Introductions
 from workers.gateway.secondary_streams import Side
-from workers.gateway.training_spans import training_spans
+from workers.gateway.training_spans import Told, training_spans
 
 logger = logging.getLogger("gateway")
 
@@ -161,6 +161,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
 class ProgressService(training_pb2_grpc.ProgressServicer):
     def __init__(self, jobs: Jobs, introductions: Introductions, attachments: Attachments, desk: Desk) -> None:
         self._jobs, self._introductions, self._attachments, self._desk = jobs, introductions, attachments, desk
+        self._told = Told()
         self._times: defaultdict[str, Bucket] = defaultdict(lambda: Bucket(TIMES_A_SECOND, TIMES_AT_ONCE))
 
     async def ReportProgress(self, request: training_pb2.ProgressReport, context: Context) -> training_pb2.ProgressReceipt:
@@ -211,7 +212,9 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
                 raise BadInput(problem)
             if (export := exporter()) is not None:
                 status = await self._jobs.status(request.job_id)
-                export.export(training_spans(request, status.state))
+                spans = training_spans(request, status.state)
+                self._told.add(request)
+                export.export(spans)
             return Receipt(info="receive ReportSpans")
 
         receipt = await self._desk.answer(context, request.job_id, exported, UNREGISTERED)

@@ -19,6 +19,13 @@ from workers.watcher.watcher import Watcher
 COUNT = 10.0
 """Seconds between two counts of the workflows in Temporal's list."""
 
+WITHIN = 30.0
+"""Seconds for one count."""
+
+OUTDATED = 60.0
+"""Seconds after which numbers that could not be renewed are shown no more. An old number looks like a new one, and keeps alerts
+silent."""
+
 SET_ASIDE = "set aside"
 """State of a node, and phase of its record."""
 
@@ -47,13 +54,25 @@ async def keep_counting(client: Client, limits: Limits, every: float = COUNT) ->
     Args:
         every: seconds between two counts.
     """
+    loop = asyncio.get_running_loop()
+    counted_at = loop.time()
     while True:
         try:
-            await _count_jobs(client)
-            await _count_modes(client, limits)
-        except (RPCError, RuntimeError) as error:  # RuntimeError: a lazy client that cannot connect
-            logger.info("workflows not counted", extra={"error": str(error)})
+            async with asyncio.timeout(WITHIN):
+                await _count_jobs(client)
+                await _count_modes(client, limits)
+            counted_at = loop.time()
+        except (RPCError, RuntimeError, TimeoutError) as error:  # RuntimeError: a lazy client that cannot connect
+            logger.info("workflows not counted", extra={"error": f"{error or type(error).__name__}"})
+            if loop.time() - counted_at > OUTDATED:
+                _forget()
         await asyncio.sleep(every)
+
+
+def _forget() -> None:
+    for gauge in (JOBS, RUNNING, OVERDUE):
+        gauge.clear()
+    NODES.remove(SET_ASIDE)
 
 
 async def _count_jobs(client: Client) -> None:
