@@ -29,10 +29,19 @@ class Traced:
     product: Product
     collector: Collector
 
-    async def trace(self) -> list[Received]:
-        """Waits for the trace of the only incident, with what its ranks have told."""
+    async def trace(self, *names: str) -> list[Received]:
+        """Waits for the trace of the only incident, with what its ranks have told, which comes in several messages.
+
+        Args:
+            names: names of spans of the manager and of ranks.
+        """
         (trace,) = {span.trace for span in await self.collector.until(_has_root) if span.name == "incident"}
-        await self.collector.until(lambda spans: ranks_of([span for span in spans if span.trace == trace]) == RANKS)
+
+        def is_whole(spans: list[Received]) -> bool:
+            found = [span for span in spans if span.trace == trace]
+            return ranks_of(found) == RANKS and {span.name for span in found} >= set(names)
+
+        await self.collector.until(is_whole)
         return [span for span in self.collector.spans if span.trace == trace]
 
 
@@ -68,10 +77,9 @@ async def test_a_hot_switch_has_spans_of_the_watcher_and_of_every_rank(traced: T
     """The backup loads, all ranks hold and pause, and the new communicator, the state and the first step are in the trace."""
     traced.collector.spans.clear()
     result = await traced.product.run()
-    spans = await traced.trace()
+    spans = await traced.trace("backups load", "hold", "pause", "rebuild", "communicator", "state", "first step")
     is_whole(spans, result)
     assert "rekindle-watcher" in {span.service for span in spans}
-    assert {"backups load", "hold", "pause", "rebuild", "communicator", "state", "first step"} <= {span.name for span in spans}
 
 
 @PATH
@@ -79,9 +87,7 @@ async def test_a_rank_that_is_killed_has_spans_of_the_gateway_and_of_every_rank(
     """The replacement takes the state of another rank."""
     traced.collector.spans.clear()
     result = await traced.product.struck(Mode.IN_PLACE, Strike.KILL)
-    spans = await traced.trace()
-    is_whole(spans, result)
-    assert {"replacements start", "rebuild", "communicator", "state", "first step"} <= {span.name for span in spans}
+    is_whole(await traced.trace("replacements start", "rebuild", "communicator", "state", "first step"), result)
 
 
 @PATH
