@@ -37,6 +37,13 @@ WELL = (Outcome.RECOVERED, Outcome.IGNORED)
 DEADLINE = "deadline of"
 """Beginning of the summary of a timer for a whole mode, in `workflows/child.py`."""
 
+TERMINATED = (
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+)
+"""Ends of a workflow at which its activities and timers may be open."""
+
 ENDS_OF_TASKS = (
     EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
     EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
@@ -153,6 +160,20 @@ class IncidentSpans:
                 yield from self._of_timer(parents, starts.get(fields(event).started_event_id), event)
             elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED and not is_entity:
                 yield from self._of_report(parents, event, asked_at)
+            elif event.event_type in TERMINATED:
+                yield from self._of_left_open(parents, events, event)
+
+    def _of_left_open(self, parents: "_Parents", events: History, end: HistoryEvent) -> Iterator[Span]:
+        """Yields spans of what had not ended when the workflow of a mode was terminated. No event ends them."""
+        ended = {fields(event).scheduled_event_id for event in events if event.event_type in ENDS_OF_ACTIVITIES}
+        ended |= {fields(event).started_event_id for event in events if event.event_type in ENDS_OF_TIMERS}
+        for event in events:
+            if event.event_id in ended:
+                continue
+            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                yield from self._of_activity(parents, (event, None, end))
+            elif event.event_type == EventType.EVENT_TYPE_TIMER_STARTED:
+                yield from self._of_timer(parents, event, end)
 
     def _of_activity(self, parents: "_Parents", events: tuple[HistoryEvent, HistoryEvent | None, HistoryEvent]) -> Iterator[Span]:
         scheduled, started, ended = events
@@ -169,7 +190,8 @@ class IncidentSpans:
         if _is_order(scheduled):
             order = _payload(said.input.payloads)
             about |= {Names.ORDER: str(order.get("name", "")), Names.ATTEMPT: str(order.get("uuid", ""))}
-        yield Span(name, place, around, began, at(ended), process, about, ENDS_OF_ACTIVITIES[ended.event_type])
+        error = ENDS_OF_ACTIVITIES.get(ended.event_type, "terminated")
+        yield Span(name, place, around, began, at(ended), process, about, error)
 
     @staticmethod
     def _of_task(parents: "_Parents", starts: Mapping[int, HistoryEvent], end: tuple[HistoryEvent, datetime]) -> Iterator[Span]:

@@ -96,7 +96,7 @@ class SpanExporter:
             around = _context(span.parent) if span.parent else Context()
             made = tracer.start_span(span.name, around, attributes=span.attributes, start_time=_nanoseconds(span.began))
             if span.error:
-                made.set_status(Status(StatusCode.ERROR, str(span.about.get(Names.REASON, span.error))))
+                made.set_status(Status(StatusCode.ERROR, str(span.about.get(Names.REASON) or span.error)))
             made.end(_nanoseconds(max(span.began, span.ended)))
 
     def left(self, count: int, *, taken: bool) -> None:

@@ -133,6 +133,21 @@ async def test_another_control_worker_goes_on_in_the_same_trace(temporal: Workfl
     assert named(spans, f"wait until {incident.ladder[0].switched[0].after.name} runs").attributes["rekindle.tries"] != 1
 
 
+async def test_waits_of_a_mode_that_is_terminated_are_in_the_trace(temporal: WorkflowEnvironment, traced: Collector) -> None:
+    """No event ends the wait for the backup pod. Its span ends with the mode."""
+    async with training(temporal, a_job()) as (world, _):
+        world.cluster.backup_starts = False
+        await world.fault(seen(sub_health()))
+        await world.phase("backup pod runs")
+        await (await world.running()).terminate("by hand")
+        incident = await world.restarted()
+        spans = await traced.trace()
+    fits(spans, incident)
+    ended = named(spans, "hot switch").ended
+    (wait,) = [span for span in spans if span.error == "terminated"]
+    assert (wait.attributes["rekindle.activity"], wait.ended) == ("await_running", ended)
+
+
 async def test_spans_of_the_training_side_are_in_the_trace(temporal: WorkflowEnvironment, traced: Collector) -> None:
     """The answer to a report of ours names the recovery, and the spans that follow are under it, each under the one around it."""
     async with harness(temporal, a_job()) as world, world.peer() as peer:
