@@ -9,9 +9,7 @@ from rekindle.model.mode import Mode, Outcome
 from tests.fakes.collector import Collector
 from tests.fakes.peer import Script
 from tests.support.harness import a_job, sub_health, training
-from tests.traces.test_incident import fits, root_of, seen, traced, under
-
-__all__ = ("traced",)
+from tests.traces.test_incident import fits, root_of, seen, under
 
 
 async def test_an_aborted_recovery_has_a_trace(temporal: WorkflowEnvironment, traced: Collector) -> None:

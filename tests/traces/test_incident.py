@@ -1,24 +1,21 @@
 """The trace of an incident, as a collector receives it, on a real Temporal server with a scripted training side."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle import otlp
 from rekindle.model.fault import WATCHER, Fault
 from rekindle.model.incident import Incident
 from rekindle.model.mode import Mode
-from rekindle.spans import Process
 from rekindle_wire import PROTOCOL, TRACE
 from rekindle_wire.training_pb2 import Interval, ProgressReport, SpansReport
 from rekindle_wire.training_pb2_grpc import ProgressStub
-from tests.fakes.collector import Collector, Received, collector
+from tests.fakes.collector import Collector, Received
 from tests.support.harness import RESUMES, a_job, harness, node_fault, sub_health, training
 
 if TYPE_CHECKING:
@@ -27,15 +24,6 @@ if TYPE_CHECKING:
 MILLISECONDS = 1e-3
 UNSEEN = 0.02
 """Longest time of an incident in seconds that no span explains."""
-
-
-@pytest_asyncio.fixture
-async def traced(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
-    """A collector to which this process exports."""
-    async with collector() as there:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
-        with otlp.exporting(Process.CONTROL):
-            yield there
 
 
 def seen(fault: Fault) -> Fault:

@@ -1,13 +1,11 @@
 """Trace of an incident whose histories are not read: the note is repeated, and no note waits for a trace without end."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
@@ -18,15 +16,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities.incident_trace import TRIES, export_incident
-from rekindle import otlp
 from rekindle.ids import recovery_workflow
 from rekindle.model.incident import Incident
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.model.verdict import Verdict
-from rekindle.spans import Process
-from tests.fakes.collector import Collector, collector
+from tests.fakes.collector import Collector
 from tests.support.harness import a_job
 
 JOB = a_job()
@@ -87,14 +83,6 @@ class Histories:
 
     def get_workflow_handle(self, workflow: str, **_: object) -> Handle:
         return Handle(workflow, self.answers)
-
-
-@pytest_asyncio.fixture
-async def traced(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
-    async with collector() as there:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
-        with otlp.exporting(Process.CONTROL):
-            yield there
 
 
 async def exported(answers: dict[str, Exception | HistoryEvent], attempt: int = 1) -> None:

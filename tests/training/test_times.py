@@ -30,6 +30,8 @@ class Job:
     def __init__(self) -> None:
         self.membership, self.reports = Membership(2), Reports()
         self.times = Times(self.membership, self.reports)
+        for rank in range(2):
+            self.joins(rank, f"process-{rank}")
 
     def joins(self, rank: int, process: str) -> None:
         self.membership.enroll(Hello(rank=rank, role="worker", process=process), 1)
@@ -45,8 +47,6 @@ class Job:
 async def test_a_stretch_is_reported_when_all_ranks_have_begun_it() -> None:
     """A stretch begins with its first rank. The one before it ended with its last rank, which may not be there any more."""
     job = Job()
-    for rank in range(2):
-        job.joins(rank, f"process-{rank}")
     running = asyncio.create_task(job.times.run())
     job.says(0, stepped=Stepped(step=1, now=Message(began=10, ended=11, steps=1)))
     assert not job.reports.times
@@ -70,8 +70,6 @@ async def test_a_stretch_is_reported_when_all_ranks_have_begun_it() -> None:
 async def test_the_wait_for_the_last_rank_belongs_to_the_step_that_is_done_again() -> None:
     """Ranks load at different speeds after a restart. The first ones wait in the step that all of them do again."""
     job = Job()
-    for rank in range(2):
-        job.joins(rank, f"process-{rank}")
     running = asyncio.create_task(job.times.run())
     job.says(0, stepped=Stepped(step=9, now=Message(began=10, ended=14.9, steps=1, again_seconds=4.9)))
     job.says(1, stepped=Stepped(step=9, now=Message(began=13, ended=15, steps=1, again_seconds=2)))
@@ -85,7 +83,6 @@ async def test_a_stretch_that_goes_on_is_reported_from_time_to_time(monkeypatch:
     monkeypatch.setattr(times, "EVERY_SECONDS", 0.01)
     job = Job()
     for rank in range(2):
-        job.joins(rank, f"process-{rank}")
         job.says(rank, stepped=Stepped(step=1, now=Message(began=10, ended=11, steps=1)))
     running = asyncio.create_task(job.times.run())
     await job.reported(10)
@@ -101,7 +98,6 @@ async def test_a_manager_of_new_processes_reports_on_after_their_long_start(monk
     monkeypatch.setattr(times, "EVERY_SECONDS", 0.001)
     job = Job()
     for rank in range(2):
-        job.joins(rank, f"process-{rank}")
         job.says(rank, stepped=Stepped(step=1, now=Message(began=10, ended=11, steps=1)))
     running = asyncio.create_task(job.times.run())
     await job.reported(10)
