@@ -91,6 +91,24 @@ async def test_a_rank_that_is_killed_has_spans_of_the_gateway_and_of_every_rank(
 
 
 @PATH
+@pytest.mark.parametrize(
+    ("mode", "strike"),
+    [
+        (Mode.ONLINE_RETRY, Strike.MEMORY),
+        (Mode.PROCESS_RESCHEDULING, Strike.KILL),
+        (Mode.DYING_GASP, Strike.KILL),
+        (Mode.POD_RESCHEDULING, Strike.KILL),
+        (Mode.JOB_RESCHEDULING, Strike.KILL),
+    ],
+)
+async def test_each_other_mode_has_one_tree(traced: Traced, mode: Mode, strike: Strike) -> None:
+    """Spans of all processes are in it, also where new processes take all ranks."""
+    traced.collector.spans.clear()
+    result = await traced.product.struck(mode, strike)
+    is_whole(await traced.trace("communicator", "first step"), result)
+
+
+@PATH
 async def test_a_kill_of_the_control_worker_leaves_one_tree(traced: Traced) -> None:
     """The control worker is killed when the fault is reported. Its successor ends the recovery, and exports the whole trace."""
     traced.collector.spans.clear()
