@@ -27,9 +27,6 @@ REQUEST = "request"
 OTHER = "other"
 """Source of a fault that another one reported."""
 
-REPAIRS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING)
-"""Modes after which training goes on that a fault had stopped."""
-
 KEPT = 10_000
 """Number of the last counted subjects that are remembered."""
 
@@ -73,7 +70,7 @@ for _mode in Mode:
     INCIDENT_SECONDS.labels(_mode, Outcome.RECOVERED, "nothing")
 for _mode in spans.STANDS:
     PAUSE_SECONDS.labels(_mode)
-for _repair in product(REPAIRS, FaultKind):
+for _repair in product(spans.REPAIRS, FaultKind):
     STEP_SECONDS.labels(*_repair)
 for _source in (WATCHER, TRAINING_SIDE, OTHER):
     FIRST_ORDER_SECONDS.labels(_source)

@@ -218,7 +218,7 @@ async def test_the_end_of_the_job_ends_a_recovery_and_its_front(temporal: Workfl
         await peer.until(lambda: "new pod running" in peer.orders)
         await world.tell(ids.Updates.END, "deleted")
         assert (await front.result()).outcome is Outcome.CANCELLED
-        assert await world.entity.result() == "deleted"
+        assert (await world.entity.result())["reason"] == "deleted"
         assert peer.carried_out[-1] == "stop switch"
         await register_again(world)
 

@@ -464,7 +464,7 @@ async def test_a_job_that_is_cancelled_lives_on(temporal: WorkflowEnvironment) -
         assert (await world.incident()).verdict is Outcome.RECOVERED
         assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING
         await world.tell(ids.Updates.END, "the job was deleted")
-        assert await world.entity.result() == "the job was deleted"
+        assert (await world.entity.result())["reason"] == "the job was deleted"
 
 
 async def test_a_job_that_is_cancelled_in_the_middle_of_a_recovery_finishes_it(temporal: WorkflowEnvironment) -> None:

@@ -14,6 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.model.fault import FaultKind
 from rekindle.model.limits import Limits
 from rekindle.model.mode import Mode, Outcome
+from rekindle.policy.account import spans
 from tests.fakes.peer import Script
 from tests.support.harness import Harness, a_job, sub_health, training
 from workers.watcher import metrics as of_watcher
@@ -105,7 +106,7 @@ async def test_series_of_rare_events_are_there_before_the_first_one() -> None:
         assert ("rekindle_training_pause_seconds_count", mode) in there
     for mode in Mode:
         assert ("rekindle_incident_seconds_count", *sorted((mode, "nothing", "recovered"))) in there
-    for mode, kind in product(metrics.REPAIRS, FaultKind):
+    for mode, kind in product(spans.REPAIRS, FaultKind):
         assert ("rekindle_fault_to_step_seconds_count", *sorted((mode, kind))) in there
     for source in ("watcher", "training-side", "other"):
         assert ("rekindle_fault_to_first_order_seconds_count", source) in there

@@ -364,7 +364,7 @@ async def test_a_recovery_ends_with_its_job(temporal: WorkflowEnvironment) -> No
         await peer.until(lambda: "recover" in peer.orders)
         await world.tell(Updates.END, "the job was suspended")
         async with asyncio.timeout(60):
-            assert await world.entity.result() == "the job was suspended"
+            assert (await world.entity.result())["reason"] == "the job was suspended"
 
 
 async def test_more_pods_than_are_replaced_at_most_restart_the_job(temporal: WorkflowEnvironment) -> None:

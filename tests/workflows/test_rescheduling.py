@@ -172,7 +172,8 @@ async def test_a_job_that_ended_unseen_ends_also_if_a_pod_of_it_cannot_be_delete
         assert (await world.incident()).ladder[0].left_behind
         cluster.phase = None
         await world.skip(timedelta(hours=1), of=world.entity)
-        assert await asyncio.wait_for(world.entity.result(), 30) == "the job was deleted"
+        ended = await asyncio.wait_for(world.entity.result(), 30)
+        assert ended["reason"] == "the job was deleted"
 
 
 async def test_healthy_nodes_are_preferred_until_sub_health_is_ignored(temporal: WorkflowEnvironment) -> None:

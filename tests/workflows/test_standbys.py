@@ -224,7 +224,7 @@ async def test_what_stands_by_ends_with_the_job(temporal: WorkflowEnvironment) -
         await world.first_step()
         await world.settled(there(1))
         await world.tell(ids.Updates.END, "the job succeeded")
-        assert await world.entity.result() == "the job succeeded"
+        assert (await world.entity.result())["reason"] == "the job succeeded"
         assert cluster.standbys() == []
         assert len(cluster.pods_by_name) == 2
 

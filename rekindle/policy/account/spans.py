@@ -54,6 +54,9 @@ STANDS = {
 }
 """Phases of planned modes in which training may stand. It stands from the first of them to the phase in which it goes on."""
 
+REPAIRS = (Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.POD_RESCHEDULING, Mode.JOB_RESCHEDULING)
+"""Modes after which training goes on that a fault had stopped."""
+
 GOES_ON = ("training resumes", "training goes on")
 
 LONGEST_CODE, LONGEST_NODE = 32, 100
