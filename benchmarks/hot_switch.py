@@ -24,6 +24,17 @@ from rekindle.model.picture import StepRecord
 
 STEPS_BETWEEN = 15
 PATIENCE = 120.0
+NEVER_ASIDE = {"nodeIncidents": 0.0}
+"""Limit of a job with which no node is set aside, however often it is to blame."""
+
+
+class Repeated(SubHealth):
+    """Options of a job whose nodes may turn sub-healthy as often as the benchmark wants."""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Limits of the job."""
+        return {**super().limits, **NEVER_ASIDE}
 
 
 class Sample(Value):
@@ -43,7 +54,7 @@ async def measure_switches(stack: Stack, directory: Path, count: int, tell: Call
     """Switches pod rank 1 back and forth `count` times."""
     rekindle = await Rekindle.connect(stack.addresses.temporal)
     async with ClusterClient(Path(stack.addresses.socket)) as cluster:
-        job = await cluster.submit(parse(manifest(SubHealth(steps=1_000_000))))
+        job = await cluster.submit(parse(manifest(Repeated(steps=1_000_000))))
         job_id = job.metadata.uid
         job_directory = next((directory / "jobs").glob(f"gpt-{job_id[:8]}*"))
         samples: list[Sample] = []

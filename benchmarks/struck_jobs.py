@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.hot_switch import NEVER_ASIDE
 from rekindle.cli.demos.scenario import RANKS, STEP_MS, Options, manifest
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
@@ -67,6 +68,11 @@ class JobOptions(Options):
         """Additional environment of the job's pods."""
         faults = [{"fault": self.raises, "rank": rank, "step": step} for rank, step in self.in_steps]
         return {"REKINDLE_INJECT": json.dumps(faults)} if faults else {}
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Limits of the job."""
+        return {**super().limits, **NEVER_ASIDE}
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
