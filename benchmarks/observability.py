@@ -26,7 +26,12 @@ from tests.fakes.collector import collector
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SCRAPED_EVERY = 1.0
-FIGURES = {"first_order": "fault seen to first order", "pause": "pause seen by training", "total": "decision to verdict"}
+FIGURES = {
+    "first_order": "fault seen to first order",
+    "control_plane": "control plane inside the pause",
+    "pause": "pause seen by training",
+    "total": "decision to verdict",
+}
 
 console = Console(width=110)
 
