@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from rekindle.model.fault import FaultKind
 from rekindle.model.mode import Mode, Outcome
 from rekindle.model.state import JobState
 from rekindle.policy.modes import ladder, mode_table
 from tests.fakes.fake_mode import ROW, Nudge
+from tests.support import harness as of_tests
 from tests.support.harness import a_job, harness, node_fault
 from workers.control import MODES
 from workflows.mode import NOTHING
@@ -22,6 +24,7 @@ def in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves a ladder of the fake mode and the last one."""
     monkeypatch.setattr(mode_table, "MODES", tuple(ROW if row.mode is ROW.mode else row for row in mode_table.MODES))
     monkeypatch.setattr(ladder, "LADDER", (ROW, mode_table.LAST))
+    monkeypatch.setattr(of_tests, "RUNNER", UnsandboxedWorkflowRunner)  # the sandbox would import the table again
 
 
 @pytest.mark.usefixtures("in_the_table")

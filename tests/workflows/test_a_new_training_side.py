@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from rekindle.model.dialogue import Strategy
 from rekindle.model.job import Capability
@@ -17,6 +18,7 @@ from rekindle.policy.operations import device_checks
 from rekindle.policy.placement import standbys
 from rekindle.policy.training_sides.table import ROWS
 from tests.fakes.fake_side import FAKE
+from tests.support import harness
 from tests.support.harness import a_job, sub_health, training
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +47,7 @@ ASKS = {
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the fake side the training side of all jobs of this test."""
     monkeypatch.setitem(ROWS, TrainingSide.REKINDLE, FAKE)
+    monkeypatch.setattr(harness, "RUNNER", UnsandboxedWorkflowRunner)  # the sandbox would import the rows again
 
 
 @pytest.mark.usefixtures("fake")
