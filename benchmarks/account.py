@@ -86,8 +86,10 @@ KINDS: dict[str, Strike] = {
     "a pod is lost": strikes.kill_a_pod,
     "a node is sub-healthy": strikes.degrade_a_node,
     "a planned swap": strikes.ask_for_a_swap,
-    "all pods are lost": kill_all_pods,
 }
+ALL_LOST, EVERY = "all pods are lost", 25
+"""Fault after which the job is restarted, and faults from one to the next. A job that is restarted five times within an hour is
+given up."""
 
 
 class ManyFaults(JobOptions):
@@ -135,9 +137,10 @@ class ManyFaultsTrial(Trial):
 
 
 async def _strike(trial: Trial) -> float:
-    name = list(KINDS)[trial.number % len(KINDS)]
+    is_last = trial.number % EVERY == EVERY - 1
+    name, strike = (ALL_LOST, kill_all_pods) if is_last else list(KINDS.items())[trial.number % len(KINDS)]
     console.print(f"{trial.number + 1} of {trial.rounds}: {name}, step {trial.steps()}", style="dim")
-    return await KINDS[name](trial)
+    return await strike(trial)
 
 
 @dataclass
@@ -182,7 +185,7 @@ class Found:
             found=self,
             date=f"{datetime.now(UTC):%Y-%m-%d}",
             incidents=len(self.incidents),
-            kinds="\n".join(f"- {name}" for name in KINDS),
+            kinds="\n".join(f"- {name}" for name in (*KINDS, f"{ALL_LOST}, at each {EVERY}th fault")),
             modes="\n".join(f"- {name} ({count})" for name, count in sorted(modes.items())),
             sums=sums,
             buckets="".join(f"| {share.bucket} | {share.seconds:.3f} | {share.percent:.2f} |\n" for share in self.whole.buckets),
