@@ -47,8 +47,7 @@ millisecond of each other, so that each stretch may differ by so much.
 """
 
 BODY = """{found.rounds} faults were injected from outside on {date}, and {found.injected} by the job itself.
-They led to {incidents} incidents. The job took {found.whole.seconds:.0f} s, with {found.logs.stretches} stretches
-of training.
+They led to {incidents} incidents. The job took {found.whole.seconds:.0f} s, with {found.logs.stretches} stretches of training.
 
 | | account, s | step logs, s | difference, ms |
 |---|---|---|---|
@@ -134,6 +133,12 @@ class ManyFaultsTrial(Trial):
                 if ended and status.running is None and not status.state.faults:
                     return ended[-1]
                 await asyncio.sleep(0.2)
+
+    def _spares_wait(self) -> bool:
+        """Returns whether a spare waits in each pod that trains. Other pods have ended, some while their spare was loading."""
+        latest = [self.latest(pod * RANKS_PER_POD) for pod in range(PODS)]
+        logs = [(self.directory / "logs" / f"{one.pod}.{one.pod_uid[:8]}.log").read_text() for one in latest]
+        return all(log.count("spare parked") > log.count("spare assigned to a rank") for log in logs)
 
 
 async def _strike(trial: Trial) -> float:
