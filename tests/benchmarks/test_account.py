@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.costly, pytest.mark.timeout(300)]
 
 
 def test_the_account_of_a_job_with_some_faults_equals_its_step_logs() -> None:
-    """It ends with an error where they differ by more than a millisecond for each stretch, or where time is unknown."""
+    """Differences above a millisecond for each stretch end the comparison with an error, and so does unknown time."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "benchmarks.account", "--faults", "2"],
         check=False,

@@ -129,7 +129,7 @@ def test_wide_characters_take_two_columns() -> None:
 
 
 def test_steps_that_were_done_again_are_part_of_the_price() -> None:
-    """Both forms have the time of these steps, and a price that contains it, as the report of the job has."""
+    """Text and page have the time of these steps, and a price that contains it, as the report of the job has."""
     assert USUAL.pause
     again = USUAL.model_copy(update={"pause": USUAL.pause.model_copy(update={"again": 0.5})})
     text = " ".join(incident_text.lines(again, 80))
@@ -178,7 +178,7 @@ def test_hostile_names_are_text() -> None:
 
 
 def test_a_page_is_ascii_without_control_characters() -> None:
-    """It reads the same from a pipe of any encoding, and a terminal obeys none of its texts."""
+    """A page reads the same from a pipe of any encoding, and a terminal obeys none of its texts."""
     strange = "\x1b[2J \x9b2J \r \x05 \u202egnihton\u2069 \u7bc0\u70b9 \U0001f600 \ud800"
     shown = USUAL.model_copy(update={"job": strange, "summary": strange})
     page = incident_page.page(shown)
@@ -236,7 +236,7 @@ async def test_the_newest_incident_is_shown_or_the_one_with_a_number(temporal: W
 
 
 async def test_an_incident_that_waits_for_a_person_is_the_newest(temporal: WorkflowEnvironment) -> None:
-    """It is shown before its first mode has begun, and when the workflow of the job was terminated it is not running."""
+    """An incident is shown before its first mode has begun. If the workflow of the job was terminated, it is not running."""
     job = a_job(approvals={Mode.HOT_SWITCH: Unanswered.DENY})
     async with training(temporal, job) as (world, _peer):
         await world.fault(sub_health())

@@ -53,7 +53,7 @@ async def test_probes_are_answered_on_the_family_of_the_pods_address() -> None:
 
 
 async def test_probes_are_answered_on_the_address_that_is_set() -> None:
-    """On a laptop, metrics with the names of jobs are no matter of its network."""
+    """Metrics with the names of jobs are no matter of a laptop's network."""
     (port,) = free_ports(1)
     process, session = Process(Settings(health_host="127.0.0.2", health_port=port), has_temporal=False), aiohttp.ClientSession()
     async with process, session:

@@ -324,7 +324,7 @@ def test_a_stretch_that_ends_in_the_future_ends_with_the_next_one() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.GIVEN_UP, Outcome.CANCELLED, Outcome.ESCALATE])
 def test_a_job_that_ends_in_an_incident_has_stood_since_its_beginning(outcome: Outcome) -> None:
-    """No report follows. The incident divides its time, and what follows it is not yet recovered."""
+    """The incident divides its time, as no report follows. The time after it is not yet recovered."""
     account = ledger.concluded(trained(19), failed(1, 20, outcome), reports_steps=True)
     counted = ledger.as_of(account, ZERO + 100, None)
     assert rounded(counted.seconds) == {"training": 20.0, "waiting for pods": 10.0, "not yet recovered": 70.0}
@@ -353,7 +353,7 @@ def test_a_side_without_reports_has_stood_if_its_job_ended_in_an_incident(outcom
 
 
 def test_a_silent_job_is_not_taken_to_train() -> None:
-    """Its pods were deleted, or the queue has suspended it, and no fault says so. A side without reports is silent for ever."""
+    """Pods were deleted, or the queue has suspended the job, and no fault says so. A side without reports is silent for ever."""
     account = ledger.as_of(trained(20), ZERO + 10_000, None)
     assert rounded(account.seconds) == {"training": 20 + SILENT + 3 * 2.0, "unknown": 10_000 - 26 - SILENT}
     mindio = ledger.attached(ledger.registered(Account(), ZERO), ZERO + 5, 8)

@@ -262,7 +262,7 @@ def asking(storm: str = "") -> Question:
 
 @pytest.mark.parametrize(("storm", "words"), [("", "waits for a person"), ("9 nodes", "held by a storm: 9 nodes")])
 def test_an_incident_that_waits_before_its_first_mode_is_shown(storm: str, words: str) -> None:
-    """It has neither a verdict nor a history, and is running."""
+    """The incident has neither a verdict nor a history, and is running."""
     picture = known(3, begun(), [], 10.0, question=asking(storm)).picture()
     assert (picture.outcome, picture.summary, picture.seconds) == (None, "node-1 is lost", 8.0)
     (decision,) = (one for one in picture.lanes if one.name == "decision")
@@ -273,7 +273,7 @@ def test_an_incident_that_waits_before_its_first_mode_is_shown(storm: str, words
 
 
 def test_an_incident_between_two_modes_is_running() -> None:
-    """Its first mode has ended, and the next one waits for a person."""
+    """The first mode has ended, and the next one waits for a person."""
     failed = Verdict(mode=Mode.IN_PLACE, outcome=Outcome.ESCALATE, reason="it died again", seconds=1.0)
     picture = known(3, begun(failed), [], 10.0, question=asking()).picture()
     assert picture.outcome is None
@@ -301,7 +301,7 @@ def test_a_clock_that_is_behind_turns_no_time_round() -> None:
 
 
 def test_a_recovery_that_was_terminated_is_not_running() -> None:
-    """It has no verdict, and the job keeps no record of it."""
+    """The recovery has no verdict, and the job keeps no record of it."""
     end = {
         "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED",
         "eventTime": HOT_SWITCH[-1]["eventTime"],

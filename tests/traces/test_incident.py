@@ -122,7 +122,7 @@ async def test_another_control_worker_goes_on_in_the_same_trace(temporal: Workfl
 
 
 async def test_waits_of_a_mode_that_is_terminated_are_in_the_trace(temporal: WorkflowEnvironment, traced: Collector) -> None:
-    """No event ends the wait for the backup pod. Its span ends with the mode."""
+    """The wait for the backup pod has no event that ends it. Its span ends with the mode."""
     async with training(temporal, a_job()) as (world, _):
         world.cluster.backup_starts = False
         await world.fault(seen(sub_health()))

@@ -82,7 +82,7 @@ def test_a_recovery_has_a_largest_number_of_spans() -> None:
 
 
 def test_a_mode_that_did_not_run_has_no_spans() -> None:
-    """Of an incident that has ended only its modes are accepted: others would be further traces to send without end."""
+    """Modes of an incident that has ended are accepted, and no others: they would be further traces to send without end."""
     verdict = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.RECOVERED, reason="moved")
     ended = Incident(
         number=2,

@@ -94,7 +94,7 @@ async def test_a_stretch_that_goes_on_is_reported_from_time_to_time(monkeypatch:
 
 
 async def test_a_manager_of_new_processes_reports_on_after_their_long_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While all of them load a checkpoint, there is no stretch to report. A report is due meanwhile."""
+    """A report is due while all of them load a checkpoint. There is no stretch to report then."""
     monkeypatch.setattr(times, "EVERY_SECONDS", 0.001)
     job = Job()
     for rank in range(2):

@@ -37,7 +37,7 @@ async def test_a_job_that_has_ended_is_counted_without_a_worker(temporal: Workfl
 
 
 async def test_the_result_of_a_job_says_why_it_ended(temporal: WorkflowEnvironment) -> None:
-    """Its time is counted up to its end, also if its training side has reported none."""
+    """The time of a job is counted up to its end, also if its training side has reported none."""
     async with harness(temporal, a_job()) as world:
         await world.tell(Updates.END, "the job was deleted")
         ended = Ended.model_validate(await world.entity.result())
@@ -47,7 +47,7 @@ async def test_the_result_of_a_job_says_why_it_ended(temporal: WorkflowEnvironme
 
 
 async def test_a_job_that_was_suspended_is_counted_once(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its workflow ended, and another one followed. The report of all jobs contains the time of each."""
+    """The workflow of the job ended, and another one followed. The report of all jobs contains the time of each."""
     async with harness(temporal, a_job()) as world:
         rekindle = Rekindle(world.client)
         await trains(world, 30, final=True)
