@@ -121,6 +121,11 @@ class ManyFaultsTrial(Trial):
     incidents: dict[int, Incident]
     """Incidents that have ended, by their number."""
 
+    async def run(self, seed: int) -> list[tuple[float, Incident]]:
+        """Runs the job with its faults to its end."""
+        self.incidents = {}
+        return await super().run(seed)
+
     async def incident(self, struck: float) -> Incident:
         """Returns the last incident as soon as training goes on and none is open."""
         goal = self.steps() + 3
@@ -209,7 +214,6 @@ async def compare(rounds: int, seed: int) -> Found:
         ):
             rekindle = await Rekindle.connect(stack.addresses.temporal)
             trial = ManyFaultsTrial(row, rounds, stack, rekindle, cluster)
-            trial.incidents = {}
             await trial.run(seed)
             account = (await rekindle.account(trial.job.metadata.uid)).account
             return Found(

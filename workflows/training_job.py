@@ -12,20 +12,18 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import ApplicationError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model import bounds, stored
 from rekindle.model.account import Ended, TimeReport
 from rekindle.model.activities.jobs import EndSession, RememberRequest
 from rekindle.model.attachment import Attachment, Progress
-from rekindle.model.base import Value
 from rekindle.model.bounds import few
 from rekindle.model.contract import Announced
 from rekindle.model.dialogue import Receipt, Report
-from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
+from rekindle.model.fault import WATCHER, FaultKind, FaultReport, ManagerGone, Sighting
 from rekindle.model.job import Job, JobId
-from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.mode import Outcome
 from rekindle.model.state import Contact, JobState, JobStatus, Registration
 from rekindle.model.verdict import Verdict
@@ -33,7 +31,6 @@ from rekindle.policy.account import standing
 from rekindle.policy.drain import drain_verdicts
 from rekindle.policy.modes import cases, eligibility, faulty_ranks, requests
 from rekindle.policy.modes.cases import Case
-from rekindle.policy.operations import links
 from workflows import again, attachments, faults, given_up, job_reducers, orphaned_recovery, steps, ui_text
 from workflows.admission import Admission
 from workflows.attachments import Standing
@@ -42,6 +39,7 @@ from workflows.incident import IncidentRun, look, pause_for_the_cluster
 from workflows.job_context import JobContext
 from workflows.journal import Journal
 from workflows.leftover_pods import LeftoverPods
+from workflows.news import News
 from workflows.people_updates import PeopleUpdates, rejected, update_id
 from workflows.shown import Shown
 from workflows.skipped_decisions import SkippedDecisions
@@ -87,7 +85,7 @@ class TrainingJob(PeopleUpdates):
         self._admission = Admission(self.known, self.journal)
         is_new = workflow.info().continued_run_id is None
         self._shown = Shown({} if is_new or not self._is_readable else ui_text.job_row(self.state, None))
-        self._told: tuple[Fault, ...] = ()
+        self._news = News(self.known, self.journal, lambda: self.incident)
         self._skipped = SkippedDecisions(self.known, self.journal)
 
     # ---- its life
@@ -141,7 +139,7 @@ class TrainingJob(PeopleUpdates):
             else:
                 await self._wait()
         await self._dismiss_request()
-        self._tell_maintenances(self.state.links, self.state.ended)
+        self._news.tell_maintenances(self.state.links, self.state.ended)
         await self._standbys.end()
         await workflow.wait_condition(self._is_quiet)
         account = standing.account_of(self.state, workflow.now().timestamp())
@@ -246,7 +244,7 @@ class TrainingJob(PeopleUpdates):
     async def _handle(self, case: Case) -> None:
         if self.state.lost_recovery:
             before, settled = self.state, await orphaned_recovery.is_settled(self.known, self.journal)
-            self._tell_reset_links(before)
+            self._news.tell_reset_links(before)
             if settled:
                 self._show()
                 return
@@ -258,7 +256,7 @@ class TrainingJob(PeopleUpdates):
             before = self.state
             while not self.state.ended and not await look(self.known, self.journal):
                 await pause_for_the_cluster(self.known)
-            self._tell_reset_links(before)
+            self._news.tell_reset_links(before)
             checked = cases.next_case(self.state, workflow.now())
             if self.state.ended or checked is None:
                 self._show()
@@ -306,14 +304,14 @@ class TrainingJob(PeopleUpdates):
         finally:
             telling.cancel()
             self.incident = None
-            self._tell_reset_links(before)
-        self._tell_maintenances(incident.taken_over, "moved by another request")
+            self._news.tell_reset_links(before)
+        self._news.tell_maintenances(incident.taken_over, "moved by another request")
         self._admission.tell()
         self._show()
 
     def _begin_again(self) -> None:
         """Drops what was sent and tried before the incident, as a new run does: the same may be sent again after it."""
-        self._told = ()
+        self._news.forget()
         self._skipped = SkippedDecisions(self.known, self.journal)
         self._leftovers = LeftoverPods(self.known)
         self._given_up_pods = GivenUpPods(self.known, self.journal)
@@ -329,7 +327,7 @@ class TrainingJob(PeopleUpdates):
                     timeout=due - now if due else None,
                     timeout_summary="a fault is given time",
                 )
-            self._tell_faults()
+            self._news.tell_faults()
 
     async def _dismiss_request(self) -> None:
         if (waiting := self.state.request) and waiting.request.mode:
@@ -373,12 +371,12 @@ class TrainingJob(PeopleUpdates):
         self.known.state = job_reducers.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         self.journal.problems(self.state, before.problems)
         if self.journal.lost_manager(self.state, before.manager_lost):
-            self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
+            self._news.tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._standbys.tell()
         if self.incident is None:
             self._admission.tell()
-        self._tell_faults()
-        self._tell_reset_links(before)
+        self._news.tell_faults()
+        self._news.tell_reset_links(before)
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -402,14 +400,14 @@ class TrainingJob(PeopleUpdates):
         self.known.state = job_reducers.attached(state, attachment, workflow.now(), restarting=self._restarts_pods())
         self.journal.lost_manager(self.state, state.manager_lost)
         self.journal.unsure(self.state, state.unsure_since)
-        self._tell_faults()
-        self._tell_reset_links(state)
+        self._news.tell_faults()
+        self._news.tell_reset_links(state)
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))
         here = self.state.attachment
         if here and here != before:
-            self._tell(Signals.ATTACHED, here)
+            self._news.tell(Signals.ATTACHED, here)
         self._show()
         return Receipt(info="attached")
 
@@ -429,7 +427,7 @@ class TrainingJob(PeopleUpdates):
         ended = self.state.attachment
         self.known.state = attachments.detached(self.state, session)
         if ended and ended.session == session:
-            self._tell(Signals.DETACHED, ended)
+            self._news.tell(Signals.DETACHED, ended)
         self._show()
         return Receipt(info="detached")
 
@@ -442,9 +440,9 @@ class TrainingJob(PeopleUpdates):
     def progress(self, progress: Progress) -> Receipt:
         before, recovering = self.state, bool(self.incident or self.state.lost_recovery)
         self.known.state = job_reducers.progressed(before, progress, workflow.now(), recovering=recovering)
-        self._tell(Signals.PROGRESSED, progress)
-        self._tell_faults()
-        self._tell_reset_links(before)
+        self._news.tell(Signals.PROGRESSED, progress)
+        self._news.tell_faults()
+        self._news.tell_reset_links(before)
         self._show()
         return Receipt(info="noted")
 
@@ -477,7 +475,7 @@ class TrainingJob(PeopleUpdates):
         self.known.state = job_reducers.reported(
             self.state, report, workflow.now(), recovering=self.incident is not None, update_id=update_id()
         )
-        self._tell_faults()
+        self._news.tell_faults()
         if not (report.takes_order and self._is_resting and self._has_work()):
             return Receipt(info="taken")
         self._receipt_to = report.faults[0].session
@@ -501,36 +499,6 @@ class TrainingJob(PeopleUpdates):
         """Returns the workflow id of the running recovery, or of one that an earlier workflow of the job had started; empty:
         none."""
         return self.incident.recovery if self.incident else self.state.lost_recovery
-
-    def _tell_faults(self) -> None:
-        """Sends the current faults to the running mode if they have changed. Faults that are missing from them are over."""
-        now = cases.counting(self.state, workflow.now())
-        if now != self._told:
-            self._told = now
-            self._tell(Signals.FAULTS, FaultsNow(faults=now))
-
-    def _tell(self, signal: str, payload: Value) -> None:
-        """Sends a signal to the running mode, also to that of an earlier workflow of the job, which may be waiting for it."""
-        if self.incident:
-            self.incident.tell(signal, payload)
-        elif self.state.lost_recovery:
-            self.journal.soon(_signalled(self.state.lost_recovery, signal, payload))
-
-    def _tell_reset_links(self, before: JobState) -> None:
-        """Informs maintenances that some of their ranks have other pods, which began on their first links."""
-        over = links.reset(before, self.state)
-        if not over:
-            return
-        self.known.state = job_reducers.without_links(self.state, over)
-        words = f"on their first links again, in new pods: {links.described(over)}"
-        self.journal.soon(self.journal.record(self.state, "LinksReset", words, warning=True))
-        self._tell_maintenances(over, "on their first links, in new pods")
-
-    def _tell_maintenances(self, over: tuple[OnBackup, ...], why: str) -> None:
-        for one in over:
-            if one.maintenance:
-                reset = LinksReset(job_id=self.state.job.id, ranks=one.ranks, why=why)
-                self.journal.soon(_signalled(one.maintenance, Signals.LINKS_RESET, reset))
 
     def _to_remember(self) -> RememberRequest:
         recovery = self._running()
@@ -592,12 +560,3 @@ class TrainingJob(PeopleUpdates):
 
 def _is_long() -> bool:
     return workflow.info().get_current_history_length() > ROOM
-
-
-async def _signalled(workflow_id: str, signal: str, payload: Value) -> None:
-    try:
-        await workflow.get_external_workflow_handle(workflow_id).signal(signal, payload)
-    except FailureError as error:
-        workflow.logger.info(
-            "signal dropped, workflow already ended", extra={"workflow": workflow_id, "signal": signal, "error": str(error)}
-        )
