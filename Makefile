@@ -68,8 +68,8 @@ faults: setup ## lose ranks of standalone jobs in every way, 20 times or RUNS ti
 	python -P -m benchmarks.faults --write --runs $(or $(RUNS),20)
 
 .PHONY: account
-account: setup ## compare the account of a job with a hundred faults, or FAULTS, with its step logs, and write the page: half an hour
-	python -P -m benchmarks.account --write --faults $(or $(FAULTS),100)
+account: setup ## compare the account of a job with sixty faults, or FAULTS, with its step logs, and write the page: ten minutes
+	python -P -m benchmarks.account --write --faults $(or $(FAULTS),60)
 
 .PHONY: accelerator
 accelerator: setup ## lose ranks of jobs on CUDA with NCCL, and measure memory and steps there; without a GPU it says so

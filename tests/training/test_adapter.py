@@ -24,6 +24,7 @@ from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.loop import Training
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.step_log import StepLog
+from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.examples.gpt_model import at_least
@@ -137,12 +138,13 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
     monkeypatch.setattr(Processor, "start", lambda _: None)
     model = torch.nn.Linear(1, 1)
     trained = Trained(model, torch.optim.SGD(model.parameters(), lr=1))
-    rank = Rank.of(Entry.of(rank_environment(tmp_path)), trained, DataParallel(), FullySharded([model]), None, None)
+    entry = Entry.of(rank_environment(tmp_path))
+    rank = Rank.of(entry, trained, DataParallel(), FullySharded([model]), None, None, keeps_own_checkpoints=False)
     training = Training(
         rank,
         Checkpoints(tmp_path, 0, 1, trained, None, LauncherMemory(None)),
         0,
-        Comparison(trained, 0, 1, None),
+        Comparison(trained, 0, lambda: Team.of((), 1), None),
         repeats_updates=False,
     )
     training._processor.generation = 1

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rekindle_training.adapter.loop import Training
     from rekindle_training.adapter.session import init_process_group, session
     from rekindle_training.data.batches import batches
+    from rekindle_training.data.shares import shares
 
-__all__ = ["Training", "batches", "init_process_group", "load", "session"]
+__all__ = ["Training", "batches", "init_process_group", "load", "session", "shares"]
 
 if environment.has_launcher():  # and is a fresh program; a fork of the launcher knows when it has a rank
     last_words.watch()
@@ -29,5 +30,5 @@ if environment.has_launcher():  # and is a fresh program; a fork of the launcher
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    modules = {"Training": "adapter.loop", "batches": "data.batches", "load": "adapter.load"}
+    modules = {"Training": "adapter.loop", "batches": "data.batches", "load": "adapter.load", "shares": "data.shares"}
     return getattr(import_module(f"{__name__}.{modules.get(name, 'adapter.session')}"), name)

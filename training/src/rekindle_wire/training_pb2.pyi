@@ -297,6 +297,7 @@ class Hello(google.protobuf.message.Message):
     LAST_WORDS_FIELD_NUMBER: builtins.int
     WORLD_SIZE_FIELD_NUMBER: builtins.int
     RANKS_PER_POD_FIELD_NUMBER: builtins.int
+    CARRIERS_FIELD_NUMBER: builtins.int
     rank: builtins.int
     role: builtins.str
     """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
@@ -316,6 +317,10 @@ class Hello(google.protobuf.message.Message):
     world_size: builtins.int
     """Of its job, as its launcher was told; 0: it does not say. The manager ends a stream of another job's shape with FAILED_PRECONDITION."""
     ranks_per_pod: builtins.int
+    @property
+    def carriers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """As in the Rebuild of its generation."""
+
     def __init__(
         self,
         *,
@@ -330,9 +335,10 @@ class Hello(google.protobuf.message.Message):
         last_words: builtins.str = ...,
         world_size: builtins.int = ...,
         ranks_per_pod: builtins.int = ...,
+        carriers: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "ranks_per_pod", b"ranks_per_pod", "role", b"role", "step", b"step", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "carriers", b"carriers", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "ranks_per_pod", b"ranks_per_pod", "role", b"role", "step", b"step", "world_size", b"world_size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_maintenance", b"_maintenance"]) -> typing.Literal["maintenance"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
@@ -634,6 +640,8 @@ class Standing(google.protobuf.message.Message):
     KEPT_FIELD_NUMBER: builtins.int
     FINAL_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
+    FIXED_SIZE_FIELD_NUMBER: builtins.int
+    SHARES_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     place: Global___Standing.Place.ValueType
@@ -647,6 +655,8 @@ class Standing(google.protobuf.message.Message):
     """
     refused: builtins.bool
     """`reason` is a rule that the script breaks, so that a restart would come to the same end: training ends."""
+    fixed_size: builtins.str
+    """Why training cannot go on with another number of ranks; empty: it can. Not there: an earlier version, which cannot."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """As in `Paused`."""
@@ -654,6 +664,10 @@ class Standing(google.protobuf.message.Message):
     @property
     def kept(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Kept]:
         """What a rank of another pod has given this one to keep: the last steps."""
+
+    @property
+    def shares(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Shares of other ranks that this one has, as they are behind `step`."""
 
     def __init__(
         self,
@@ -666,8 +680,12 @@ class Standing(google.protobuf.message.Message):
         kept: collections.abc.Iterable[Global___Kept] | None = ...,
         final: builtins.bool = ...,
         refused: builtins.bool = ...,
+        fixed_size: builtins.str | None = ...,
+        shares: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fault", b"fault", "final", b"final", "kept", b"kept", "place", b"place", "reason", b"reason", "refused", b"refused", "replicas", b"replicas", "step", b"step"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_fixed_size", b"_fixed_size", "fixed_size", b"fixed_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_fixed_size", b"_fixed_size", "fault", b"fault", "final", b"final", "fixed_size", b"fixed_size", "kept", b"kept", "place", b"place", "reason", b"reason", "refused", b"refused", "replicas", b"replicas", "shares", b"shares", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_fixed_size", b"_fixed_size"]) -> typing.Literal["fixed_size"] | None: ...
 
 Global___Standing: typing_extensions.TypeAlias = Standing
 
@@ -823,6 +841,8 @@ class Rebuild(google.protobuf.message.Message):
     BEGINS_FIELD_NUMBER: builtins.int
     STANDS_FIELD_NUMBER: builtins.int
     BACKUP_LINK_FIELD_NUMBER: builtins.int
+    CARRIERS_FIELD_NUMBER: builtins.int
+    SHARES_FIELD_NUMBER: builtins.int
     store_port: builtins.int
     store_prefix: builtins.str
     """Prefix of every key in the store; never used twice."""
@@ -840,6 +860,16 @@ class Rebuild(google.protobuf.message.Message):
     """This rank's collectives use the pod's second link in this generation; otherwise its first one."""
     @property
     def transfers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
+    @property
+    def carriers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The rank that carries each rank's share of a batch, by rank: it computes that share besides its own. Ranks that carry none have
+        left. Empty: all ranks are there, and each carries its own.
+        """
+
+    @property
+    def shares(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Share]:
+        """Shares that this rank is to carry and does not have, behind `step`; its own one too, if another rank has carried it."""
+
     def __init__(
         self,
         *,
@@ -853,10 +883,35 @@ class Rebuild(google.protobuf.message.Message):
         begins: builtins.bool = ...,
         stands: builtins.bool = ...,
         backup_link: builtins.bool = ...,
+        carriers: collections.abc.Iterable[builtins.int] | None = ...,
+        shares: collections.abc.Iterable[Global___Share] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["backup_link", b"backup_link", "begins", b"begins", "own_state", b"own_state", "stands", b"stands", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backup_link", b"backup_link", "begins", b"begins", "carriers", b"carriers", "own_state", b"own_state", "shares", b"shares", "stands", b"stands", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
 
 Global___Rebuild: typing_extensions.TypeAlias = Rebuild
+
+@typing.final
+class Share(google.protobuf.message.Message):
+    """What only the rank `share` has, in the `own_state` of the rank that had it: itself, or the one that carried it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SHARE_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    OWN_STATE_FIELD_NUMBER: builtins.int
+    share: builtins.int
+    holder: builtins.int
+    own_state: builtins.bytes
+    def __init__(
+        self,
+        *,
+        share: builtins.int = ...,
+        holder: builtins.int = ...,
+        own_state: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["holder", b"holder", "own_state", b"own_state", "share", b"share"]) -> None: ...
+
+Global___Share: typing_extensions.TypeAlias = Share
 
 @typing.final
 class SwitchLink(google.protobuf.message.Message):

@@ -30,6 +30,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.state import State
+from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
 
 log = logging.getLogger(__name__)
@@ -85,17 +86,22 @@ class Checkpoints:
         """
         self._folder = (job_dir or Path.cwd()) / "checkpoints"
         self._rank, self._world_size = rank, world_size
+        self.team: Callable[[], Team] = lambda: Team.of((), world_size)
+        """Returns the ranks that train now. A checkpoint has the state of all ranks of the job, whichever are missing."""
         self._trained, self._launcher_memory = trained, launcher_memory
         self._replicas = frozenset(range(world_size)) if declared is None else declared
         """Ranks with the same state as this one, itself among them."""
-        self._first = min(self._replicas)
-        """Lowest rank with the same state as this one. It writes the part that is no tensor."""
-        self._part = "" if declared is None else f"rank-{self._first:05d}."
+        self._part = "" if declared is None else f"rank-{min(self._replicas):05d}."
         self._damaged: set[int] = set()
         """Steps of checkpoints that cannot be read."""
 
+    @property
+    def _leads(self) -> bool:
+        """Returns whether this rank looks after folders: it is the lowest of all."""
+        return self._rank == self.team().members[0]
+
     def newest(self) -> int:
-        """Returns the step of the newest complete checkpoint. 0: there is none. Only rank 0 looks, so that all ranks agree."""
+        """Returns the step of the newest complete checkpoint. 0: there is none. Only one rank looks, so that all ranks agree."""
         return self._newest_of(lambda _: True)
 
     def older(self, step: int) -> int:
@@ -104,7 +110,7 @@ class Checkpoints:
 
     def _newest_of(self, counts: Callable[[int], bool]) -> int:
         found: list[int | CheckpointUnreadable] = [0]
-        if self._rank == 0:
+        if self._leads:
             try:
                 found = [max(filter(counts, complete(self._folder) - self._damaged), default=0)]
             except OSError as error:
@@ -124,7 +130,7 @@ class Checkpoints:
         try:
             self._write_into(scratch, step)
         except CheckpointNotWritten:
-            if self._rank == 0:
+            if self._leads:
                 shutil.rmtree(scratch, ignore_errors=True)
             raise
 
@@ -140,10 +146,10 @@ class Checkpoints:
         except CheckpointException as error:  # on all ranks
             raise CheckpointNotWritten(f"checkpoint {self._folder / name_of(step)}: {_said_by_torch(error)}") from None
         together(lambda: self._write_pickled(scratch, step, skeleton, tensors))
-        together(lambda: self._publish(scratch, step) if self._rank == 0 else None)
+        together(lambda: self._publish(scratch, step) if self._leads else None)
 
     def _begun(self, scratch: Path) -> tuple[Any, list[torch.Tensor]]:
-        if self._rank == 0:
+        if self._leads:
             self._make(scratch)
         return taken_apart(self._trained.collect())
 
@@ -152,9 +158,10 @@ class Checkpoints:
         scratch.mkdir(parents=True)
 
     def _write_pickled(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
-        if self._rank == self._first:
+        if self._rank == min(self._replicas & set(self.team().members)):
             self._write_common(scratch, step, skeleton, tensors)
-        _write_durably(scratch / own_name(self._rank), self._trained.take_own().pickled)
+        for rank, mine in self._trained.take_own().apart(self._rank).items():
+            _write_durably(scratch / own_name(rank), mine.pickled)
 
     def _write_common(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
         slots = [slot_of(tensor) for tensor in tensors]
@@ -257,7 +264,7 @@ class Checkpoints:
     def set_aside(self, damaged: Sequence[int]) -> None:
         """Ignores the checkpoints of these steps from here on. They are kept under another name, if they can be renamed."""
         self._damaged.update(damaged)
-        for step in damaged if self._rank == 0 else ():
+        for step in damaged if self._leads else ():
             folder = self._folder / name_of(step)
             shutil.rmtree(aside := folder.with_suffix(".damaged"), ignore_errors=True)
             try:
@@ -299,7 +306,7 @@ class Checkpoints:
             done = work()
         except FAILURES as error:  # pickle and whatever loads a state may raise anything
             failure = f"rank {self._rank}: {cause_in_words(error)}"
-        failures: list[str] = [""] * self._world_size
+        failures: list[str] = [""] * self.team().size
         dist.all_gather_object(failures, failure)
         if failed := [one for one in failures if one]:
             raise kind(f"checkpoint {folder}: {failed[0]}")

@@ -25,6 +25,7 @@ from rekindle_training.adapter.lines import LineLost, Lines
 from rekindle_training.adapter.links import Links
 from rekindle_training.adapter.places import Places
 from rekindle_training.adapter.shared_vote import RankLeft, is_shared, shared
+from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.vote import Vote
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
@@ -129,6 +130,8 @@ class Communicator:
         self.links = Links(environment.links, environment.own_state, self._accelerator)
         self._lock = threading.Lock()
         self._generation = 0
+        self.team = Team.of((), environment.world_size)
+        """Ranks of this generation."""
         self._cut = 0
         """Latest generation that was cut."""
         self.votes = False
@@ -222,6 +225,11 @@ class Communicator:
             )
 
     @property
+    def own_groups(self) -> int:
+        """Number of groups that the script has made."""
+        return len(self._own_groups)
+
+    @property
     def has_late_groups(self) -> bool:
         """Returns whether the script has made groups in its session."""
         return any(not group.early for group in self._own_groups)
@@ -232,7 +240,8 @@ class Communicator:
                 group.again()
 
     def _meet(self, rebuild: Rebuild) -> None:
-        world = rebuild.world_size
+        self.team = Team.of(rebuild.carriers, rebuild.world_size)
+        world, index = self.team.size, self.team.index(self._environment.rank)
         store = dist.PrefixStore(rebuild.store_prefix, self._store_at(rebuild.store_port, rebuild.timeout_seconds))
         with self._asking():
             mine = shared(self._environment, self._generation, store)
@@ -244,13 +253,13 @@ class Communicator:
         dist.init_process_group(
             _backend(),
             store=store,
-            rank=self._environment.rank,
+            rank=index,
             world_size=world,
             timeout=timedelta(seconds=JOIN_SECONDS + world / 10),
         )
         _set_timeout(dist.default_pg_timeout)
         apart = {*vote.distances, *({self._environment.ranks_per_pod} if world > self._environment.ranks_per_pod else ())}
-        lines = Lines(self._environment.rank, world, apart)
+        lines = Lines(index, world, apart)
         if apart:
             with self._asking():
                 lines.listen(self._host(), store)
@@ -395,7 +404,7 @@ class Communicator:
             atexit.register(end_group)
         elif self._store is not None:
             with self._asking():
-                meet_by_store(dist.PrefixStore(f"left {self._generation}", self._store), self._environment.world_size)
+                meet_by_store(dist.PrefixStore(f"left {self._generation}", self._store), self.team.size)
         if self._lines is not None:
             self._lines.close()
 

@@ -6,7 +6,7 @@ separately: those that differ belong to each rank alone from then on.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own_buffers import LARGEST, Name
 from rekindle_training.adapter.reported_loss import Finite, problem
 from rekindle_training.adapter.sharding import Ranks, holders
+from rekindle_training.adapter.team import Team
 from rekindle_training.adapter.trained import ATTRIBUTES, OWN_BUFFERS, Trained
 
 Digests = Mapping[str, bytes]
@@ -38,9 +39,11 @@ class LossNotFinite(RuntimeError):
 class Comparison:
     """Comparison of one rank's state with that of the others. `run` is called by all ranks together."""
 
-    def __init__(self, trained: Trained, rank: int, world_size: int, declared: Ranks | None) -> None:
-        self._trained, self._rank = trained, rank
-        self._everybody = declared or frozenset(range(world_size))
+    def __init__(self, trained: Trained, rank: int, team: Callable[[], Team], declared: Ranks | None) -> None:
+        """Args:
+        declared: the ranks that have the same state as this one; None: the tensors show it.
+        """
+        self._trained, self._rank, self._team, self._declared = trained, rank, team, declared
 
     def run(self, *, gradients: bool, recovered: bool, loss: Finite | None = None) -> None:
         """Args:
@@ -59,7 +62,7 @@ class Comparison:
             del state["gradients"]
         state["data"] = getattr(self._trained.data, "same_on_all_ranks", {})
         mine = self._digests(state)
-        differing, losses = _differing(mine, loss)
+        differing, losses = self._differing(mine, loss)
         self._refuse_state([group for group in differing if not group[1]], mine, recovered=recovered)
         if words := problem(losses):
             raise LossNotFinite(words)
@@ -68,13 +71,24 @@ class Comparison:
     def gradients(self, held: Mapping[str, torch.Tensor]) -> None:
         """Compares gradients to which steps add. Raises as `run`."""
         mine = self._digests({"gradients": held})
-        self._refuse_state(_differing(mine)[0], mine, recovered=False)
+        self._refuse_state(self._differing(mine)[0], mine, recovered=False)
+
+    def _differing(self, mine: Mapping[_Group, Digests], loss: Finite | None = None) -> tuple[list[_Group], list[Finite | None]]:
+        """Returns the groups of ranks whose digests differ, and the losses of all ranks. Called by all ranks together."""
+        said: list[tuple[dict[_Group, bytes], Finite | None]] = [({}, None) for _ in range(dist.get_world_size())]
+        dist.all_gather_object(said, ({group: _combined(digests) for group, digests in mine.items()}, loss))
+        everyone = dict(zip(self._team().members, said, strict=True))
+        digests = {rank: held for rank, (held, _) in everyone.items()}
+        differing = [group for group in sorted(set().union(*digests.values())) if _differs(group, digests)]
+        return differing, [everyone[rank][1] if rank in everyone else None for rank in range(len(self._team().carriers))]
 
     def _digests(self, state: Mapping[str, Any]) -> dict[_Group, Digests]:
         buffers = _buffer_paths(self._trained)
+        there = frozenset(self._team().members)
+        everybody = there if self._declared is None else there & self._declared
         found: defaultdict[_Group, dict[str, bytes]] = defaultdict(dict)
         for path, leaf in leaves(state, ""):
-            ranks = self._everybody & holders(leaf) if isinstance(leaf, DTensor) else self._everybody
+            ranks = everybody & holders(leaf) if isinstance(leaf, DTensor) else everybody
             found[tuple(sorted(ranks)), path in buffers][path] = leaf_digest(leaf)
         return dict(found)
 
@@ -83,7 +97,7 @@ class Comparison:
             return
         (ranks, _), *_ = differing
         everyone = _told(mine.get((ranks, False)) if self._rank in ranks else None)
-        one, other, path = _first_difference([(rank, everyone[rank]) for rank in ranks])
+        one, other, path = _first_difference([(rank, everyone[self._team().index(rank)]) for rank in ranks])
         words = f"{_label(path)} differs between rank {one} and rank {other}"
         if recovered:
             raise ReplicasDiffer(
@@ -119,22 +133,13 @@ class Comparison:
             )
 
 
-def _differing(mine: Mapping[_Group, Digests], loss: Finite | None = None) -> tuple[list[_Group], list[Finite | None]]:
-    """Returns the groups of ranks whose digests differ, and the losses of all ranks. Called by all ranks together."""
-    said: list[tuple[dict[_Group, bytes], Finite | None]] = [({}, None) for _ in range(dist.get_world_size())]
-    dist.all_gather_object(said, ({group: _combined(digests) for group, digests in mine.items()}, loss))
-    everyone = [digests for digests, _ in said]
-    differing = [group for group in sorted(set().union(*everyone)) if _differs(group, everyone)]
-    return differing, [loss for _, loss in said]
-
-
 def _told(mine: Digests | None) -> list[Digests | None]:
     everyone: list[Digests | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return everyone
 
 
-def _differs(group: _Group, everyone: list[dict[_Group, bytes]]) -> bool:
+def _differs(group: _Group, everyone: Mapping[int, dict[_Group, bytes]]) -> bool:
     return len({everyone[rank].get(group) for rank in group[0]}) > 1
 
 

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from rekindle_training.adapter.sums import Sums, parameters_of
+
 Layout = str
 """Indices of the parameters that need gradients, as DDP writes them: "2 1, 0" are two buckets, in the order of reduction."""
 
@@ -51,6 +53,8 @@ class DataParallel:
         """Layouts of wrappers that are still to be made here."""
         self._awaited_flags: list[Flags] = []
         self._awaited_needs: list[list[bool]] = []
+        self.sums: Sums | None = None
+        """Sums of gradients of a job whose number of ranks may change. None: DDP sums them."""
         self.alone = False
         """True if no other rank wraps a model now: the others are in their loops, and have the same state as this one."""
 
@@ -73,6 +77,8 @@ class DataParallel:
                 self._awaited = self._awaited[1:]
                 self._awaited_needs = self._awaited_needs[1:]
                 self._wrappers.append(_Wrapper(ref(ddp), used[0], needs))
+                if self.sums is not None:
+                    register(ddp, None, self.sums.hook)
                 if self._awaited_flags:
                     vars(ddp).update(self._awaited_flags.pop(0))
 
@@ -81,10 +87,46 @@ class DataParallel:
 
         @wraps(register)
         def registered(ddp: DistributedDataParallel, *args: Any, **options: Any) -> None:
+            if self.sums is not None and ddp._comm_hooks:
+                raise TypeError(
+                    "DistributedDataParallel: a communication hook is not accepted in a session whose data are shares, since the "
+                    "session sums gradients in the order of the shares; leave out `register_comm_hook`"
+                )
             register(ddp, *args, **options)
             _refuse_state(ddp)
 
         DistributedDataParallel.register_comm_hook = registered  # type: ignore[method-assign,assignment]
+
+    @contextmanager
+    def passes(self, share: int, *, sums: bool) -> Iterator[None]:
+        """Keeps the gradients of passes inside the block apart from those of other shares.
+
+        Args:
+            sums: True for the last share of a rank. Its last pass sums the gradients of all shares, unless the script has said
+                that further passes follow (`no_sync`).
+        """
+        assert self.sums is not None
+        ddps = self._living()
+        parameters = parameters_of(ddps)
+        if sums and all(ddp.require_backward_grad_sync for ddp in ddps):
+            self.sums.take(share, parameters)
+            yield
+            self.sums.drop()
+            return
+        flags = [ddp.require_backward_grad_sync for ddp in ddps]
+        for ddp in ddps:
+            ddp.require_backward_grad_sync = False
+        try:
+            with self.sums.share(share, parameters):
+                yield
+        finally:
+            for ddp, before in zip(ddps, flags, strict=True):
+                ddp.require_backward_grad_sync = before
+
+    @property
+    def count(self) -> int:
+        """Number of models that are wrapped."""
+        return len(self._living())
 
     def settle(self) -> None:
         """Called by all ranks when a step has its gradients. Buckets become those that the first backward pass has found.

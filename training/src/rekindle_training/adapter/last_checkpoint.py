@@ -6,6 +6,7 @@ one that keeps it.
 """
 
 import logging
+import pickle
 
 import torch.distributed as dist
 
@@ -13,6 +14,7 @@ from rekindle_training.adapter.checkpoint import CheckpointNotWritten, Checkpoin
 from rekindle_training.adapter.communicator import connected_store
 from rekindle_training.adapter.failure_text import FAILURES, in_words
 from rekindle_training.adapter.meeting import Meeting, MeetingOver
+from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.step import Attempts
@@ -53,28 +55,36 @@ class LastCheckpoint:
             raise CheckpointNotWritten(
                 "the script keeps its own checkpoints, session(checkpoints=...), and only all ranks together write them"
             )
-        rank = self._rank.environment.rank
         return self._checkpoints.write_last(
-            order.step, self._meeting(order), tuple(order.whole), lambda: {rank: self._own(order), **self._kept(order)}
+            order.step, self._meeting(order), tuple(order.whole), lambda: {**self._kept(order), **self._mine(order)}
         )
 
-    def _own(self, order: Save) -> bytes:
+    def _mine(self, order: Save) -> dict[int, bytes]:
+        """Returns the state after the step that only this rank has, and that of each rank whose share it carries."""
+        return {rank: own.pickled for rank, own in self._own(order).apart(self._rank.environment.rank).items()}
+
+    def _own(self, order: Save) -> Own:
         """Returns the state after the step that only this rank has. A rank that has its whole state goes back there."""
         if self._rank.environment.rank not in order.whole:
             left = self._attempts.own_behind(order.step)
             if left is None:
                 raise StateMismatch(f"neither random numbers nor data position are left after step {order.step}")
-            return left.pickled
+            return left
         if order.step != self._rank.gate.completed:
             raise StateMismatch(f"the state after step {order.step} is to be written, here is step {self._rank.gate.completed}")
         self._attempts.go_back()
         self._rank.sharded.reshard()
-        return self._attempts.own_here().pickled
+        return self._attempts.own_here()
 
     def _kept(self, order: Save) -> dict[int, bytes]:
-        """Returns the state of the rank that this one keeps, if that rank is gone."""
+        """Returns the state of the rank that this one keeps, if that rank is gone, and of ranks whose shares it carried."""
         kept = self._rank.peer_backup.kept()
-        return {one.rank: one.own_state for one in kept if one.rank in order.gone and one.step == order.step}
+        there = [one for one in kept if one.rank in order.gone and one.step == order.step]
+        found: dict[int, bytes] = {}
+        for one in there:
+            mine: Own = pickle.loads(one.own_state)  # written by a rank of the same job
+            found |= {rank: own.pickled for rank, own in mine.apart(one.rank).items()}
+        return found
 
     def _meeting(self, order: Save) -> Meeting:
         here = self._rank.environment

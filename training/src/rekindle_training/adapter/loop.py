@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -68,6 +68,7 @@ class Training:
         self._loss, self._loss_due = ReportedLoss(), False
         """Losses of the script, and True if the next step is the first one after a recovery."""
         self._attempts.on_repeat.append(self._loss.drop)
+        self._playing = rank.playing()
         self._total = 0
         self._called: list[tuple[int, Callable[[int], object]]] = []
         self._calls_due = self._calls_unsure = False
@@ -164,6 +165,25 @@ class Training:
             TypeError: it is neither.
         """
         self._loss.report(loss)
+
+    def batches(self) -> Iterator[Any]:
+        """Yields the batches of the current step: one, and while ranks are missing those of some of them as well.
+
+        Passes of a batch are made before the next one is drawn. Gradients are summed over all batches of the step in the order of
+        the ranks, so that the update is the same whichever rank computes them. Ranks make no other collectives meanwhile.
+
+        Raises:
+            TypeError: the session's `data` are not `rekindle_training.shares(make_loader)`.
+            RuntimeError: it is called outside of `with step:`.
+        """
+        if self._playing is None:
+            raise TypeError(
+                f"training.batches(): the session's data are {type(self._trained.data).__name__}; accepted is "
+                "session(data=rekindle_training.shares(make_loader))"
+            )
+        if not self._attempts.inside:
+            raise RuntimeError("training.batches(): it is called inside `with step:`, since a step that is repeated draws again")
+        return self._playing.batches()
 
     def agree(self) -> None:
         """Waits until all ranks are ready for the update of this step. Needed for an optimizer that is not torch's.

@@ -16,6 +16,8 @@ from rekindle_training.adapter import communicator, copying, own
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore, CheckpointUnreadable
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.failure_text import FAILURES, in_words
+from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.playing import shared_out
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.sharding import refuse_contradiction
 from rekindle_training.adapter.state import StateMismatch
@@ -26,6 +28,12 @@ from rekindle_training.processor.gate import Join
 from rekindle_wire.training_pb2 import Interval
 
 log = logging.getLogger(__name__)
+
+
+def _shares(wish: Join) -> dict[int, Own]:
+    """Returns the state of the shares that a rank is sent, by rank. One that its holder does not have is left out."""
+    found = {one.share: pickle.loads(one.own_state).of_share(one.share, one.holder) for one in wish.rebuild.shares}
+    return {share: own for share, own in found.items() if own is not None}
 
 
 class Membership:
@@ -61,7 +69,7 @@ class Membership:
         failed = self._try(wish)
         if failed is None:
             self._rank.gate.enter(wish.generation)
-            self._rank.processor.joined(wish.generation, self._did)
+            self._rank.processor.joined(wish.generation, self._did, wish.rebuild.carriers)
             return True
         # Reported here, after the `except` block: its traceback would hold the old connections open.
         failure, lost = failed
@@ -149,19 +157,40 @@ class Membership:
             self.lost = False
         for transfer in wish.rebuild.transfers:
             if transfer.source == self._number:
-                copying.send(self._tampering.of_state(self._rank.trained.collect()), transfer.target)
+                copying.send(
+                    self._tampering.of_state(self._rank.trained.collect()), self._rank.communicator.team.index(transfer.target)
+                )
             elif transfer.target == self._number:
                 self._take_over(transfer.source, wish)
+        self._share_out(wish)
         if (step := self._rank.gate.completed) > 0:  # before the first step the script has still to say with what it begins
             self._rank.peer_backup.exchange(step, self._rank.trained.take_own().pickled)
 
+    def _share_out(self, wish: Join) -> None:
+        """Takes the shares that this rank is to carry, and keeps what it had of others for ranks that may need it.
+
+        Raises:
+            StateMismatch: nobody has sent the state of a share that it is to carry.
+        """
+        rank, trained = self._rank, self._rank.trained
+        mine = rank.communicator.team.shares(self._number)
+        given = _shares(wish)
+        if mine == (self._number,) and not trained.carried:
+            return
+        if missing := sorted(set(mine) - {self._number} - trained.carried.keys() - given.keys()):
+            raise StateMismatch(f"nobody has sent the state of rank {missing[0]}, whose share this rank is to carry")
+        for share, then in shared_out(trained, rank.shares, mine, given).items():
+            rank.peer_backup.keep(share, rank.gate.completed, then.pickled)
+        self._attempts.forget_tries()
+        self._attempts.leave_own(rank.gate.completed)
+
     def _take_over(self, source: int, wish: Join) -> None:
         self.lost = True
-        received, expected, hashes = copying.receive(source, self._rank.trained.collect())
+        received, expected, hashes = copying.receive(self._rank.communicator.team.index(source), self._rank.trained.collect())
         self._rank.trained.place(received)
         if digest(self._tampering.of_state(self._rank.trained.collect()), hashes) != expected:
             raise StateMismatch(f"the state taken from rank {source} is not the state that rank {source} has")
-        mine = pickle.loads(wish.rebuild.own_state) if wish.rebuild.own_state else self._attempts.own_behind(wish.rebuild.step)
+        mine = self._predecessors(wish)
         if mine is not None:
             self._rank.trained.put_own(mine, random_numbers=self._tampering.keeps_random_numbers)
             self.took_own = True
@@ -169,6 +198,15 @@ class Membership:
         self._rank.gate.complete(wish.rebuild.step)
         self._attempts.forget()
         self.lost, self.renewed = False, True
+
+    def _predecessors(self, wish: Join) -> Own | None:
+        """Returns the state of the process before this one, or of this rank while another one carried its share."""
+        if (carried := _shares(wish).get(self._number)) is not None:
+            return carried
+        if wish.rebuild.own_state:
+            before: Own = pickle.loads(wish.rebuild.own_state)  # pickled by a rank of the same job
+            return before
+        return self._attempts.own_behind(wish.rebuild.step)
 
     def _compare_replicas(self) -> None:
         """Raises ValueError where two ranks disagree on whether they hold the same."""

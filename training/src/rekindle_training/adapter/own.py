@@ -4,8 +4,9 @@ Successors and checkpoints take it along.
 """
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from rekindle_training.adapter.state import Stateful
 from rekindle_training.data import process_generators
@@ -29,14 +30,25 @@ class Own:
     described: bytes = b""
     """Description of the rank's own buffers, see `OwnBuffers.take`."""
     buffers: bytes = b""
+    carried: tuple[tuple[int, "Own"], ...] = ()
+    """The same of the missing ranks whose shares this one carries, by rank, ascending."""
 
     @cached_property
     def pickled(self) -> bytes:
         """Returns the pickled state for another process. It is created once."""
         return pickle.dumps(self)
 
-    def __reduce__(self) -> tuple[type["Own"], tuple[bytes | None, ...]]:
-        return Own, (self.python, self.torch, self.numpy, self.accelerator, self.data, self.described, self.buffers)
+    def __reduce__(self) -> tuple[type["Own"], tuple[Any, ...]]:
+        parts = self.python, self.torch, self.numpy, self.accelerator, self.data, self.described, self.buffers
+        return Own, (*parts, self.carried) if self.carried else parts
+
+    def of_share(self, share: int, holder: int) -> "Own | None":
+        """Returns the part of a share, of which the holder is the rank whose state this is. None: it does not have the share."""
+        return self.apart(holder).get(share)
+
+    def apart(self, rank: int) -> dict[int, "Own"]:
+        """Returns the part of this rank, and of each rank whose share it carries."""
+        return {rank: replace(self, carried=()), **dict(self.carried)} if self.carried else {rank: self}
 
 
 def take(data: Stateful | None, module: str | None, buffers: tuple[bytes, bytes] = (b"", b"")) -> Own:

@@ -16,14 +16,13 @@ _KEPT = 2
 
 
 class PeerBackup:
-    """Keeps the state of one other rank, the ward. In a job of one pod no state is kept."""
+    """Keeps the state of one other rank, the ward, and of a share that this rank has just given up. In a job of one pod no state
+    of a ward is kept."""
 
     def __init__(self, environment: RankEnvironment, communicator: Communicator) -> None:
-        self._communicator = communicator
-        self._is_needed = environment.world_size > environment.ranks_per_pod
-        self._ward = (environment.rank - environment.ranks_per_pod) % environment.world_size
-        self._kept: dict[int, bytes] = {}
-        """State of the ward, by step number."""
+        self._communicator, self._environment = communicator, environment
+        self._kept: dict[tuple[int, int], bytes] = {}
+        """State by rank and step."""
 
     def exchange(self, step: int, own: bytes) -> None:
         """Sends this rank's own state and stores that of the ward. Called by all ranks together.
@@ -34,14 +33,18 @@ class PeerBackup:
         Raises:
             RuntimeError: the other ranks could not be reached.
         """
-        if not self._is_needed:
+        team, here = self._communicator.team, self._environment
+        if team.size <= here.ranks_per_pod:
             return
         theirs = self._communicator.exchange(_STEP.pack(step) + own)
         (at,) = _STEP.unpack_from(theirs)
-        self._kept.pop(at, None)
-        self._kept[at] = theirs[_STEP.size :]
-        while len(self._kept) > _KEPT:
-            del self._kept[next(iter(self._kept))]
+        ward = team.members[(team.index(here.rank) - here.ranks_per_pod) % team.size]
+        self.keep(ward, at, theirs[_STEP.size :])
+
+    def keep(self, rank: int, step: int, own: bytes) -> None:
+        """Stores state of another rank, and drops that of steps after which training goes on no more."""
+        self._kept[rank, step] = own
+        self._kept = {(kept, at): content for (kept, at), content in self._kept.items() if step - _KEPT < at <= step}
 
     def kept(self) -> list[Kept]:
-        return [Kept(rank=self._ward, step=step, own_state=own) for step, own in self._kept.items()]
+        return [Kept(rank=rank, step=step, own_state=own) for (rank, step), own in self._kept.items()]

@@ -10,8 +10,11 @@ from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.launcher_memory import LauncherMemory
 from rekindle_training.adapter.peer_backup import PeerBackup
+from rekindle_training.adapter.playing import Playing
 from rekindle_training.adapter.sharding import Ranks
+from rekindle_training.adapter.sums import Sums
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.data.shares import Shares
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate
 from rekindle_training.processor.processor import Processor
@@ -28,6 +31,10 @@ class Rank:
     replicas: tuple[int, ...]
     """Ranks that hold the same state as this one, itself among them; empty: all."""
     after_update: Callable[[], None] | None
+    shares: Shares | None
+    """Data that are divided into shares. None: the number of ranks cannot change."""
+    keeps_own_checkpoints: bool
+    """True if the script has its own storage of checkpoints."""
 
     @classmethod
     def of(  # noqa: PLR0913  # its parts
@@ -38,6 +45,8 @@ class Rank:
         sharded: FullySharded,
         declared: Ranks | None,
         after_update: Callable[[], None] | None,
+        *,
+        keeps_own_checkpoints: bool,
     ) -> "Rank":
         everybody = entry.environment.world_size
         held = sharding.replicas(trained.collect(), everybody)
@@ -46,7 +55,19 @@ class Rank:
         replicas = () if len(held) == everybody else tuple(sorted(held))
         launcher_memory = LauncherMemory(entry.environment.own_state)
         peer_backup = PeerBackup(entry.environment, entry.communicator)
-        return cls(entry, trained, wrappers, sharded, launcher_memory, peer_backup, replicas, after_update)
+        shares = trained.data if isinstance(trained.data, Shares) else None
+        if shares is not None:
+            communicator = entry.communicator
+            wrappers.sums = Sums(lambda: communicator.team, entry.environment.rank, communicator.places)
+        return cls(
+            entry, trained, wrappers, sharded, launcher_memory, peer_backup, replicas, after_update, shares, keeps_own_checkpoints
+        )
+
+    def playing(self) -> Playing | None:
+        """Returns what draws the batches of shares. None: the data are not divided into shares."""
+        if self.shares is None:
+            return None
+        return Playing(self.trained, self.shares, self.wrappers, self.environment.rank, lambda: self.communicator.team)
 
     def tell_update(self) -> None:
         """Calls the script's function that informs other ranks of an update, if there is one."""

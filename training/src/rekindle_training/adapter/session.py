@@ -22,6 +22,7 @@ from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
 from rekindle_training.data.kinds import refuse_raw
+from rekindle_training.data.shares import Shares
 
 
 def session(  # noqa: PLR0913  # what is trained, and how
@@ -47,7 +48,8 @@ def session(  # noqa: PLR0913  # what is trained, and how
         optimizer: Its state is taken from a replica or from a checkpoint. One that is not torch's calls `Training.agree` before
             it updates.
         state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
-        data: `rekindle_training.batches(loader)`, or anything else with `state_dict` that each rank has for itself.
+        data: `rekindle_training.batches(loader)`, or anything else with `state_dict` that each rank has for itself. With
+            `rekindle_training.shares(make_loader)` training may go on with fewer ranks.
         checkpoint_every: Steps between two checkpoints, 0 for none; by default what `REKINDLE_CHECKPOINT_EVERY` says.
         checkpoints: Storage that writes and reads them in its own format; by default they are written to `REKINDLE_JOB_DIR`.
         unique_shards: Shards may be held by one rank alone; where such a rank is lost all begin again at the last checkpoint.
@@ -137,6 +139,9 @@ def _opened(  # noqa: PLR0913  # what a session is given
         FULLY_SHARDED: sharded,
         **{f"state[{index}]": thing for index, thing in enumerate(state)},
     }
+    if isinstance(data, Shares):
+        own = environment.RankEnvironment.read()
+        data.attach(own.rank, own.world_size)
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
     unregistered_state.refuse_strange_parameters((model, optimizer, *state))
     entry = _take_entry() or Entry.make()
@@ -146,14 +151,16 @@ def _opened(  # noqa: PLR0913  # what a session is given
     if not unique_shards:
         sharding.refuse_unique(trained.collect()["model"], here.world_size)
     declared = None if replicas is None else sharding.declared(replicas, here.rank, here.world_size, unique=unique_shards)
-    rank = Rank.of(entry, trained, wrappers, sharded, declared, after_update)
-    if checkpoints is not None and not here.drill_steps:  # a drill leaves the script's own checkpoints alone
+    if here.drill_steps:
+        checkpoints = None  # a drill leaves the script's own checkpoints alone
+    rank = Rank.of(entry, trained, wrappers, sharded, declared, after_update, keeps_own_checkpoints=checkpoints is not None)
+    if checkpoints is not None:
         require("checkpoints", checkpoints, "newest", "write", "read")
     else:
         checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared, rank.launcher_memory)
-    training = Training(
-        rank, checkpoints, every, Comparison(trained, here.rank, here.world_size, declared), repeats_updates=repeat_updates
-    )
+        checkpoints.team = lambda: rank.communicator.team
+    comparison = Comparison(trained, here.rank, lambda: rank.communicator.team, declared)
+    training = Training(rank, checkpoints, every, comparison, repeats_updates=repeat_updates)
     training.begin()
     with training.refusing_others((model, optimizer, *state)):
         yield training

@@ -22,6 +22,7 @@ from rekindle_training.adapter.agreement import Kind
 from rekindle_training.adapter.boundary import Boundary
 from rekindle_training.adapter.carried import Carried
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
+from rekindle_training.adapter.elasticity import fixed_size
 from rekindle_training.adapter.failure_text import FAILURES, fault_of, in_words
 from rekindle_training.adapter.generators import Generators
 from rekindle_training.adapter.gradients import CannotGoBack
@@ -111,7 +112,7 @@ class Attempts:
         """True if the script is the cause, so that a restart would be refused as well."""
         self._shown: object = None
         """Failure of which the traceback was printed last."""
-        self.on_repeat: list[Callable[[], None]] = []
+        self.on_repeat: list[Callable[[], None]] = [] if rank.wrappers.sums is None else [rank.wrappers.sums.drop]
         self.on_done: list[Callable[[], None]] = []
         """Functions that are called at the end of each step that is done, after its last update."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
@@ -207,6 +208,8 @@ class Attempts:
             fault=self._now.fault,
             replicas=self._rank.replicas,
             kept=self._rank.peer_backup.kept(),
+            fixed_size=fixed_size(self._rank, self._boundary),
+            shares=sorted(self._rank.trained.carried),
         )
         self._rank.processor.standing(standing, gate.broken_in)
 
@@ -248,6 +251,10 @@ class Attempts:
         """Drops the state of the failed step, because this rank has taken that of a replica."""
         self._boundary.forget()
         self._now.failed = False
+        self.forget_tries()
+
+    def forget_tries(self) -> None:
+        """Drops the state with which this rank compares what follows, because it has other shares now."""
         self._tried = self._updated = None
 
     def failed_behind_step(self, error: BaseException, *, protects: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Objects that are trained, as the user gave them to the session, with all ways in which their state is read and written."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -34,6 +34,8 @@ class Trained:
     """Attributes of modules that the script changes."""
     gradients: Gradients = field(init=False, default_factory=Gradients)
     """Gradients that are held between two steps."""
+    carried: dict[int, Own] = field(init=False, default_factory=dict)
+    """State of the missing ranks whose shares this one carries, by rank."""
 
     def __post_init__(self) -> None:
         given = {"optimizer": self.optimizer, **self.shared}
@@ -79,11 +81,14 @@ class Trained:
         return {OWN_BUFFERS: self.own_buffers, ATTRIBUTES: self.attributes, GRADIENTS: self.gradients}
 
     def take_own(self) -> Own:
-        return own.take(self.data, self.accelerator, self.own_buffers.take())
+        mine = own.take(self.data, self.accelerator, self.own_buffers.take())
+        return replace(mine, carried=tuple(sorted(self.carried.items()))) if self.carried else mine
 
     def put_own(self, then: Own, *, random_numbers: bool = True) -> None:
         own.put(then, self.data, self.accelerator, random_numbers=random_numbers)
         self.own_buffers.put(then.described, then.buffers)
+        self.carried.clear()
+        self.carried.update(then.carried)
 
     def take_random_numbers(self) -> Own:
         return own.take(None, self.accelerator)

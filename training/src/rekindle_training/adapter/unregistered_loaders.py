@@ -16,6 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from rekindle_training.adapter.places import Place, Places
 from rekindle_training.adapter.unregistered_state import UnregisteredState
 from rekindle_training.data.batches import Batches
+from rekindle_training.data.shares import Shares
 
 
 class Loaders:
@@ -34,7 +35,7 @@ class Loaders:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Raises TypeError where a loader that was forgotten is drawn from inside."""
-        if self._data is not None and not isinstance(self._data, Batches):  # may have loaders inside
+        if self._data is not None and not isinstance(self._data, Batches | Shares):  # may have loaders inside
             yield
             return
         draw, begin = _BaseDataLoaderIter.__next__, _BaseDataLoaderIter.__init__
@@ -74,7 +75,7 @@ class Loaders:
 
     def _notice(self, iterator: Any) -> None:
         turn = self._turn()
-        is_given = isinstance(self._data, Batches) and self._data.drawing
+        is_given = isinstance(self._data, Batches | Shares) and self._data.drawing
         if not turn or is_given or threading.current_thread() is not threading.main_thread():
             return
         if iterator._num_yielded == 0:  # workers that stay have one iterator for all of their passes

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from rekindle_training import names
 from rekindle_training.manager import loop_ends, procedures
+from rekindle_training.manager.growth import Growth
 from rekindle_training.manager.hot_switch import NO_ORDER, HotSwitch, Means
 from rekindle_training.manager.liveness_monitor import LivenessMonitor, meet
 from rekindle_training.manager.maintenance import FAULT_FIRST, NOT_PAUSED, Maintenance, Task
@@ -20,7 +21,7 @@ from rekindle_training.manager.rank_process import RankLost, RankProcess, Rebuil
 from rekindle_training.manager.recovery import Order, Recovery
 from rekindle_training.manager.repair import Repair, stand
 from rekindle_training.manager.replacements import CannotRepair, Futile, InPlace, LoopsDiffer
-from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
+from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, UPGRADE
 from rekindle_training.manager.standalone import Standalone
 from rekindle_training.manager.times import Times
 
@@ -36,9 +37,10 @@ FAILED_CODE = 1
 """Exit code of ranks that leave because training cannot go on."""
 SWITCH_FIRST = "a hot switch is under way"
 MAINTENANCE_FIRST = "training is paused for a maintenance"
+GROWTH_FIRST = "missing ranks are coming back"
 
 
-Pausing = TypeVar("Pausing", HotSwitch, Maintenance)
+Pausing = TypeVar("Pausing", HotSwitch, Maintenance, Growth)
 """Procedure that holds training at a step boundary."""
 
 
@@ -55,8 +57,8 @@ class Coordinator:
         self._liveness = None if means.alone else LivenessMonitor(*watched)
         self._switch: HotSwitch | None = None
         """Latest hot switch."""
-        self._pausing: HotSwitch | Maintenance | None = None
-        """Latest hot switch or maintenance."""
+        self._pausing: HotSwitch | Maintenance | Growth | None = None
+        """Latest hot switch, maintenance or return of ranks."""
         self._switching: asyncio.Task[None] | None = None
         self._gave_way = False
         """True if the latest hot switch was ended because of a fault."""
@@ -105,11 +107,26 @@ class Coordinator:
     # Orders.
 
     def prepare(self, ranks: frozenset[int]) -> None:
-        if isinstance(dropped := self._drop(), Maintenance):
+        if isinstance(dropped := self._drop(), Maintenance | Growth):
             dropped.stop("a hot switch was ordered")
         self._gave_way = False
         self._means.pods.forget_standbys()
         self._begin(HotSwitch(ranks, self._means, self._acquainted))
+
+    def grow(self, ranks: frozenset[int], attempt: str) -> None:
+        """Takes missing ranks back, whose new processes come or are there."""
+        if self._mends:
+            self.refuse_growth(FAULT_FIRST, attempt)
+        elif isinstance(active := self._active(), Maintenance):
+            self.refuse_growth(MAINTENANCE_FIRST, attempt)
+        else:
+            if isinstance(active, Growth):
+                active.stop("another order to grow has followed")
+            self._drop()
+            self._begin(Growth(ranks, attempt, self._means, self._acquainted))
+
+    def refuse_growth(self, reason: str, attempt: str) -> None:
+        self._means.reports.status(FAILED, reason, UPGRADE, attempt)
 
     def refuse_switch(self) -> None:
         """Refuses a hot switch of ranks that do not exist."""
@@ -156,8 +173,8 @@ class Coordinator:
         active = self._active()
         if self._mends:
             maintenance.fail(FAULT_FIRST)
-        elif isinstance(active, HotSwitch):
-            maintenance.refuse(SWITCH_FIRST)
+        elif isinstance(active, HotSwitch | Growth):
+            maintenance.refuse(SWITCH_FIRST if isinstance(active, HotSwitch) else GROWTH_FIRST)
         elif active is not None and active.busy:
             maintenance.refuse("another maintenance is under way")
         else:
@@ -399,7 +416,7 @@ class Coordinator:
         generation.
         """
         membership, switch = self._membership, self._active()
-        if isinstance(switch, Maintenance):
+        if isinstance(switch, Maintenance | Growth):
             return
         if self._mends or (switch is not None and (switch.paused or membership.training)):
             return
@@ -433,8 +450,8 @@ class Coordinator:
             await membership.until(lambda: membership.training or membership.finished or self._recovery is not None)
         if self._recovery is not None:
             self._means.reports.status(FAILED, FAULT_FIRST)
-        elif isinstance(switch := self._active(), Maintenance):
-            self._means.reports.status(FAILED, MAINTENANCE_FIRST)
+        elif isinstance(switch := self._active(), Maintenance | Growth):
+            self._means.reports.status(FAILED, MAINTENANCE_FIRST if isinstance(switch, Maintenance) else GROWTH_FIRST)
         elif membership.paused:
             switch = switch or self._begin(HotSwitch(frozenset(membership.backups), self._means, self._acquainted))
             switch.migrate()
@@ -498,7 +515,7 @@ class Coordinator:
         self._switching = self._start(self._run(pausing))
         return pausing
 
-    async def _run(self, switch: HotSwitch | Maintenance) -> None:
+    async def _run(self, switch: HotSwitch | Maintenance | Growth) -> None:
         """Runs a hot switch or a maintenance.
 
         Its failure is answered after the report of the fault, by which the control plane knows what has failed.
@@ -511,10 +528,10 @@ class Coordinator:
             self._recovery_now().faults.tell(suspected=min(self._membership.members))
             switch.fail(failure)
 
-    def _active(self) -> HotSwitch | Maintenance | None:
+    def _active(self) -> HotSwitch | Maintenance | Growth | None:
         return self._pausing if self._switching is not None and not self._switching.done() else None
 
-    def _drop(self) -> HotSwitch | Maintenance | None:
+    def _drop(self) -> HotSwitch | Maintenance | Growth | None:
         switch = self._active()
         if switch is not None and self._switching is not None:
             self._switching.cancel()

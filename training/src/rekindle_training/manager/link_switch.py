@@ -78,6 +78,9 @@ class LinkSwitch:
         except ValueError as error:
             self.break_off(str(error))
             return
+        if missing := sorted(links.keys() - self._membership.members.keys()):
+            self.break_off(f"rankID: rank {missing[0]} is missing, training goes on without it")
+            return
         self._result, self._info = await self._switch(links)
 
     async def _switch(self, links: Links) -> tuple[bool, str]:

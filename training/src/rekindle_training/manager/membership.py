@@ -6,7 +6,7 @@ Filled by `service.py` as processes say hello, read by the procedures. Processes
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rekindle_training import names
@@ -38,8 +38,7 @@ class Membership:
     """All processes of one job."""
 
     def __init__(self, world_size: int, ranks_per_pod: int = 1) -> None:
-        self.world_size = world_size
-        self._ranks_per_pod = ranks_per_pod
+        self.world_size, self._ranks_per_pod = world_size, ranks_per_pod
         self.on_lost: Callable[[RankProcess], None] = lambda _: None
         """Called with each member that is gone without a goodbye."""
         self.lives: Callable[[str], bool] = lambda _: False
@@ -49,6 +48,8 @@ class Membership:
         self.on_heard: Callable[[RankProcess, RankMessage], None] = lambda _process, _message: None
         """Called with each message of a process."""
         self.generation = 0
+        self.carriers = tuple(range(world_size))
+        """Rank that carries the share of each rank, by rank. Ranks that carry none are missing."""
         self.stopped = 0
         """Generation whose ranks were asked to stand, the last one."""
         self.took_over = False
@@ -86,8 +87,17 @@ class Membership:
         return self.took_over and time.monotonic() - self._took_over_at < TOLD_AGAIN_SECONDS
 
     @property
+    def present(self) -> frozenset[int]:
+        """Ranks of this generation. Others are missing, and training goes on without them."""
+        return frozenset(self.carriers)
+
+    @property
+    def missing(self) -> list[int]:
+        return sorted(set(range(self.world_size)) - self.present)
+
+    @property
     def complete(self) -> bool:
-        return len(self.members) == self.world_size
+        return len(self.members) == len(self.present)
 
     @property
     def ready_to_start(self) -> bool:
@@ -129,7 +139,7 @@ class Membership:
     def vacant(self) -> frozenset[int]:
         """Ranks that have no live member."""
         gone = {rank for rank, member in self.members.items() if member.lost and not member.finished}
-        return frozenset(range(self.world_size)) - (self.members.keys() - gone)
+        return self.present - (self.members.keys() - gone)
 
     @property
     def standing(self) -> RankProcess | None:
@@ -173,9 +183,14 @@ class Membership:
         while not condition():
             await self._changed.wait()
 
-    def install(self, members: Mapping[int, RankProcess]) -> None:
-        """Begins a new generation. Former members that are no longer members are ignored from now on."""
+    def install(self, members: Mapping[int, RankProcess], carriers: Sequence[int] = ()) -> None:
+        """Begins a new generation. Former members that are no longer members are ignored from now on.
+
+        Args:
+            carriers: rank that carries each rank's share from now on. Empty: as before.
+        """
         self.generation += 1
+        self.carriers = tuple(carriers) or self.carriers
         self.torn = False
         self.members = dict(members)
         for process in members.values():
@@ -190,6 +205,12 @@ class Membership:
         self._turned_away |= set(launchers) - {launcher_of(member.identity) for member in self.members.values()}
         late = [process for process in self.all_backups if launcher_of(process.identity) in self._turned_away]
         self.dismiss(late, TURNED_AWAY)
+
+    def leave_out(self, ranks: Collection[int], carriers: Sequence[int]) -> None:
+        """Takes ranks out of the current generation, which has failed: others carry their shares as before."""
+        self.carriers = tuple(carriers)
+        self.members = {rank: member for rank, member in self.members.items() if rank not in ranks}
+        self._change()
 
     def reinstate(self, processes: Iterable[RankProcess]) -> None:
         """Gives the members of the previous generation their ranks back, because the generation after it failed.
@@ -284,28 +305,34 @@ class Membership:
             elif process not in self.all_backups:
                 self.all_backups.append(process)
             log.info("process registered", extra={"rank": process.rank, "role": process.role})
-        elif process.generation < self.generation and self.lives(process.identity) and not self._is_followed(process):
+        elif process.generation < self.generation and self._may_follow(process):
             process.generation, self.torn = self.generation, True
             self.members[process.rank] = process
             self._trained.add(process.identity)
         elif process.generation < self.generation:
             process.leave(self.generation, "another process has taken over this rank")
         else:
-            self._follow(process.generation)
+            self._follow(process.generation, process.carriers)
             self.members[process.rank] = process
             self._trained.add(process.identity)
 
-    def _is_followed(self, process: RankProcess) -> bool:
-        """Returns whether a live member has the rank of this process: its pod was replaced, but is not deleted yet."""
-        member = self.members.get(process.rank)
-        return member is not None and member is not process and not member.lost
+    def _may_follow(self, process: RankProcess) -> bool:
+        """Returns whether a process of an earlier generation is to join the next one.
 
-    def _follow(self, generation: int) -> None:
+        Otherwise a live member has its rank, or training goes on without it: its pod is not deleted yet.
+        """
+        member = self.members.get(process.rank)
+        is_followed = member is not None and member is not process and not member.lost
+        return self.lives(process.identity) and process.rank in self.present and not is_followed
+
+    def _follow(self, generation: int, carriers: Sequence[int]) -> None:
         """Takes over a newer generation, which a new manager learns from the ranks."""
         if generation > self.generation:
             log.info("process replaced by another", extra={"generation": generation})
             self.generation, self.took_over, self._took_over_at = generation, True, time.monotonic()
-            stay = {rank: member for rank, member in self.members.items() if self.lives(member.identity)}
+            self.carriers = tuple(carriers) or tuple(range(self.world_size))
+            here = {rank: member for rank, member in self.members.items() if rank in self.present}
+            stay = {rank: member for rank, member in here.items() if self.lives(member.identity)}
             self.dismiss(
                 [self.members[rank] for rank in self.members.keys() - stay.keys()], "another process has taken over this rank"
             )

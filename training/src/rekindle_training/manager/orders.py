@@ -8,8 +8,8 @@ import logging
 from collections.abc import Collection
 
 from rekindle_training.manager.coordinator import Coordinator
-from rekindle_training.manager.recovery import REPLACING, Kind, Order
-from rekindle_training.manager.reports import CONTINUE, DUMP, EXIT, MIGRATION, RECOVER, RETRY
+from rekindle_training.manager.recovery import OF_PODS, Kind, Order
+from rekindle_training.manager.reports import CONTINUE, DOWNGRADE, DUMP, EXIT, MIGRATION, RECOVER, RETRY, UPGRADE
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class Orders:
             self._coordinator.go_on(signal.uuid)
         elif maintenance:
             self._coordinator.pause(signal.uuid)
+        elif signal.changeStrategy == UPGRADE:
+            self._grow(signal)
         else:
             self._carry_out(signal)
 
@@ -95,6 +97,13 @@ class Orders:
             log.warning("invalid hot switch order rejected", extra={"reason": error})
             self._coordinator.refuse_switch()
 
+    def _grow(self, signal: ProcessManageSignal) -> None:
+        try:
+            self._coordinator.grow(self._ranks_of_pods(signal), signal.uuid)
+        except ValueError as error:
+            log.warning("invalid order to grow rejected", extra={"reason": error})
+            self._coordinator.refuse_growth(str(error), signal.uuid)
+
     def _backup_runs(self, signal: ProcessManageSignal) -> None:
         if not (switched := self._coordinator.switched):
             log.warning("order rejected, no hot switch runs")
@@ -109,9 +118,9 @@ class Orders:
     def _order(self, kind: Kind, signal: ProcessManageSignal) -> Order:
         """Returns an order for the recovery. An order to stop training is valid whatever ranks it names."""
         try:
-            if kind in REPLACING:
+            if kind in OF_PODS:
                 ranks = self._ranks_of_pods(signal)
-                return Order(kind, signal.uuid, ranks, self._standbys(signal, ranks))
+                return Order(kind, signal.uuid, ranks, {} if kind is Kind.SMALLER else self._standbys(signal, ranks))
             return Order(kind, signal.uuid, self._ranks(signal))
         except ValueError as error:
             return Order(kind, signal.uuid, problem="" if kind is Kind.STOP else str(error))
@@ -124,7 +133,7 @@ class Orders:
         per_pod = self._coordinator.ranks_per_pod
         pods = {_number("nodeRankIds", pod, self._coordinator.ranks // per_pod) for pod in signal.nodeRankIds}
         if not pods:
-            raise ValueError("nodeRankIds: no pod is named that is to be replaced")
+            raise ValueError("nodeRankIds: no pod is named that is to be replaced, to leave or to come back")
         return frozenset(pod * per_pod + local for pod in pods for local in range(per_pod))
 
     def _standbys(self, signal: ProcessManageSignal, ranks: Collection[int]) -> dict[str, int]:
@@ -165,7 +174,7 @@ def _kind(signal: ProcessManageSignal) -> Kind | None:
     return None
 
 
-STRATEGIES = {RETRY: Kind.RETRY, DUMP: Kind.DUMP, EXIT: Kind.AGAIN}
+STRATEGIES = {RETRY: Kind.RETRY, DUMP: Kind.DUMP, EXIT: Kind.AGAIN, DOWNGRADE: Kind.SMALLER}
 """Kinds of orders by their strategy. An `exit` names pods here: without them all processes leave."""
 
 

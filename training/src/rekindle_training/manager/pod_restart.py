@@ -45,7 +45,7 @@ class PodRestart:
         """
         self._membership, self._pods, self._attempt = membership, pods, attempt
         self._ranks = frozenset(ranks)
-        self._staying = frozenset(range(membership.world_size)) - self._ranks
+        self._staying = membership.present - self._ranks
         self._elsewhere = Elsewhere(membership, pods, ranks)
         self._silent_since: dict[int, float] = {}
         """Monotonic time since which no launcher speaks for a rank that stays, by rank."""
@@ -59,6 +59,8 @@ class PodRestart:
         Raises:
             CannotRepair: a pod is lost meanwhile, or a process ends before it trains.
         """
+        if missing := sorted(set(self._membership.missing) - self._ranks):
+            raise CannotRepair(f"rank {missing[0]} is missing, and no pod comes for it: all ranks begin together")
         try:
             async with asyncio.timeout(START_SECONDS):
                 await self._until_ordered()

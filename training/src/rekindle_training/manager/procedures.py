@@ -6,7 +6,7 @@ Called by `hot_switch.py` and `coordinator.py`. Each returns when every rank has
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rekindle_training.manager.membership import Members, Membership
@@ -14,7 +14,18 @@ from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess, launcher_of
 from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.watch import LOOK_SECONDS
-from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessage, Rebuild, Resume, Stand, Standing, Transfer
+from rekindle_wire.training_pb2 import (
+    Hold,
+    ManagerMessage,
+    PauseAt,
+    RankMessage,
+    Rebuild,
+    Resume,
+    Share,
+    Stand,
+    Standing,
+    Transfer,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +71,10 @@ class Plan:
     """True if all ranks read the checkpoint, because nothing else is left to go on from."""
     stands: bool = False
     """True if all ranks stand after the rebuild until the order to go on."""
+    carriers: tuple[int, ...] = ()
+    """Rank that carries each rank's share from now on, by rank. Empty: as before, or its own where all begin."""
+    shares: Mapping[int, Sequence[Share]] = field(default_factory=dict)
+    """Shares that ranks are sent, by rank."""
 
 
 async def pause(membership: Membership, maintenance: str | None = None) -> Standstill:
@@ -144,7 +159,7 @@ async def resume(membership: Membership) -> dict[int, RankMessage]:
 
 async def rebuild(membership: Membership, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
     """Makes `members` the next generation. Returns after one more step on all ranks, or when all stand in the new generation."""
-    membership.install(members)
+    membership.install(members, tuple(range(membership.world_size)) if plan.begins else plan.carriers)
     if plan.begins:
         membership.follow_links(members)
     answer = "paused" if plan.stands else "stepped"
@@ -185,7 +200,7 @@ def _invitation(membership: Membership, store: Store, plan: Plan, rank: int, lim
     invitation = Rebuild(
         store_port=store.port,
         store_prefix=store.prefix(membership.generation),
-        world_size=membership.world_size,
+        world_size=len(membership.members),
         timeout_seconds=limit,
         step=plan.step,
         transfers=[Transfer(source=source, target=target) for source, target in plan.transfers],
@@ -193,6 +208,8 @@ def _invitation(membership: Membership, store: Store, plan: Plan, rank: int, lim
         begins=plan.begins,
         stands=plan.stands,
         backup_link=membership.uses_backup_link(membership.members[rank]),
+        carriers=membership.carriers if membership.missing else (),
+        shares=plan.shares.get(rank, ()),
     )
     return ManagerMessage(generation=membership.generation, rebuild=invitation)
 

@@ -42,9 +42,7 @@ class RankProcess:
         on_lost: called when the process is lost.
         lives: called with the name of a silent process. Returns whether its launcher says that it lives.
         """
-        self.rank = hello.rank
-        self.identity = hello.process
-        self.role = hello.role
+        self.rank, self.identity, self.role = hello.rank, hello.process, hello.role
         self.generation = 0
         self.step = hello.step
         self.begun = 0
@@ -64,6 +62,8 @@ class RankProcess:
         None: it is not paused, or it is paused for a hot switch.
         """
         self.said_backup_link = hello.backup_link
+        self.carriers: tuple[int, ...] = ()
+        """Rank that carries each rank's share in the generation of the process. Empty: all ranks are there."""
         self.stepped = 0
         """First step that the process completed in this generation, or under this manager. 0 before that."""
         self.steps_lost = 0
@@ -104,6 +104,7 @@ class RankProcess:
         self.generation, self.step, self.paused = generation, hello.step, hello.paused
         self.maintenance = hello.maintenance if hello.HasField("maintenance") else None
         self.said_backup_link = hello.backup_link
+        self.carriers = tuple(hello.carriers)
         self.lost = False
         self._outbox = asyncio.Queue()
         for message in self._unanswered.values():

@@ -19,8 +19,9 @@ from rekindle_training.manager.last_checkpoint import Written, plan_of_save, sav
 from rekindle_training.manager.pod_restart import PodRestart
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.repair import Repair, plan, refuse_final, stand
-from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody
+from rekindle_training.manager.replacements import CannotRepair, Elsewhere, InPlace, Nobody, Without
 from rekindle_training.manager.reports import (
+    DOWNGRADE,
     DUMP,
     EXIT,
     FAILED,
@@ -54,10 +55,15 @@ class Kind(Enum):
     ELSEWHERE = "replace pods by backups"
     DUMP = "write a last checkpoint"
     AGAIN = "replace pods, and start all other processes again"
+    SMALLER = "go on without some pods"
 
 
 REPLACING = (Kind.ELSEWHERE, Kind.AGAIN)
 """Orders that name pods, whose ranks other pods take."""
+OF_PODS = (*REPLACING, Kind.SMALLER)
+"""Orders that name pods and not ranks."""
+STRATEGY = {Kind.RETRY: RETRY, Kind.SMALLER: DOWNGRADE}
+"""Strategies of the orders that are not answered as `recover`."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,8 @@ class Recovery:
                 reports.status(FAILED, failure, DUMP, order.attempt)
             case Kind.AGAIN:
                 reports.status(FAILED, failure, EXIT, order.attempt)
+            case Kind.SMALLER:
+                reports.status(FAILED, failure, DOWNGRADE, order.attempt)
             case _:
                 reports.status(FAILED, failure, RECOVER, order.attempt)
 
@@ -261,6 +269,8 @@ class Recovery:
 
     async def _do(self, order: Order, standing: Standings) -> int | None:
         reports = self._means.reports
+        if order.kind is Kind.SMALLER and (reason := fixed_size(standing)):
+            raise CannotRepair(f"the number of ranks cannot change: {reason}")
         match order.kind:
             case Kind.STOP:
                 reports.stop_complete(STOPPED, "training stands still", self.faults.known)
@@ -273,9 +283,11 @@ class Recovery:
                 behind = await self._repaired(self._successors(order))
                 self._dismiss_others(order.ranks)
                 info = f"training goes on after step {behind}"
+                if order.kind is Kind.SMALLER:
+                    info += f", with {len(self._means.membership.present)} of {self._means.membership.world_size} ranks"
                 if self._alone_behind is not None:
                     info += f"; it had gone on by itself after step {self._alone_behind}: the control plane did not answer"
-                reports.status(RECOVERED, info, RETRY if order.kind is Kind.RETRY else RECOVER, order.attempt)
+                reports.status(RECOVERED, info, STRATEGY.get(order.kind, RECOVER), order.attempt)
                 return behind
         return None
 
@@ -304,6 +316,8 @@ class Recovery:
         if not (_succeeds(lambda: refuse_final(membership)) and _succeeds(lambda: plan({**standing, **lost}))):
             return []
         repairs = [RECOVER] if vacant else [RETRY, RECOVER]
+        if not fixed_size(standing) and len(membership.present) > self._means.ranks_per_pod:
+            repairs.append(DOWNGRADE)
         return [*repairs, DUMP] if _succeeds(lambda: plan_of_save(membership, standing)) else repairs
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
@@ -318,6 +332,8 @@ class Recovery:
                 return InPlace(self._means.membership, self._means.pods, order.ranks)
             case Kind.ELSEWHERE:
                 return Elsewhere(self._means.membership, self._means.pods, order.ranks)
+            case Kind.SMALLER:
+                return Without(self._means.membership, order.ranks)
             case _:
                 return Nobody(self._means.membership)
 
@@ -343,6 +359,13 @@ class Recovery:
 
     def _finished(self) -> bool:
         return any(member.finished for member in self._means.membership.members.values())
+
+
+def fixed_size(standing: Standings) -> str:
+    """Returns why training cannot go on with fewer ranks. Empty: it can."""
+    if old := sorted(rank for rank, at in standing.items() if not at.HasField("fixed_size")):
+        return f"rank {old[0]} is not in its loop yet, or of an older release"
+    return next((f"rank {rank}: {at.fixed_size}" for rank, at in sorted(standing.items()) if at.fixed_size), "")
 
 
 def _succeeds(planning: Callable[[], object]) -> bool:

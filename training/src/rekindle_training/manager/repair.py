@@ -20,6 +20,7 @@ from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.rendezvous_store import Store
 from rekindle_training.manager.replacements import CannotRepair, Futile, LoopsDiffer, Nobody
+from rekindle_training.manager.team import sent, without
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -147,8 +148,10 @@ class Repair:
         """Tries a repair once. Returns its plan, or None if another rank ended before anything was tried."""
         membership = self._membership
         refuse_final(membership)
-        replaced = self._successors.ranks
-        found = replace(plan({**standing, **lost(standing, replaced)}), stands=self._stands)
+        replaced, leaving = self._successors.ranks, self._successors.leaving
+        found = replace(plan({**standing, **lost(standing, replaced | leaving)}), stands=self._stands)
+        if leaving or membership.missing:
+            found = self._shared_out(found, standing, replaced, leaving)
         self._successors.refuse(found)
         _log(standing, found)
         if found.step > self._behind:
@@ -159,6 +162,7 @@ class Repair:
             if not are_there:
                 return None
         members = {**membership.members, **{rank: self._successors.there[rank] for rank in replaced}}
+        members = {rank: member for rank, member in members.items() if rank not in leaving}
         self._new |= {rank for rank in replaced if not _is_in_same_pod(membership.members.get(rank), members[rank])}
         try:
             async with asyncio.timeout(self._limit):
@@ -169,6 +173,17 @@ class Repair:
                 "part in, such as one between session() and its loop, where a replacement is alone"
             ) from None
         return found
+
+    def _shared_out(
+        self, found: Plan, standing: Mapping[int, Standing], replaced: Collection[int], leaving: Collection[int]
+    ) -> Plan:
+        """Returns the plan with the shares that ranks carry for those that leave, or are missing."""
+        before = self._membership.carriers
+        then = without(before, leaving)
+        held = {one.rank: one.own_state for at in standing.values() for one in at.kept if one.step == found.step}
+        has = {rank: at.shares for rank, at in standing.items() if rank not in {*replaced, *leaving}}
+        transfers = tuple(pair for pair in found.transfers if pair[1] not in leaving)
+        return replace(found, transfers=transfers, carriers=then, shares=sent(then, before, has, held))
 
     async def _are_there(self, replaced: frozenset[int]) -> bool:
         """Returns whether a new process of each of these ranks is there, and no further rank has ended."""

@@ -56,6 +56,11 @@ class Nobody:
         return frozenset()
 
     @property
+    def leaving(self) -> frozenset[int]:
+        """Ranks that leave, whose shares others carry from then on."""
+        return frozenset()
+
+    @property
     def there(self) -> Members:
         """Processes that can take a rank, by rank."""
         return {}
@@ -187,6 +192,26 @@ class Elsewhere(Nobody):
             raise CannotRepair(
                 f"no process has the random numbers and the data position of rank {missing[0]} after step {plan.step}"
             )
+
+
+class Without(Nobody):
+    """Replaces no rank: ranks leave, and training goes on with those that stay."""
+
+    def __init__(self, membership: Membership, ranks: Collection[int]) -> None:
+        """Args:
+        ranks: ranks that leave. One that is missing already is left out.
+        """
+        super().__init__(membership)
+        self._leaving = frozenset(ranks)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        self._refuse(self._membership.vacant - self._leaving)
+        return frozenset()
+
+    @property
+    def leaving(self) -> frozenset[int]:
+        return self._leaving & self._membership.present
 
 
 def _is_backup(member: RankProcess) -> bool:

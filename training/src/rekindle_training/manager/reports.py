@@ -27,6 +27,8 @@ from rekindle_wire.training_pb2 import ProgressReport, Stretch, TimeReport
 log = logging.getLogger(__name__)
 
 MIGRATION, CONTINUE, EXIT, RETRY, RECOVER, DUMP = "migration", "continue", "exit", "retry", "recover", "dump"
+DOWNGRADE, UPGRADE = "downgrade", "upgrade"
+"""Strategies by which training goes on with fewer ranks, and with more again."""
 STOPPED = RECOVERED = 0
 RETRY_FAILED, FAILED = 405, 406
 MEMORY_FAULT, NORMAL_FAULT, NETWORK_FAULT = "0", "1", "2"

@@ -88,6 +88,9 @@ class Stress:
         except ValueError as error:
             self.break_off(str(error))
             return
+        if missing := sorted(self._ops.keys() - self._membership.members.keys()):
+            self.break_off(f"stressParam: rank {missing[0]} is missing, training goes on without it")
+            return
         silent: set[int] = set()
         for op in ORDER:
             ranks = [rank for rank, ops in sorted(self._ops.items()) if op in ops]

@@ -61,7 +61,7 @@ class Times:
 
     def _has_begun(self) -> bool:
         """Returns whether all ranks have begun a stretch that was not reported yet."""
-        if len(self._fresh) < self._membership.world_size:
+        if len(self._fresh) < len(self._membership.present):
             return False
         return self._fresh.issuperset(member.identity for member in self._membership.members.values())
 

@@ -97,6 +97,7 @@ class Processor:
         """Intervals of the work of this rank to join its generation, until its first step in it is reported."""
         self._joined_at = 0
         self._owes_step = True
+        self._carriers: tuple[int, ...] = ()
         self._maintenance: str | None = None
         """Attempt of the maintenance of the latest pause. None: the pause was not for a maintenance."""
         self._ended = threading.Event()
@@ -124,15 +125,16 @@ class Processor:
 
     # What the training loop reports.
 
-    def joined(self, generation: int, intervals: Iterable[Interval] = ()) -> None:
+    def joined(self, generation: int, intervals: Iterable[Interval] = (), carriers: Iterable[int] = ()) -> None:
         """Notes that this rank is a member of a generation.
 
         Args:
             intervals: what it did for that, for traces.
+            carriers: rank that carries each rank's share there. Empty: all ranks are there.
         """
         self._did, self._joined_at = list(intervals), time.time_ns()
         with self._lock:
-            self.generation = generation
+            self.generation, self._carriers = generation, tuple(carriers)
             self._statement = self._leaving = None
             self._owes_step = True
 
@@ -235,6 +237,7 @@ class Processor:
             backup_link=self._communicator.links.on_backup,
             world_size=environment.world_size,
             ranks_per_pod=environment.ranks_per_pod,
+            carriers=self._carriers,
         )
 
     def _speak(self, outbox: _Outbox) -> Iterator[RankMessage]:

@@ -1,0 +1,99 @@
+"""A training script whose number of ranks may change: its data are shares, and its model is wrapped in DDP.
+
+Each rank writes the samples of each step to `samples/RANK.jsonl` when it has drawn them, so that a repeated step is there twice.
+`FAULTS` are `RANK:STEP:PLACE` with commas between them, in which the rank's process kills itself once. `KEEPS` names what keeps
+the number of ranks fixed: `batches`, `groups`, `hook`, `norm` or `gather`.
+"""
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+import rekindle_training
+from rekindle_training.examples.gpt_model import at_least
+
+STEPS, SAMPLES, BATCH = 24, 90, 4
+PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
+FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
+KEEPS = os.environ.get("KEEPS", "")
+MICRO = int(os.environ.get("MICRO", "1"))
+rank = int(os.environ["RANK"])
+folder = Path(os.environ["REKINDLE_JOB_DIR"])
+
+
+class Samples(Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        noise = torch.rand(16)  # as an augmentation
+        return torch.randn(16, generator=torch.Generator().manual_seed(index)) + noise, index
+
+
+def make_loader(share: int, shares: int) -> DataLoader[Any]:
+    sampler: DistributedSampler[Any] = DistributedSampler(Samples(), shares, share, seed=3)
+    return DataLoader(Samples(), BATCH, sampler=sampler, drop_last=True, num_workers=int(os.environ.get("WORKERS", "0")))
+
+
+def fault(place: str, step: int) -> None:
+    struck = folder / f"struck-{rank}-{step}-{place}"
+    if (str(rank), str(step), place) in FAULTS and not struck.exists():
+        struck.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def drawn(step: int) -> Iterator[torch.Tensor]:
+    """Yields the batches of a step, and writes their samples down."""
+    batches = training.batches() if KEEPS != "batches" else iter([next(data)])
+    for images, numbers in batches:
+        with (folder / "samples" / f"{rank}.jsonl").open("a") as log:
+            log.write(json.dumps({"step": int(step), "samples": numbers.tolist()}) + "\n")
+        yield images
+
+
+(folder / "samples").mkdir(exist_ok=True)
+torch.manual_seed(0)
+norm = [nn.SyncBatchNorm(32)] if KEEPS == "norm" else [nn.BatchNorm1d(32)]
+model = nn.Sequential(nn.Linear(16, 32), *norm, nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
+data = rekindle_training.batches(make_loader(rank, int(os.environ["WORLD_SIZE"])))
+shares: Any = data if KEEPS == "batches" else rekindle_training.shares(make_loader)
+torch.manual_seed(1000 + rank)
+with rekindle_training.session(model, optimizer, state=[scaler], data=shares, checkpoint_every=10) as training:
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=bool(os.environ.get("VIEWS")), bucket_cap_mb=0.001)
+    if KEEPS == "groups":
+        dist.new_group([0, 1])
+    for step in training.steps(STEPS):
+        with step, at_least(*PACE):
+            if KEEPS != "gather" or step % 2:
+                optimizer.zero_grad()
+            for micro in range(MICRO):
+                with ddp.no_sync() if micro < MICRO - 1 else nullcontext():
+                    for images in drawn(step):
+                        scaler.scale(ddp(images).square().mean() / MICRO).backward()
+                        fault("between", step)
+            fault("backward", step)
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if KEEPS != "gather" or not step % 2:
+                scaler.step(optimizer)
+                scaler.update()
+            fault("updated", step)
+        fault("after", step)
+
+digest = hashlib.sha256(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters()))
+numbers = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+print(f"final {rank} {digest.hexdigest()[:16]} {numbers.hexdigest()[:16]}", flush=True)

@@ -1,0 +1,25 @@
+"""Decides whether training can go on with another number of ranks. The reasons against it are reported to the manager."""
+
+import torch
+
+from rekindle_training.adapter.boundary import Boundary
+from rekindle_training.adapter.rank import Rank
+
+
+def fixed_size(rank: Rank, boundary: Boundary) -> str:
+    """Returns why the number of ranks cannot change. Empty: it can."""
+    trained, communicator = rank.trained, rank.communicator
+    modules = [module for root in trained.modules for module in root.modules()]
+    reasons = {
+        "its data are not divided into shares: session(data=rekindle_training.shares(make_loader))": rank.shares is None,
+        "ranks hold different parts of what is trained": bool(rank.replicas),
+        "session(after_update): ranks send each other their updates": rank.after_update is not None,
+        "session(checkpoints): all ranks together write them": rank.keeps_own_checkpoints,
+        f"the script has made {communicator.own_groups} process groups of its own": communicator.own_groups > 0,
+        "no model is wrapped in DistributedDataParallel over the default process group": not rank.wrappers.count,
+        "SyncBatchNorm needs the batches of all ranks at once": any(
+            isinstance(module, torch.nn.SyncBatchNorm) for module in modules
+        ),
+        "gradients are gathered over several steps: put all passes of one update into one `with step:`": boundary.gathers,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")

@@ -1,0 +1,78 @@
+"""Batches of a step that one rank computes: that of its own share, and those of shares that it carries for missing ranks.
+
+A carried share is computed as its rank would: with that rank's random numbers, data position and buffers.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from rekindle_training.adapter import own
+from rekindle_training.adapter.data_parallel import DataParallel
+from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.team import Team
+from rekindle_training.adapter.trained import Trained
+from rekindle_training.data.shares import Shares
+
+
+class Playing:
+    """Shares of one rank, in one step after the other."""
+
+    def __init__(self, trained: Trained, shares: Shares, wrappers: DataParallel, rank: int, team: Callable[[], Team]) -> None:
+        self._trained, self._shares, self._wrappers, self._rank, self._team = trained, shares, wrappers, rank, team
+
+    def batches(self) -> Iterator[Any]:
+        """Yields the next batch of each share of this rank, in the order of shares. Gradients of the batches are summed by DDP
+        in the passes of the last one."""
+        shares = self._team().shares(self._rank)
+        if shares == (self._rank,):
+            yield next(self._shares.of(self._rank))
+            return
+        for share in shares:
+            with self._as(share), self._wrappers.passes(share, sums=share == shares[-1]):
+                yield next(self._shares.of(share))
+
+    @contextmanager
+    def _as(self, share: int) -> Iterator[None]:
+        """Makes this process the rank of a share inside the block, as far as its random numbers, data and buffers go."""
+        if share == self._rank:
+            yield
+            return
+        mine = self._taken(self._rank)
+        self._put(share, self._trained.carried[share])
+        try:
+            yield
+            self._trained.carried[share] = self._taken(share)
+        finally:
+            self._put(self._rank, mine)
+
+    def _taken(self, share: int) -> Own:
+        return own.take(self._shares.of(share), self._trained.accelerator, self._trained.own_buffers.take())
+
+    def _put(self, share: int, then: Own) -> None:
+        data = self._shares.of(share)
+        moved = then.data is not None and pickle.dumps(data.state_dict()) != then.data
+        own.put(then, data if moved else None, self._trained.accelerator)
+        self._trained.own_buffers.put(then.described, then.buffers)
+
+
+def shared_out(trained: Trained, shares: Shares | None, mine: tuple[int, ...], given: dict[int, Own]) -> dict[int, Own]:
+    """Gives this rank the shares that it is to carry in a generation, and returns the state of those that it carries no more.
+
+    Args:
+        mine: all shares of this rank in that generation.
+        given: state of shares that it has not carried yet.
+
+    Raises:
+        KeyError: the state of one of them is missing.
+    """
+    before = dict(trained.carried)
+    trained.carried.clear()
+    for share in mine:
+        if share in before or share in given:
+            trained.carried[share] = replace(given[share] if share in given else before[share], carried=())
+    if shares is not None:
+        shares.close(trained.carried.keys())
+    return {share: then for share, then in before.items() if share not in trained.carried}

@@ -1,0 +1,89 @@
+"""Data of a job whose number of ranks may change: `session(..., data=rekindle_training.shares(make_loader))`.
+
+The data is divided among the ranks of the job at full size, and stays divided so. A rank that carries the share of a missing one
+draws from that share's loader too. So no sample is lost or drawn twice, whatever ranks leave and come back.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, Never
+
+from rekindle_training.data import process_generators
+from rekindle_training.data.batches import Batches, batches
+
+
+class Shares:
+    """Batches of this rank's share, with a position that a session puts back, and of shares that it carries for others."""
+
+    def __init__(self, make_loader: Callable[[int, int], Any]) -> None:
+        self._make = make_loader
+        self._rank = self._world_size = -1
+        self._opened: dict[int, Batches] = {}
+
+    def attach(self, rank: int, world_size: int) -> None:
+        """Says which share is this rank's. Called by the session."""
+        self._rank, self._world_size = rank, world_size
+
+    def of(self, share: int) -> Batches:
+        """Returns the batches of a share. Its loader is made when it is first asked for, and draws no random numbers."""
+        if self._world_size < 0:
+            raise RuntimeError("shares(make_loader): the share of a rank is known inside the session that has these shares")
+        if share not in self._opened:
+            before = process_generators.take(None)
+            self._opened[share] = batches(self._make(share, self._world_size))
+            process_generators.put(before, None)
+        return self._opened[share]
+
+    def close(self, keep: Collection[int]) -> None:
+        """Drops the loaders of shares that this rank carries no more."""
+        self._opened = {share: opened for share, opened in self._opened.items() if share in {*keep, self._rank}}
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch of the last batch of this rank, counted from 0."""
+        return self.of(self._rank).epoch
+
+    @property
+    def drawing(self) -> bool:
+        """Returns whether a batch is being drawn at this moment."""
+        return any(opened.drawing for opened in self._opened.values())
+
+    @property
+    def same_on_all_ranks(self) -> dict[str, int | None]:
+        """Returns values that have to be the same on all ranks, by their names. None: a value is not known."""
+        return self.of(self._rank).same_on_all_ranks
+
+    def __len__(self) -> int:
+        """Returns the number of batches of one epoch of this rank. Raises TypeError where the loader does not say it."""
+        return len(self.of(self._rank))
+
+    def __next__(self) -> Never:
+        raise TypeError(
+            "next(shares): the batches of shares are drawn by `for batch in training.batches():`, which also gives those of "
+            "missing ranks"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position of this rank's own share."""
+        return self.of(self._rank).state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to the position of a state. Raises ValueError where it is the state of another kind of loader."""
+        self.of(self._rank).load_state_dict(state)
+
+
+def shares(make_loader: Callable[[int, int], Any]) -> Shares:
+    """Returns data for a job that may go on with fewer ranks, for `session(data=...)` and `training.batches()` in its loop.
+
+    Args:
+        make_loader: Is given a rank and the number of ranks of the job at full size, and returns the loader of that rank's
+            share, as `batches` accepts it. It is also called for other ranks while they are missing.
+
+    Raises:
+        TypeError: what is given is no function.
+    """
+    if not callable(make_loader):
+        raise TypeError(
+            f"shares(make_loader): {type(make_loader).__name__} is not accepted; give a function of a rank and the number of "
+            "ranks that returns a loader, as in shares(lambda rank, world_size: DataLoader(...))"
+        )
+    return Shares(make_loader)
